@@ -1,0 +1,96 @@
+"""`--explain`: the arithmetic of a plan, with the names that the model's own configuration uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from quire.cli.text import bold, heading
+from quire.core.dtypes import parse_dtype
+from quire.core.memory import Memory, Part
+from quire.core.units import format_bytes
+from quire.kinds import Kind, kind_of
+from quire.models.shape import ModelShape
+from quire.plan import bound
+from quire.plan.plan import KindPlan, Plan, StagePlan
+
+
+def print_explanation(model: ModelShape, plan: Plan) -> None:
+    heading("How the numbers come about")
+    for kind, memories in _by_kind(model, plan).items():
+        print(f"  {bold(kind.name)}")
+        for memory, layers in memories.items():
+            _memory(memory, layers, plan)
+    for index, stage in enumerate(plan.stages):
+        if stage.kinds:
+            print(f"  {bold(f'stage {index}' if len(plan.stages) > 1 else 'pages and sheets')}")
+            for kind_plan in stage.kinds:
+                _pages(kind_plan, stage)
+            _minimum(plan, stage)
+
+
+def _by_kind(model: ModelShape, plan: Plan) -> dict[Kind, dict[Memory, list[int]]]:
+    layers = model.layers + (model.draft_layers if plan.lookahead else ())
+    kinds: dict[Kind, dict[Memory, list[int]]] = {}
+    for index, layer in enumerate(layers):
+        for memory in layer.memories:
+            kinds.setdefault(kind_of(memory), {}).setdefault(memory, []).append(index)
+    return kinds
+
+
+def _memory(memory: Memory, layers: list[int], plan: Plan) -> None:
+    per = {"state": "request", "cross": "encoder token"}.get(memory.kind, "token")
+    if memory.tokens_per_state > 1:
+        per = f"{memory.tokens_per_state} tokens"
+    total = 0
+    for part in memory.parts:
+        text, size = _part(part, plan)
+        total += size
+        print(f"      {part.name}: {text} = {size:,} B")
+    print(f"    {total:,} B per {per} and layer × {len(layers)} layers ({_runs(layers)}) = {total * len(layers):,} B")
+
+
+def _part(part: Part, plan: Plan) -> tuple[str, int]:
+    kv = parse_dtype(plan.kv_dtype)
+    state = parse_dtype(plan.state_dtype) if plan.state_dtype else None
+    dtype = part.stored_dtype(kv, state)
+    scales = f" + {part.heads * part.scale_bytes} B scales" if dtype.is_quantised and part.scale_bytes else ""
+    numbers = part.origin or f"{part.heads} × {part.width}"
+    return f"{numbers} × {dtype.bytes} B ({dtype.value}){scales}", part.bytes(kv, state)
+
+
+def _runs(layers: Iterable[int]) -> str:
+    """`0–4, 6–10, …` for at most three runs."""
+    runs: list[list[int]] = []
+    for layer in layers:
+        if runs and layer == runs[-1][1] + 1:
+            runs[-1][1] = layer
+        else:
+            runs.append([layer, layer])
+    shown = [f"{first}–{last}" if first != last else str(first) for first, last in runs[:3]]
+    return ", ".join(shown) + (", …" if len(runs) > 3 else "")
+
+
+def _pages(kind: KindPlan, stage: StagePlan) -> None:
+    units = kind.kind.units_per_page(kind.page_tokens)
+    what = "1 state" if kind.kind.kind == "state" else f"{kind.page_tokens} tokens"
+    folded = f" ÷ {kind.kind.tokens_per_unit} per state" if kind.kind.tokens_per_unit > 1 else ""
+    exact = kind.unit_bytes * units // kind.groups
+    padding = f" + {kind.page_bytes - exact:,} B padding" if kind.page_bytes > exact else ""
+    print(
+        f"    {kind.name}: a page is {what}{folded} of {kind.slots // kind.groups} layers × "
+        f"{kind.unit_bytes // kind.slots:,} B{padding} = {kind.page_bytes:,} B; {stage.sheet_bytes:,} B a sheet ÷ it = "
+        f"{kind.pages_per_sheet:,} pages"
+    )
+
+
+def _minimum(plan: Plan, stage: StagePlan) -> None:
+    if not plan.max_length:
+        return
+    needed = bound.minimum(stage.kinds, plan.max_length, plan.lookahead, plan.reserved_pages)
+    pages = bound.resident(stage.kinds, plan.max_length)
+    held = ", ".join(f"{count:,} of {kind.name}" for kind, count in zip(stage.kinds, pages, strict=True))
+    print(f"    a lone request of {plan.max_length:,} tokens holds {held} pages in steady decode")
+    print(
+        f"    and never needs more than {needed:,} sheets ({format_bytes(needed * stage.sheet_bytes)}) of "
+        f"{stage.sheets:,}, one token at a time: so it is admitted"
+    )

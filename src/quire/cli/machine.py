@@ -1,0 +1,66 @@
+"""What memory this machine has: its accelerator if a driver answers, else main memory within the container's limit."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from quire.core.errors import InputError
+from quire.core.units import MIB
+
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    name: str
+    memory_bytes: int
+    memory_fraction: float
+    is_accelerator: bool
+
+
+def this_machine() -> Machine:
+    return _accelerator() or _main_memory()
+
+
+def _accelerator() -> Machine | None:
+    """The first NVIDIA device, asked through its own tool: no CUDA context, no torch."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return None
+    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits", "--id=0"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout
+        name, mebibytes = answer.strip().splitlines()[0].rsplit(",", 1)
+        return Machine(f"this machine's {name.strip()}", int(mebibytes) * MIB, 0.92, True)
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError):
+        return None
+
+
+def _main_memory() -> Machine:
+    """Half of what is available now: other programs live here too."""
+    try:
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        raise InputError("cannot tell how much memory this machine has: give --memory, --device or --pool") from None
+    available = min([physical, *filter(None, (_available(), *map(_limit, CGROUP_LIMITS)))])
+    return Machine("this machine's main memory (no accelerator found)", available, 0.5, False)
+
+
+def _available() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
+
+
+def _limit(path: str) -> int | None:
+    try:
+        text = Path(path).read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None

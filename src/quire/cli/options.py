@@ -1,0 +1,168 @@
+"""The options that shape memory, the same in every command that plans."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from types import MappingProxyType
+from typing import TypeVar
+
+from quire.core.dtypes import DType, parse_dtype
+from quire.core.errors import InputError
+from quire.core.units import parse_bytes, parse_tokens
+from quire.plan.devices import device_bytes
+from quire.plan.settings import KV_DTYPES, LARGEST_MATCH_UNIT, STATE_DTYPES, Budget, Settings
+
+Value = TypeVar("Value")
+
+
+def reading(parse: Callable[[str], Value]) -> Callable[[str], Value]:
+    """Our parsers' messages, as argparse wants them."""
+
+    def read(text: str) -> Value:
+        try:
+            return parse(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return read
+
+
+def _whole(text: str) -> int:
+    if not text.strip().isdigit():
+        raise InputError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(_whole(item) for item in text.split(","))
+
+
+def lengths(text: str) -> tuple[int, ...]:
+    return tuple(parse_tokens(item) for item in text.split(","))
+
+
+def _length_or_auto(text: str) -> int | None:
+    return None if text == "auto" else parse_tokens(text)
+
+
+def _page_tokens(text: str) -> MappingProxyType[str, int]:
+    """`32`, or by kind: `full=32,window-1024=16`."""
+    pages = {}
+    for item in text.split(","):
+        name, given, tokens = item.rpartition("=")
+        if given and not name:
+            raise InputError(f"{text!r} is not a page size: write 32, or by kind full=32,window=16")
+        pages[name] = parse_tokens(tokens)
+    return MappingProxyType(pages)
+
+
+def add_planning_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", help="catalogue name, folder, file (config.json or shape) or hub id")
+    _add_memory_options(parser.add_argument_group("memory (none given: this machine)"))
+    _add_limit_options(parser.add_argument_group("limits"))
+    _add_layout_options(parser.add_argument_group("layout"))
+    parser.add_argument(
+        "--ignore-field",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a field of the configuration that you know does not touch memory (may be repeated)",
+    )
+
+
+def _add_memory_options(group: argparse._ArgumentGroup) -> None:
+    size = reading(parse_bytes)
+    group.add_argument("--device", help="a known accelerator: h200, h100, a100-80gb, rtx-4090 …")
+    group.add_argument("--memory", type=size, metavar="BYTES", help="of one device: 80GiB")
+    group.add_argument("--memory-fraction", type=float, metavar="F", help="of it that may be used (default 0.92)")
+    group.add_argument("--pool", type=size, metavar="BYTES", help="fix the pool, per rank: 64.68GiB")
+    group.add_argument("--sheets", type=reading(_numbers), metavar="N[,N…]", help="fix the pool in sheets, per stage")
+    group.add_argument("--host-memory", type=size, metavar="BYTES", help="size a host tier of this budget")
+
+
+def _add_limit_options(group: argparse._ArgumentGroup) -> None:
+    whole, tokens = reading(_whole), reading(parse_tokens)
+    length = reading(_length_or_auto)
+    group.add_argument("--max-length", type=length, metavar="N|auto", help="longest request (default auto: what fits)")
+    group.add_argument("--max-requests", type=whole, default=256, metavar="N", help="rows of tables (default 256)")
+    group.add_argument("--batch-tokens", type=tokens, default=8192, metavar="N", help="tokens a step (default 8192)")
+    group.add_argument("--speculative-tokens", type=whole, default=0, metavar="K", help="lookahead (default 0)")
+
+
+def _add_layout_options(group: argparse._ArgumentGroup) -> None:
+    whole = reading(_whole)
+    kv_dtypes, state_dtypes = (", ".join(dtype.value for dtype in dtypes) for dtypes in (KV_DTYPES, STATE_DTYPES))
+    group.add_argument(
+        "--kv-dtype",
+        type=reading(lambda text: parse_dtype(text, "--kv-dtype")),
+        default=DType.BF16,
+        metavar="DTYPE",
+        help=f"{kv_dtypes} (default bf16)",
+    )
+    group.add_argument(
+        "--state-dtype",
+        type=reading(lambda text: parse_dtype(text, "--state-dtype")),
+        metavar="DTYPE",
+        help=f"{state_dtypes} (default: as the model says)",
+    )
+    group.add_argument(
+        "--page-tokens",
+        type=reading(_page_tokens),
+        default=MappingProxyType({}),
+        metavar="N|KIND=N,…",
+        help="force page sizes (default: least waste)",
+    )
+    group.add_argument(
+        "--match-unit",
+        type=whole,
+        default=LARGEST_MATCH_UNIT,
+        metavar="N",
+        help=f"tokens per prefix key (default {LARGEST_MATCH_UNIT})",
+    )
+    group.add_argument(
+        "--reserved-pages",
+        type=whole,
+        default=0,
+        metavar="N",
+        help="pages of each kind that the backend keeps for itself (default 0)",
+    )
+    group.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks per stage (default 1)")
+    group.add_argument("--pipeline-parallel", type=whole, default=1, metavar="N", help="stages (default 1)")
+    group.add_argument("--stage-layers", type=reading(_numbers), metavar="N,N…", help="layers of each stage")
+
+
+def settings_of(options: argparse.Namespace) -> Settings:
+    return Settings(
+        max_length=options.max_length,
+        max_requests=options.max_requests,
+        batch_tokens=options.batch_tokens,
+        kv_dtype=options.kv_dtype,
+        state_dtype=options.state_dtype,
+        page_tokens=options.page_tokens,
+        match_unit_tokens=options.match_unit,
+        reserved_pages=options.reserved_pages,
+        tensor_parallel=options.tensor_parallel,
+        pipeline_parallel=options.pipeline_parallel,
+        stage_layers=options.stage_layers,
+        speculative_tokens=options.speculative_tokens,
+        host_bytes=options.host_memory,
+    )
+
+
+def budget_of(options: argparse.Namespace) -> Budget:
+    """What was given; with nothing given, this machine."""
+    if options.device and options.memory:
+        raise InputError(f"--device {options.device} and --memory both name a device's memory: give one of them")
+    if not any((options.device, options.memory, options.pool, options.sheets)):
+        from quire.cli.machine import this_machine
+
+        machine = this_machine()
+        fraction = options.memory_fraction or machine.memory_fraction
+        return Budget(machine.memory_bytes, fraction, device=machine.name, is_accelerator=machine.is_accelerator)
+    memory = device_bytes(options.device) if options.device else options.memory
+    if options.memory_fraction is not None and memory is None:
+        raise InputError("--memory-fraction is a part of --device or --memory: give one of them, or leave it out")
+    fraction = 0.92 if options.memory_fraction is None else options.memory_fraction
+    name = options.device.lower() if options.device else "a device" if memory else "a device of any size"
+    return Budget(memory, fraction, options.pool, options.sheets, device=name)

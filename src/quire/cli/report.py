@@ -1,0 +1,198 @@
+"""The report of a plan: ledger, memory, kinds, sheets, lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.cli.text import bar, bold, heading, table
+from quire.core.units import format_bytes, format_tokens
+from quire.plan.advice import Offer
+from quire.plan.plan import KindPlan, Plan
+from quire.plan.reverse import MOST_DEVICES, Target
+from quire.plan.settings import Budget
+from quire.plan.workload import Served
+
+BLOCKS = {
+    "weights": "█",
+    "activations": "▓",
+    "graphs": "▒",
+    "workspace": "▒",
+    "staging": "▒",
+    "tables": "▒",
+    "pool": "░",
+}
+
+
+def print_plan(
+    plan: Plan, data: dict[str, Any], budget: Budget, offers: list[Offer], target: Target | None, served: Served | None
+) -> None:
+    _title(plan, budget)
+    _ledger(plan)
+    _kinds(plan)
+    _pool(plan, data)
+    if plan.max_length:
+        _curve(plan, data)
+    if len(plan.ranks) > 1:
+        _ranks(plan)
+    _host(plan)
+    _target(target, budget.memory_bytes is not None)
+    _served(served)
+    if offers:
+        heading("Settings that would fit")
+        for offer in offers:
+            print(f"  {offer.option}    ({offer.effect})")
+    if plan.notes:
+        heading("Notes")
+        for note in plan.notes:
+            print(f"  · {note}")
+
+
+def _title(plan: Plan, budget: Budget) -> None:
+    dtypes = f"KV {plan.kv_dtype}" + (f", state {plan.state_dtype}" if plan.state_dtype else "")
+    print(f"{bold(plan.model)} ({plan.family}), {dtypes}: {bold('fits' if plan.fits else 'DOES NOT FIT')}")
+    parts = [budget.device]
+    if budget.memory_bytes:
+        parts = [f"{budget.device}: {format_bytes(budget.memory_bytes)}, {budget.memory_fraction:.0%} to be used"]
+    if budget.pool_bytes is not None:
+        parts.append(f"the pool fixed at {format_bytes(budget.pool_bytes)} per rank")
+    if budget.sheets is not None:
+        parts.append(f"the pool fixed at {','.join(map(str, budget.sheets))} sheets")
+    if plan.tensor_parallel > 1:
+        parts.append(f"{plan.tensor_parallel} tensor-parallel ranks")
+    if plan.pipeline_parallel > 1:
+        parts.append(f"{plan.pipeline_parallel} pipeline stages")
+    print("planned for " + ", ".join(part for part in parts if part))
+
+
+def _ledger(plan: Plan) -> None:
+    lines = plan.ranks[plan.bottleneck_rank].ledger
+    closed = "" if lines[-1].name in ("margin", "missing") else " (no memory given: only the pool is checked)"
+    heading("Ledger" + (f" of rank {plan.bottleneck_rank}, the bottleneck" if len(plan.ranks) > 1 else "") + closed)
+    rows = [(line.name, format_bytes(line.bytes), line.basis, line.detail) for line in lines]
+    table(("use", "bytes", "basis", ""), rows, left=(0, 2, 3))
+    if lines[-1].name == "margin":
+        heading("Memory")
+        grouped: dict[str, int] = {}
+        for line in lines:
+            name = "run time" if BLOCKS.get(line.name) == "▒" else line.name
+            grouped[name] = grouped.get(name, 0) + max(0, line.bytes)
+        blocks = {**BLOCKS, "run time": "▒", "margin": "·"}
+        bar([(name, size, blocks[name]) for name, size in grouped.items()])
+
+
+def _kinds(plan: Plan) -> None:
+    heading("Kinds" + (f" on stage {plan.bottleneck_stage}" if plan.pipeline_parallel > 1 else ""))
+    rows = [
+        (
+            kind.name,
+            str(len(kind.layers)),
+            "1 state" if kind.kind.kind == "state" else f"{kind.page_tokens} tokens",
+            str(kind.groups),
+            format_bytes(kind.page_bytes),
+            f"{kind.pages_per_sheet:,}",
+            format_bytes(kind.fixed_bytes) if kind.fixed_bytes else "0",
+            _slope(kind),
+        )
+        for kind in plan.bottleneck.kinds
+    ]
+    head = ("kind", "layers", "page", "tables", "page bytes", "pages/sheet", "A: fixed", "B: per token")
+    table(head, rows)
+    fixed = sum(kind.fixed_bytes for kind in plan.bottleneck.kinds)
+    slope = sum(kind.bytes_per_token for kind in plan.bottleneck.kinds)
+    print(f"  a long request holds A + B·tokens = {format_bytes(fixed)} + {slope:,.0f} B·tokens per rank")
+
+
+def _slope(kind: KindPlan) -> str:
+    return f"{kind.bytes_per_token:,.0f} B" if kind.kind.grows else "0"
+
+
+def _pool(plan: Plan, data: dict[str, Any]) -> None:
+    stage = plan.bottleneck
+    heading("Pool")
+    print(f"  {stage.sheets:,} sheets of {format_bytes(stage.sheet_bytes)}, any kind in any sheet; "
+          f"unused tails {data['tail_waste']:.2%}; index view: {stage.index_view()}")  # fmt: skip
+    checkpoint = plan.checkpoint_bytes
+    equivalent = f" (as much as {checkpoint / plan.bytes_per_token:,.0f} tokens)" if plan.bytes_per_token else ""
+    extra = f"; a state checkpoint takes {format_bytes(checkpoint)}{equivalent}" if checkpoint else ""
+    print(f"  prefixes match in units of {plan.match_unit_tokens} tokens{extra}")
+    limit = plan.model_max_length
+    if not plan.max_length:
+        reason = "not even one token fits"
+    elif plan.max_length == limit:
+        reason = "the model's own limit"
+    elif plan.max_length == plan.requested_max_length:
+        reason = "as asked"
+    else:
+        reason = "what the pool holds" if limit or plan.requested_max_length else "the model has no limit of its own"
+    print(f"  longest length {bold(f'{plan.max_length:,}')} tokens: {reason}")
+
+
+def _curve(plan: Plan, data: dict[str, Any]) -> None:
+    heading("Requests that fit together")
+    most = max(data["concurrency"].values()) or 1
+    rows = []
+    for length, requests in data["concurrency"].items():
+        tokens = int(length)
+        footprint = sum(
+            pages * stage.sheet_bytes / kind.pages_per_sheet
+            for stage, record in zip(plan.stages, data["stages"], strict=True)
+            for kind, pages in zip(stage.kinds, record["demand"][length].values(), strict=True)
+        )
+        blocks = "▇" * max(1 if requests else 0, round(24 * requests / most))
+        beside = data["concurrency_with_prefill"][length]
+        row = (format_tokens(tokens), f"{requests:,}", f"{beside:,}", format_bytes(int(footprint)))
+        rows.append((*row, f"{data['waste'][length]:.4f}", blocks))
+    head = ("length", "requests", f"beside a {plan.batch_tokens:,}-token chunk", "bytes each", "waste", "")
+    table(head, rows, left=(5,))
+
+
+def _ranks(plan: Plan) -> None:
+    """One row for each run of ranks that are alike."""
+    heading("Ranks")
+    rows: list[tuple[str, ...]] = []
+    first = 0
+    for rank, following in zip(plan.ranks, (*plan.ranks[1:], None), strict=True):
+        if following and (following.stage, following.idle_bytes) == (rank.stage, rank.idle_bytes):
+            continue
+        stage = plan.stages[rank.stage]
+        numbers = f"{first}–{rank.rank}" if first < rank.rank else str(rank.rank)
+        layers = f"{stage.first_layer}–{stage.first_layer + stage.layers - 1}" if stage.layers else "none"
+        mark = "bottleneck" if rank.stage == plan.bottleneck_stage else ""
+        sizes = (f"{stage.sheets:,}", format_bytes(rank.pool_bytes), format_bytes(rank.idle_bytes))
+        rows.append((numbers, str(rank.stage), layers, *sizes, mark))
+        first = rank.rank + 1
+    table(("rank", "stage", "layers", "sheets", "pool", "idle", ""), rows, left=(0, 6))
+
+
+def _host(plan: Plan) -> None:
+    if plan.host is None:
+        return
+    heading("Host tier")
+    rows = [(name, f"{pages:,}", format_bytes(plan.host.page_bytes[name])) for name, pages in plan.host.pages.items()]
+    table(("kind", "pages", "page bytes, each byte once"), rows)
+    print(f"  {plan.host.warm_sessions:,} idle sessions of {plan.host.session_tokens:,} tokens stay warm "
+          f"in {format_bytes(plan.host.budget_bytes)}")  # fmt: skip
+
+
+def _target(target: Target | None, has_memory: bool) -> None:
+    if target is None:
+        return
+    heading(f"For {target.requests:,} requests of {target.length:,} tokens")
+    sheets = ", ".join(f"{count:,}" for count in target.sheets)
+    print(f"  pool {format_bytes(target.pool_bytes)} per rank ({sheets} sheets per stage)")
+    if target.devices:
+        print(f"  {target.devices} device(s) of this kind, with --tensor-parallel {target.tensor_parallel}")
+    elif has_memory:
+        print(f"  more than {MOST_DEVICES} devices of this kind, or its heads cannot be split so far")
+    else:
+        print("  devices: give --device or --memory to learn how many")
+
+
+def _served(served: Served | None) -> None:
+    if served is None:
+        return
+    heading("Workload")
+    print(f"  {served.users:,} users, {served.active:,} of them being computed at once")
+    print(f"  {served.mean_length:,} tokens held on average by a request that is being computed")
+    if served.too_long:
+        print(f"  {served.too_long:.1%} of the requests are longer than the plan admits and would be refused")

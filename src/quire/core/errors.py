@@ -1,0 +1,41 @@
+"""Everything Quire raises on purpose.
+
+    QuireError                  exit code
+    ├── InputError                  2      what was asked cannot be understood
+    │   ├── ModelError              2      a model, or a field of its configuration
+    │   ├── PlanError               2      a setting: sizes, splits, pages, layouts
+    │   └── PlanFileError           2      a saved plan: torn, foreign or of another version
+    └── DoesNotFit                  3      understood, and too large for the memory that is there
+
+Each message is one line: what, the numbers, and the smallest change that helps.
+"""
+
+from __future__ import annotations
+
+
+class QuireError(Exception):
+    """The root: catch this to catch everything Quire raises on purpose."""
+
+    exit_code = 1
+
+
+class InputError(QuireError):
+    exit_code = 2
+
+
+class ModelError(InputError):
+    """A model that is unknown, or a field of its configuration that is missing or not understood."""
+
+
+class PlanError(InputError):
+    """A setting that no memory could satisfy: the numbers and the option to change are in the message."""
+
+
+class PlanFileError(InputError):
+    """A plan file that is not what it says it is."""
+
+
+class DoesNotFit(QuireError):
+    """The plan is sound but the memory is too small for it."""
+
+    exit_code = 3

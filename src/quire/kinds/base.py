@@ -1,0 +1,135 @@
+"""What every kind of layer memory must answer. All answers are pure: they depend on their arguments alone.
+
+A request's tokens lie on a line; a kind says which of them are still needed and how many pages that takes.
+
+        live(settled)              new    ahead
+    ····▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▓▒▒▒▒▒▒▒▒░░░░            demand = the pages that ▓, ▒ or ░ touch
+        └page──┴page──┴page──┴page──┴page──┘
+
+Counts are numpy integers or arrays of them: the scheduler asks about all requests at once, with the same function.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.errors import PlanError
+
+Counts: TypeAlias = npt.NDArray[np.int64]
+Interval: TypeAlias = tuple[int, int]
+"""Tokens [begin, end)."""
+
+ATTENTION_PAGES = (16, 32, 64)
+"""Tokens per attention page: smaller pages starve kernels, larger ones spoil reuse and short requests."""
+LONGEST_FORCED_PAGE = 1 << 20
+
+
+def counts(value: int | Counts) -> Counts:
+    return np.asarray(value, dtype=np.int64)
+
+
+def pages_between(begin: Counts, end: Counts, page_tokens: int) -> Counts:
+    """How many pages the tokens [begin, end) touch; the interval is never empty."""
+    return counts(-(-end // page_tokens) - begin // page_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(ABC):
+    """One way of remembering. Instances with equal numbers are equal and may share pages."""
+
+    kind: ClassVar[str]
+    grows: ClassVar[bool]
+    """Whether a token adds bytes for ever. If not, the slope `bytes_per_token` is 0."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Unique among the kinds of one model; the key used in reports and JSON."""
+
+    @abstractmethod
+    def live(self, settled: int) -> tuple[Interval, ...]:
+        """The tokens that later tokens can still read when `settled` tokens are computed and off the device's hands."""
+
+    @abstractmethod
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        """Demand: pages that touch live(settled) ∪ [settled, settled + new + ahead)."""
+
+    @abstractmethod
+    def units(self, length: Counts) -> Counts:
+        """What is stored in steady decode at `length`: tokens, folded states, or 1 for a recurrent state."""
+
+    @abstractmethod
+    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
+        """What the cache must hold so that a request may go on at `boundary` as if it had computed the prefix."""
+
+    def period_tokens(self, page_tokens: int) -> int:
+        """Later is never cheaper: demand at c + period is at least demand at c, for the same new and ahead."""
+        return page_tokens
+
+    @property
+    def fixed_units(self) -> int:
+        """The units that a long request holds whatever its length (A of its footprint A + B·tokens)."""
+        return 0
+
+    @property
+    def tokens_per_unit(self) -> int:
+        return 1
+
+    def units_per_page(self, page_tokens: int) -> int:
+        return page_tokens // self.tokens_per_unit
+
+    def page_choices(self, narrow: bool) -> tuple[int, ...]:
+        """Page sizes worth considering. `narrow`: every part is a latent vector, so tiny pages are harmless."""
+        del narrow
+        return ATTENTION_PAGES
+
+    def check_page(self, page_tokens: int) -> None:
+        """Raises PlanError where no page of that many tokens can exist."""
+        if not 1 <= page_tokens <= LONGEST_FORCED_PAGE:
+            raise PlanError(f"a page of {page_tokens:,} tokens is out of range: choose 1 to {LONGEST_FORCED_PAGE:,}")
+        if page_tokens % self.tokens_per_unit:
+            raise PlanError(
+                f"{self.name} folds {self.tokens_per_unit} tokens into one state, so a page of {page_tokens} tokens "
+                f"would cut one: choose a multiple of {self.tokens_per_unit}"
+            )
+
+    def check_kernel_page(self, page_tokens: int, kernel_tokens: int) -> None:
+        """A kernel may see one page as several smaller ones, if nothing is cut."""
+        if kernel_tokens < 1 or page_tokens % kernel_tokens:
+            raise PlanError(
+                f"{self.name}: kernel pages of {kernel_tokens} tokens do not divide pages of {page_tokens}: "
+                f"choose --page-tokens as a multiple of {kernel_tokens}"
+            )
+        if kernel_tokens % self.tokens_per_unit:
+            raise PlanError(
+                f"{self.name}: kernel pages of {kernel_tokens} tokens cut a state of {self.tokens_per_unit} tokens: "
+                f"the backend must accept a multiple of {self.tokens_per_unit}"
+            )
+
+    def resident(self, length: int, page_tokens: int) -> int:
+        """Pages in steady decode: length − 1 tokens settled, one being computed."""
+        return int(self.pages(counts(length - 1), counts(1), counts(0), page_tokens))
+
+    def minimum(self, length: int, ahead: int, page_tokens: int) -> int:
+        """Pages without which this kind could not take a lone request to `length`, one token at a time."""
+        return self.peak(length, 1, ahead, page_tokens)
+
+    def peak(self, length: int, chunk: int, ahead: int, page_tokens: int) -> int:
+        """The most pages a lone request of `length` ever demands when up to `chunk` tokens are in flight."""
+        settled = last_period(length, chunk, ahead, self.period_tokens(page_tokens))
+        new = np.minimum(chunk, length - settled)
+        return int(self.pages(settled, new, np.minimum(ahead, length - settled - new), page_tokens).max())
+
+
+def last_period(length: int, chunk: int, ahead: int, period_tokens: int) -> Counts:
+    """The settled counts that decide a maximum over all of [0, length).
+
+    By `period_tokens`, moving c up by whole periods never lowers demand as long as c + chunk + ahead stays within
+    the length, so every c below this range has a counterpart inside it that demands at least as much.
+    """
+    return np.arange(max(0, length - period_tokens - chunk - ahead), length, dtype=np.int64)

@@ -1,0 +1,51 @@
+"""chunked: chunked-local attention. A token sees the tokens before it in its own chunk of C, and itself.
+
+    |··········|··········|▓▓▓▓▒               live(c) = [⌊c/C⌋·C, c)
+    └─── C ────┘
+
+At a chunk's first token everything before it is dropped. C need not be a multiple of the page: then a page may hold the
+end of one chunk and the start of the next.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from quire.core.errors import PlanError
+from quire.kinds.base import Counts, Interval, Kind, pages_between
+
+
+@dataclass(frozen=True, slots=True)
+class Chunked(Kind):
+    chunk: int
+    kind: ClassVar[str] = "chunked"
+    grows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.chunk < 1:
+            raise PlanError(f"a chunk of {self.chunk} tokens cannot hold anything: it must be at least 1")
+
+    @property
+    def name(self) -> str:
+        return f"chunked-{self.chunk}"
+
+    def live(self, settled: int) -> tuple[Interval, ...]:
+        return ((settled // self.chunk * self.chunk, settled),)
+
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        return pages_between(settled // self.chunk * self.chunk, settled + new + ahead, page_tokens)
+
+    def units(self, length: Counts) -> Counts:
+        return (length - 1) % self.chunk + 1
+
+    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
+        return self.live(boundary)
+
+    def period_tokens(self, page_tokens: int) -> int:
+        return math.lcm(self.chunk, page_tokens)
+
+    @property
+    def fixed_units(self) -> int:
+        return self.chunk

@@ -1,0 +1,55 @@
+"""latent: multi-head latent attention. One small vector per token, or one per `tokens_per_state` tokens, for ever.
+
+    T = 4:  |▓▓▓▓|▓▓▓▓|▓▓▓▓|··▒       a state is written when its last token is computed;
+             state state state         the tokens not folded yet live in a window kind beside this one
+
+Ranks of a tensor-parallel group each keep the whole vector, because every query head reads it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from quire.core.errors import PlanError
+from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind, counts, pages_between
+
+
+@dataclass(frozen=True, slots=True)
+class Latent(Kind):
+    tokens_per_state: int = 1
+    kind: ClassVar[str] = "latent"
+    grows: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.tokens_per_state < 1:
+            raise PlanError(f"tokens_per_state is {self.tokens_per_state}: a state must hold at least 1 token")
+
+    @property
+    def name(self) -> str:
+        return "latent" if self.tokens_per_state == 1 else f"latent-{self.tokens_per_state}"
+
+    def live(self, settled: int) -> tuple[Interval, ...]:
+        return ((0, settled),)
+
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        return pages_between(counts(0), settled + new + ahead, page_tokens)
+
+    def units(self, length: Counts) -> Counts:
+        return length // self.tokens_per_state
+
+    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
+        return ((0, boundary),)
+
+    def period_tokens(self, page_tokens: int) -> int:
+        del page_tokens
+        return 1
+
+    @property
+    def tokens_per_unit(self) -> int:
+        return self.tokens_per_state
+
+    def page_choices(self, narrow: bool) -> tuple[int, ...]:
+        del narrow
+        whole_states = tuple(page for page in ATTENTION_PAGES if page % self.tokens_per_state == 0)
+        return whole_states or (self.tokens_per_state,)

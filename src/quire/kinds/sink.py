@@ -1,0 +1,54 @@
+"""sink: a sliding window that also keeps the first S tokens.
+
+    ▓▓▓▓·············▓▓▓▓▓▓▓▓▓▓▓▒            live(c) = [0, min(S, c)) ∪ [max(0, c − W + 1), c)
+    └S─┘             └── W − 1 ─┘            a page touched by both counts once
+
+Learned sink *logits* (gpt-oss) keep no token: they are a kernel parameter, not this kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from quire.core.errors import PlanError
+from quire.kinds.base import Counts, Interval, Kind, counts, pages_between
+
+
+@dataclass(frozen=True, slots=True)
+class Sink(Kind):
+    sinks: int
+    window: int
+    kind: ClassVar[str] = "sink"
+    grows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.sinks < 1 or self.window < 1:
+            raise PlanError(f"sinks {self.sinks} and window {self.window} must both be at least 1 token")
+
+    @property
+    def name(self) -> str:
+        return f"sink-{self.sinks}-{self.window}"
+
+    def live(self, settled: int) -> tuple[Interval, ...]:
+        first = max(0, settled - self.window + 1)
+        sinks = min(self.sinks, settled)
+        return ((0, settled),) if first <= sinks else ((0, sinks), (first, settled))
+
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        first = np.maximum(0, settled - self.window + 1)
+        sink_pages = -(-np.minimum(self.sinks, settled) // page_tokens)
+        shared = np.maximum(0, sink_pages - first // page_tokens)
+        return counts(sink_pages - shared + pages_between(first, settled + new + ahead, page_tokens))
+
+    def units(self, length: Counts) -> Counts:
+        return counts(np.minimum(length, self.window + np.minimum(self.sinks, length - 1)))
+
+    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
+        return self.live(boundary)
+
+    @property
+    def fixed_units(self) -> int:
+        return self.sinks + self.window

@@ -1,0 +1,68 @@
+"""state: a recurrent layer (Mamba, Gated DeltaNet, Kimi Delta, short convolution). One state, rewritten by every token.
+
+    ▓▒      one page, and one more per lookahead token where a rejected draft must be undone
+
+Checkpoints of a state for prefix reuse belong to the cache, not to a request's demand.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from quire.core.errors import PlanError
+from quire.kinds.base import Counts, Interval, Kind, counts
+
+
+@dataclass(frozen=True, slots=True)
+class State(Kind):
+    rewinds: bool = True
+    kind: ClassVar[str] = "state"
+    grows: ClassVar[bool] = False
+
+    @property
+    def name(self) -> str:
+        return "state" if self.rewinds else "state-forward"
+
+    def live(self, settled: int) -> tuple[Interval, ...]:
+        """The state after the last settled token stands for everything before it."""
+        return ((settled - 1, settled),) if settled else ()
+
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        del page_tokens
+        one = counts(np.ones_like(settled + new))
+        return one + ahead if self.rewinds else one
+
+    def units(self, length: Counts) -> Counts:
+        return np.ones_like(length)
+
+    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
+        """A checkpoint taken exactly at the boundary."""
+        return self.live(boundary)
+
+    def period_tokens(self, page_tokens: int) -> int:
+        del page_tokens
+        return 1
+
+    @property
+    def fixed_units(self) -> int:
+        return 1
+
+    def units_per_page(self, page_tokens: int) -> int:
+        del page_tokens
+        return 1
+
+    def page_choices(self, narrow: bool) -> tuple[int, ...]:
+        """A state's page is one state: it spans no tokens of its own."""
+        del narrow
+        return (1,)
+
+    def check_page(self, page_tokens: int) -> None:
+        if page_tokens != 1:
+            raise PlanError(f"a page of {self.name} is one state, not {page_tokens} tokens: leave its page at 1")
+
+    def check_kernel_page(self, page_tokens: int, kernel_tokens: int) -> None:
+        if kernel_tokens != page_tokens:
+            raise PlanError(f"{self.name}: a kernel sees a state whole, not {kernel_tokens} parts of it")

@@ -1,0 +1,60 @@
+"""window: sliding-window attention. A token sees itself and the W − 1 tokens before it.
+
+    ·················▓▓▓▓▓▓▓▓▓▓▓▒            live(c) = [max(0, c − W + 1), c)
+                     └── W − 1 ─┘
+
+Also the shape of small caches of tokens that are not folded yet (DeepSeek-V4's compressors).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from quire.core.errors import PlanError
+from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind, counts, pages_between
+
+SHORT_WINDOW = 256
+"""At or below this, a page of 16 tokens costs more than 6 % of the window."""
+TINY_PAGES = (2, 4, 8)
+
+
+@dataclass(frozen=True, slots=True)
+class Window(Kind):
+    window: int
+    kind: ClassVar[str] = "window"
+    grows: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.window < 1:
+            raise PlanError(f"a window of {self.window} tokens cannot see anything: it must be at least 1")
+
+    @property
+    def name(self) -> str:
+        return f"window-{self.window}"
+
+    def first_live(self, settled: Counts) -> Counts:
+        return counts(np.maximum(0, settled - self.window + 1))
+
+    def live(self, settled: int) -> tuple[Interval, ...]:
+        return ((int(self.first_live(counts(settled))), settled),)
+
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        return pages_between(self.first_live(settled), settled + new + ahead, page_tokens)
+
+    def units(self, length: Counts) -> Counts:
+        return counts(np.minimum(length, self.window))
+
+    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
+        return self.live(boundary)
+
+    @property
+    def fixed_units(self) -> int:
+        return self.window
+
+    def page_choices(self, narrow: bool) -> tuple[int, ...]:
+        if not narrow or self.window > SHORT_WINDOW:
+            return ATTENTION_PAGES
+        return tuple(page for page in TINY_PAGES if page * 32 >= self.window) + ATTENTION_PAGES

@@ -1,0 +1,107 @@
+"""MLA families: DeepSeek V2, V3 and V3.2, Kimi K2, GLM-5. One latent row a token serves all heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.core.errors import ModelError
+from quire.models.blueprint import Block, Blueprint, Family, Weights
+from quire.models.families.attention import read_drafts
+from quire.models.families.common import read_trunk
+from quire.models.families.feedforward import deepseek
+from quire.models.fields import Fields
+from quire.models.memories import latent
+from quire.models.weights import LatentSizes, draft_glue, indexer, latent_attention, norms
+
+
+def read_latent_sizes(fields: Fields) -> LatentSizes:
+    query = fields.integer("num_attention_heads")
+    fields.optional_integer("num_key_value_heads")
+    fields.raw("head_dim", "qk_head_dim")
+    return LatentSizes(
+        query, fields.optional_integer("q_lora_rank"), fields.integer("kv_lora_rank"),
+        fields.integer("qk_nope_head_dim"), fields.integer("qk_rope_head_dim"), fields.integer("v_head_dim"),
+    )  # fmt: skip
+
+
+def read_latent(correction: bool) -> Callable[[Fields], Blueprint]:
+    """Dense attention over latents."""
+
+    def read(fields: Fields) -> Blueprint:
+        return _blueprint(fields, correction, None)
+
+    return read
+
+
+def read_sparse(fields: Fields) -> Blueprint:
+    """An indexer in each layer keeps one more small row a token; `shared` layers reuse an earlier layer's choice."""
+    width = fields.integer("index_head_dim")
+    fields.raw("index_topk")
+    return _blueprint(fields, True, width)
+
+
+def _own_indexer(fields: Fields, layers: int) -> list[bool]:
+    words = {"full": "full", "shared": "shared"}
+    given = fields.kinds("indexer_types", layers, words)
+    if given is not None:
+        fields.raw("index_topk_pattern", "index_topk_freq", "index_skip_topk_offset")
+        return [kind == "full" for kind in given]
+    pattern = fields.text("index_topk_pattern")
+    if pattern is not None:
+        if len(pattern) != layers or set(pattern) - set("FS"):
+            raise fields.wrong("index_topk_pattern", pattern, f"use F and S, one for each of {layers} layers")
+        return [letter == "F" for letter in pattern]
+    every = fields.integer("index_topk_freq", absent=1)
+    offset = fields.integer("index_skip_topk_offset", absent=2, minimum=0)
+    return [max(layer - offset + 1, 0) % every == 0 for layer in range(layers)]
+
+
+def _index_weights(fields: Fields, hidden: int, sizes: LatentSizes, width: int) -> Weights:
+    if sizes.query_rank is None:
+        raise ModelError("q_lora_rank is missing: the indexer reads the query's latent, state its width")
+    return indexer(hidden, sizes.query_rank, fields.integer("index_n_heads"), width)
+
+
+def _blueprint(fields: Fields, correction: bool, index_width: int | None) -> Blueprint:
+    trunk = read_trunk(fields)
+    sizes = read_latent_sizes(fields)
+    words = {"full_attention": "latent", "indexed_attention": "latent"}
+    fields.kinds("layer_types", trunk.layers, words)
+    feed = deepseek(correction)(fields, trunk.hidden, trunk.layers)
+    shared = latent_attention(trunk.hidden, sizes, fields.flag("attention_bias")) + norms(2 * trunk.hidden)
+    plain = (latent(sizes.rank, sizes.rope),)
+    own = [False] * trunk.layers
+    index_weights, indexed = Weights(), plain
+    if index_width is not None:
+        own = _own_indexer(fields, trunk.layers)
+        index_weights = _index_weights(fields, trunk.hidden, sizes, index_width)
+        indexed = (latent(sizes.rank, sizes.rope, index_width),)
+    blocks = [
+        Block(indexed if has else plain, shared + ffn + (index_weights if has else Weights()))
+        for has, ffn in zip(own, feed.per_layer, strict=True)
+    ]
+    draft = Block(indexed, shared + index_weights + feed.sparse + draft_glue(trunk.hidden))
+    drafts = [draft] * read_drafts(fields)
+    return trunk.blueprint(blocks, query_heads=sizes.heads, intermediate=feed.width, drafts=drafts)
+
+
+_LATENT = {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128}
+_V3 = _LATENT | {
+    "vocab_size": 129280, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
+    "first_k_dense_replace": 3, "max_position_embeddings": 4096,
+}  # fmt: skip
+_INDEX = {"index_head_dim": 128, "index_n_heads": 64, "max_position_embeddings": 163840}
+
+FAMILIES = (
+    Family("deepseek_v2", read_latent(correction=False), _LATENT | {
+        "vocab_size": 102400, "intermediate_size": 11008, "moe_intermediate_size": 1407, "n_routed_experts": 64,
+        "first_k_dense_replace": 0, "max_position_embeddings": 2048,
+    }, ("DeepseekV2ForCausalLM",)),
+    Family("deepseek_v3", read_latent(correction=True), _V3, ("DeepseekV3ForCausalLM",)),
+    Family("kimi_k2", read_latent(correction=True), _V3, ("KimiK2ForCausalLM",)),
+    Family("deepseek_v32", read_sparse, _V3 | _INDEX, ("DeepseekV32ForCausalLM",)),
+    Family("glm_moe_dsa", read_sparse, _V3 | _INDEX | {
+        "vocab_size": 154880, "intermediate_size": 12288, "v_head_dim": 256, "qk_nope_head_dim": 192,
+        "index_n_heads": 32, "max_position_embeddings": 202752,
+    }, ("GlmMoeDsaForCausalLM",)),
+)  # fmt: skip

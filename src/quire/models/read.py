@@ -1,0 +1,157 @@
+"""The way in: a file, a folder, a catalogue name or a hub id becomes a ModelShape."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from quire.core.errors import ModelError
+from quire.models.blueprint import Block, Blueprint, Family
+from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
+from quire.models.fields import Fields, shown
+from quire.models.neutral import refuse_unknown_memory
+from quire.models.precision import Precision, read_precision
+from quire.models.shape import Layer, ModelShape
+
+LARGEST_FILE = 64 << 20
+_TEXT_ONLY = "text part only: the vision tower's weights are not counted"
+_OUTER_FIELDS = ("tie_word_embeddings", "quantization_config", "dtype", "torch_dtype", "expert_dtype")
+
+
+def read_model(source: str, *, ignore_fields: Collection[str] = ()) -> ModelShape:
+    """An existing file or folder, else a catalogue name, else a hub id `org/name`."""
+    from quire.models.catalogue import find_entry
+
+    path = Path(source)
+    if source.strip() and _exists(path):
+        return _read_path(path, ignore_fields)
+    entry = find_entry(source)
+    if entry is not None:
+        return read_config(entry.config, entry.name, ignore_fields)
+    return _read_hub(source, ignore_fields)
+
+
+def read_config(config: Mapping[str, object], name: str, ignore_fields: Collection[str] = ()) -> ModelShape:
+    """A `config.json` that is already in memory."""
+    if not isinstance(config, Mapping):
+        raise ModelError(f"{name}: a configuration is an object of fields, this is {shown(config)}")
+    text, notes = _text_part(config)
+    text = {field: value for field, value in text.items() if field not in ignore_fields}
+    family = _family(text, config)
+    fields = Fields(text, family.model_type, family.defaults)
+    fields.raw("model_type", "architectures")
+    blueprint = family.read(fields)
+    precision = read_precision(fields)
+    refuse_unknown_memory(fields)
+    return _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _read_path(path: Path, ignore_fields: Collection[str]) -> ModelShape:
+    from quire.models.shapefile import shape_from_json
+
+    file = path / "config.json" if path.is_dir() else path
+    config = _load(file)
+    if "quire_shape" in config:
+        return shape_from_json(config)
+    name = path.resolve().name if path.is_dir() else file.stem
+    return read_config(config, file.resolve().parent.name if name == "config" else name, ignore_fields)
+
+
+def _load(file: Path) -> dict[str, object]:
+    if not file.is_file():
+        raise ModelError(f"{file}: there is no such file; give a config.json or a folder that holds one")
+    try:
+        size = file.stat().st_size
+        if size > LARGEST_FILE:
+            raise ModelError(f"{file}: {size:,} bytes are too many for a configuration; name its config.json")
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelError(f"{file}: cannot be read ({error.strerror}); check its permissions") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{file}: is not JSON ({str(error).splitlines()[0]}); correct the file") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{file}: a configuration is an object of fields, this is {shown(value)}")
+    return value
+
+
+def _read_hub(source: str, ignore_fields: Collection[str]) -> ModelShape:
+    problem = "no such file or catalogue name"
+    if source.count("/") == 1 and all(source.split("/")):
+        from quire.models.hub import HubError, fetch_config
+
+        try:
+            return read_config(fetch_config(source), source, ignore_fields)
+        except HubError as error:
+            problem = str(error)
+    raise _unknown(source, problem)
+
+
+def _unknown(source: str, problem: str) -> ModelError:
+    from quire.models.catalogue import catalogue_names, plain_name
+
+    near = difflib.get_close_matches(plain_name(source), catalogue_names(), n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return ModelError(f"model {shown(source)} is not known ({problem}): {hint}`quire models` lists all names")
+
+
+def _text_part(config: Mapping[str, object]) -> tuple[Mapping[str, object], list[str]]:
+    """The configuration of the language model, and what to tell about the rest."""
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        return config, []
+    outer = {name: config[name] for name in _OUTER_FIELDS if config.get(name) is not None}
+    return {**outer, **{name: value for name, value in text.items() if value is not None}}, [_TEXT_ONLY]
+
+
+def _family(text: Mapping[str, object], config: Mapping[str, object]) -> Family:
+    stated = text.get("model_type") or config.get("model_type") or _guessed(text, config)
+    if not isinstance(stated, str):
+        raise ModelError("model_type is missing: add it, it says how the other fields are to be read")
+    family = FAMILIES.get(TEXT_PARTS.get(stated, stated))
+    if family is None:
+        near = difflib.get_close_matches(stated, FAMILIES, n=3)
+        known = f"near to it are {', '.join(near)}" if near else f"{len(FAMILIES)} families are known"
+        raise ModelError(f"model_type is {shown(stated)}: no such family ({known}); describe it in a shape file")
+    return family
+
+
+def _guessed(text: Mapping[str, object], config: Mapping[str, object]) -> str | None:
+    """Configurations without model_type: by architecture, or state-spaces' own form."""
+    for source in (text, config):
+        names = source.get("architectures")
+        for name in names if isinstance(names, list) else ():
+            if name in ARCHITECTURES:
+                return ARCHITECTURES[name]
+    settings = config.get("ssm_cfg")
+    if isinstance(settings, Mapping):
+        return "mamba2" if settings.get("layer") == "Mamba2" else "mamba"
+    return None
+
+
+def _shape(name: str, family: str, blueprint: Blueprint, precision: Precision, notes: tuple[str, ...]) -> ModelShape:
+    layers = [_layer(block, precision) for block in blueprint.blocks]
+    last = blueprint.blocks[-1]
+    layers[-1] = _layer(Block(last.memories, last.weights + blueprint.final, last.shares_with), precision)
+    table = blueprint.vocab_size * blueprint.hidden_size
+    return ModelShape(
+        name=name, family=family, layers=tuple(layers),
+        draft_layers=tuple(_layer(block, precision) for block in blueprint.drafts),
+        max_length=blueprint.max_length, hidden_size=blueprint.hidden_size,
+        intermediate_size=blueprint.intermediate_size, query_heads=blueprint.query_heads,
+        vocab_size=blueprint.vocab_size, embedding_bytes=precision.bytes_of(table + blueprint.more_embeddings),
+        head_bytes=0 if blueprint.tied else precision.bytes_of(table + blueprint.head_bias), notes=notes,
+    )  # fmt: skip
+
+
+def _layer(block: Block, precision: Precision) -> Layer:
+    divided, replicated = precision.divided(block.weights), precision.replicated(block.weights)
+    return Layer(block.memories, block.shares_with, divided, replicated)

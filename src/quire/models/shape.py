@@ -1,0 +1,45 @@
+"""A model as its memory sees it: layers in order, what each remembers, and how heavy the weights are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.core.memory import Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One layer. No memories and no sharing: the layer keeps nothing (an MLP or expert block)."""
+
+    memories: tuple[Memory, ...]
+    shares_with: int | None = None
+    """Index of the layer whose memory this one reads instead of keeping its own."""
+    weight_bytes: int = 0
+    """Weights that tensor-parallel ranks divide."""
+    replicated_weight_bytes: int = 0
+    """Weights that every tensor-parallel rank holds (norms, routers, latent down-projections)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Frozen facts of one model. Equal facts give equal plans."""
+
+    name: str
+    family: str
+    layers: tuple[Layer, ...]
+    draft_layers: tuple[Layer, ...] = ()
+    """MTP layers: planned only when speculation asks for them."""
+    max_length: int | None = None
+    """The longest sequence the model itself supports; None: it has no limit of its own (recurrent models)."""
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    """Widest activation between two matrices, for the estimate of activations."""
+    query_heads: int = 0
+    vocab_size: int = 0
+    embedding_bytes: int = 0
+    head_bytes: int = 0
+    """0 when the output head is tied to the embedding."""
+    weights_known: bool = True
+    """False where the description says nothing of weights (a hand-written shape)."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What a reader should know: defaults taken from the family, parts left out."""

@@ -1,0 +1,1 @@
+"""How the memory is divided: layers → kinds → pages → sheets → limits. One plan, one bound."""

@@ -1,0 +1,105 @@
+"""The one bound. Boot check, automatic length, admission, reservations, planner and simulator all ask here.
+
+Fit is always counted in whole sheets:  sheets_needed = Σ over kinds ⌈(pages + reserved) ÷ pages per sheet⌉.
+
+    minimum(L)       sheets without which a lone request could not reach L, one token at a time
+    resident(L)      pages in steady decode: L − 1 settled, one being computed
+    peak(L, chunk)   sheets a lone request takes at most with `chunk` tokens in flight
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from quire.core.units import ceil_div
+from quire.kinds import Counts, counts, last_period
+from quire.plan.plan import KindPlan, Plan
+
+Kinds = Sequence[KindPlan]
+
+
+def demand(kinds: Kinds, settled: Counts, new: Counts, ahead: Counts, limit: Counts) -> list[Counts]:
+    """Pages of each kind, all groups, for requests that may grow to `limit` tokens, which clips the lookahead."""
+    ahead = counts(np.minimum(ahead, limit - settled - new))
+    return [kind.groups * kind.kind.pages(settled, new, ahead, kind.page_tokens) for kind in kinds]
+
+
+def sheets_needed(kinds: Kinds, pages: Sequence[Counts], reserved: int = 0) -> Counts:
+    """Whole sheets for the given pages of each kind, the backend's own pages included."""
+    sheets = [-(-(count + reserved) // kind.pages_per_sheet) for kind, count in zip(kinds, pages, strict=True)]
+    return counts(sum(sheets, start=np.zeros_like(pages[0]))) if pages else counts(0)
+
+
+def peak(kinds: Kinds, length: int, chunk: int, ahead: int, reserved: int = 0) -> int:
+    """The most sheets a lone request of `length` takes at any moment: exact, from the last period alone."""
+    if not kinds:
+        return 0
+    period = math.lcm(*(kind.kind.period_tokens(kind.page_tokens) for kind in kinds))
+    settled = last_period(length, chunk, ahead, period)
+    new = counts(np.minimum(chunk, length - settled))
+    return int(sheets_needed(kinds, demand(kinds, settled, new, counts(ahead), counts(length)), reserved).max())
+
+
+def minimum(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> int:
+    return peak(kinds, length, 1, ahead, reserved)
+
+
+def resident(kinds: Kinds, length: int) -> list[int]:
+    """Pages of each kind for one request in steady decode."""
+    return [int(p) for p in demand(kinds, counts(length - 1), counts(1), counts(0), counts(length))]
+
+
+def longest(kinds: Kinds, sheets_at: Callable[[int], int], ahead: int, reserved: int, limit: int) -> int:
+    """The greatest length up to `limit` whose minimum fits, 0 if none.
+
+    The minimum never falls with length, and the sheets left beside larger tables (`sheets_at`) never rise: bisection
+    is exact.
+    """
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if minimum(kinds, middle, ahead, reserved) <= sheets_at(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def admits(plan: Plan, length: int) -> bool:
+    """Admission on an empty pool: could a request of `length` run alone?"""
+    return (
+        all(minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages) <= stage.sheets for stage in plan.stages)
+        and length <= plan.max_length
+    )
+
+
+def stage_concurrency(kinds: Kinds, sheets: int, length: int, reserved: int = 0, beside_chunk: int = 0) -> int:
+    """How many unshared requests in steady decode at `length` fit together, beside a chunk of a newcomer in flight."""
+    each = resident(kinds, length)
+    beside = [0] * len(each)
+    if beside_chunk:
+        new = counts(min(beside_chunk, length))
+        beside = [int(p) for p in demand(kinds, counts(0), new, counts(0), counts(length))]
+
+    def fits(requests: int) -> bool:
+        pages = [counts(requests * one + extra) for one, extra in zip(each, beside, strict=True)]
+        return int(sheets_needed(kinds, pages, reserved)) <= sheets
+
+    low, high = 0, min(ceil_div(sheets * k.pages_per_sheet, max(one, 1)) for k, one in zip(kinds, each, strict=True))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low if fits(low) else 0
+
+
+def concurrency(plan: Plan, length: int, with_prefill: bool = False) -> int:
+    """Over all stages that keep anything."""
+    chunk = plan.batch_tokens if with_prefill else 0
+    return min(
+        stage_concurrency(stage.kinds, stage.sheets, length, plan.reserved_pages, chunk)
+        for stage in plan.stages
+        if stage.kinds
+    )

@@ -1,0 +1,142 @@
+"""The documented JSON of a plan, as `quire plan --json` prints it: tables for readers, the plan itself for loaders."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from quire.plan import bound
+from quire.plan.file import SCHEMA, encode, fingerprint, layout_fingerprint
+from quire.plan.plan import HostPlan, KindPlan, LedgerLine, Plan, RankPlan, StagePlan
+from quire.plan.waste import tail_ratio, waste
+
+DEFAULT_LENGTHS = (1024, 8192, 32768, 131072)
+
+
+def table_lengths(plan: Plan, asked: Sequence[int] | None) -> tuple[int, ...]:
+    """1k, 8k, 32k, 128k and the longest, as far as they are admitted; or just what was asked for."""
+    if asked:
+        return tuple(dict.fromkeys(asked))
+    usual = {length for length in DEFAULT_LENGTHS if length <= plan.max_length}
+    return tuple(sorted(usual | ({plan.max_length} if plan.max_length else set())))
+
+
+def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]:
+    tight = plan.bottleneck
+    rows = table_lengths(plan, lengths)
+    return {
+        "schema": SCHEMA,
+        "model": plan.model,
+        "family": plan.family,
+        "fingerprint": fingerprint(plan),
+        "layout_fingerprint": layout_fingerprint(plan),
+        "fits": plan.fits,
+        "problem": plan.problem or None,
+        "kv_dtype": plan.kv_dtype,
+        "state_dtype": plan.state_dtype,
+        "sheet_bytes": tight.sheet_bytes,
+        "sheets": tight.sheets,
+        "pool_bytes": tight.pool_bytes,
+        "kinds": [_kind(kind) for kind in tight.kinds],
+        "max_length": plan.max_length,
+        "requested_max_length": plan.requested_max_length,
+        "model_max_length": plan.model_max_length,
+        "concurrency": {str(length): bound.concurrency(plan, length) for length in rows},
+        "concurrency_with_prefill": {
+            str(length): bound.concurrency(plan, length, with_prefill=True) for length in rows
+        },
+        "waste": {str(length): round(waste(plan, length), 6) for length in rows},
+        "tail_waste": round(max(tail_ratio(stage) for stage in plan.stages), 6),
+        "demand": {str(length): _demand(tight, length) for length in rows},
+        "minimum_sheets": {str(length): _minimum(plan, tight, length) for length in rows},
+        "match_unit_tokens": plan.match_unit_tokens,
+        "checkpoint_bytes": plan.checkpoint_bytes,
+        "bytes_per_token": plan.bytes_per_token,
+        "ledger": _ledger(plan.ranks[plan.bottleneck_rank].ledger),
+        "stages": [_stage(plan, stage, index, rows) for index, stage in enumerate(plan.stages)],
+        "ranks": [_rank(plan, rank) for rank in plan.ranks],
+        "bottleneck_rank": plan.bottleneck_rank,
+        "index_view": tight.index_view(),
+        "host": _host(plan.host),
+        "notes": list(plan.notes),
+        "plan": encode(plan),
+    }
+
+
+def _kind(kind: KindPlan) -> dict[str, Any]:
+    return {
+        "name": kind.name,
+        "kind": kind.kind.kind,
+        "layers": len(kind.layers),
+        "groups": kind.groups,
+        "page_tokens": kind.page_tokens,
+        "page_bytes": kind.page_bytes,
+        "pages_per_sheet": kind.pages_per_sheet,
+        "window": getattr(kind.kind, "window", None),
+        "chunk": getattr(kind.kind, "chunk", None),
+        "tokens_per_state": kind.kind.tokens_per_unit,
+        "fixed_bytes": kind.fixed_bytes,
+        "bytes_per_token": _whole(kind.bytes_per_token),
+        "token_bytes": _whole(kind.token_bytes),
+    }
+
+
+def _whole(value: float) -> float | int:
+    return int(value) if value == int(value) else value
+
+
+def _demand(stage: StagePlan, length: int) -> dict[str, int]:
+    return {kind.name: pages for kind, pages in zip(stage.kinds, bound.resident(stage.kinds, length), strict=True)}
+
+
+def _minimum(plan: Plan, stage: StagePlan, length: int) -> int:
+    return bound.minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages)
+
+
+def _ledger(lines: Sequence[LedgerLine]) -> list[dict[str, Any]]:
+    return [{"name": line.name, "bytes": line.bytes, "basis": line.basis, "detail": line.detail} for line in lines]
+
+
+def _stage(plan: Plan, stage: StagePlan, index: int, lengths: Sequence[int]) -> dict[str, Any]:
+    return {
+        "stage": index,
+        "first_layer": stage.first_layer,
+        "layers": stage.layers,
+        "sheet_bytes": stage.sheet_bytes,
+        "sheets": stage.sheets,
+        "pool_bytes": stage.pool_bytes,
+        "max_length": stage.max_length,
+        "kinds": [_kind(kind) for kind in stage.kinds],
+        "demand": {str(length): _demand(stage, length) for length in lengths},
+        "minimum_sheets": {str(length): _minimum(plan, stage, length) for length in lengths},
+    }
+
+
+def _rank(plan: Plan, rank: RankPlan) -> dict[str, Any]:
+    stage = plan.stages[rank.stage]
+    return {
+        "rank": rank.rank,
+        "stage": rank.stage,
+        "tensor_rank": rank.tensor_rank,
+        "first_layer": stage.first_layer,
+        "layers": stage.layers,
+        "sheets": stage.sheets,
+        "sheet_bytes": stage.sheet_bytes,
+        "pool_bytes": rank.pool_bytes,
+        "idle_bytes": rank.idle_bytes,
+        "ledger": _ledger(rank.ledger),
+    }
+
+
+def _host(host: HostPlan | None) -> dict[str, Any] | None:
+    """A single kind gives plain integers; several give an object by kind."""
+    if host is None:
+        return None
+    single = len(host.pages) == 1
+    return {
+        "budget_bytes": host.budget_bytes,
+        "pages": next(iter(host.pages.values())) if single else dict(host.pages),
+        "page_bytes": next(iter(host.page_bytes.values())) if single else dict(host.page_bytes),
+        "warm_sessions": host.warm_sessions,
+        "session_tokens": host.session_tokens,
+    }

@@ -1,0 +1,96 @@
+"""Where each layer's bytes lie in a page: the manifest that workers, tiers and connectors read.
+
+    page of kind "full", 2 layers, 16 tokens:
+    ├─ layer 5 key ──┼─ layer 5 value ─┼─ layer 11 key ─┼─ layer 11 value ─┤ pad to 256 B ┤
+      [16, heads, d]    [16, heads, d]
+
+A kind's layers may be cut into equal groups, each with its own pages: group g's page holds slots g, g + groups, ….
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from math import gcd
+
+from quire.core.units import round_up
+from quire.plan.shares import KindShare, Slot
+
+GRANULE_BYTES = 256
+"""Tables hold addresses in granules, so that 32 bits reach 512 GiB."""
+PART_ALIGNMENT = 16
+"""Widest vector load of a kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One tensor of one layer inside a page of its group."""
+
+    group: int
+    layer: int
+    purpose: str
+    part: str
+    dtype: str
+    offset_bytes: int
+    units: int
+    heads: int
+    row_bytes: int
+    """Strides: one head is row_bytes, one unit (token or state) is heads × row_bytes."""
+
+    @property
+    def bytes(self) -> int:
+        return self.units * self.heads * self.row_bytes
+
+
+def possible_groups(share: KindShare) -> tuple[int, ...]:
+    """Into how many groups of equal bytes the slots can be cut: every geometry must divide."""
+    common = gcd(*Counter(_geometry(slot) for slot in share.slots).values())
+    return tuple(groups for groups in range(1, common + 1) if common % groups == 0)
+
+
+def _geometry(slot: Slot) -> tuple[tuple[int, int], ...]:
+    return tuple((part.heads, part.row_bytes) for part in slot.parts)
+
+
+def group_slots(share: KindShare, groups: int) -> list[list[Slot]]:
+    """Deals slots of each geometry round, so that every group gets the same bytes."""
+    dealt: list[list[Slot]] = [[] for _ in range(groups)]
+    seen: Counter[tuple[tuple[int, int], ...]] = Counter()
+    for slot in share.slots:
+        geometry = _geometry(slot)
+        dealt[seen[geometry] % groups].append(slot)
+        seen[geometry] += 1
+    return dealt
+
+
+def slot_bytes(slot: Slot, units: int) -> int:
+    return sum(round_up(units * part.bytes, PART_ALIGNMENT) for part in slot.parts)
+
+
+def page_bytes(share: KindShare, groups: int, units: int) -> int:
+    """Of any group's page: all are equal."""
+    total = sum(slot_bytes(slot, units) for slot in share.slots)
+    return round_up(total // groups, GRANULE_BYTES)
+
+
+def manifest(share: KindShare, groups: int, units: int) -> tuple[Entry, ...]:
+    entries = []
+    for group, slots in enumerate(group_slots(share, groups)):
+        offset = 0
+        for slot in slots:
+            for part in slot.parts:
+                entries.append(
+                    Entry(
+                        group,
+                        slot.layer,
+                        slot.purpose,
+                        part.name,
+                        part.dtype.value,
+                        offset,
+                        units,
+                        part.heads,
+                        part.row_bytes,
+                    )
+                )
+                offset += round_up(units * part.bytes, PART_ALIGNMENT)
+    return tuple(entries)

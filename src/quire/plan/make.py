@@ -1,0 +1,114 @@
+"""Makes a plan: divides the model, cuts pages and sheets, fills the pool, finds the longest length. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.core.errors import PlanError
+from quire.models.shape import ModelShape
+from quire.plan.geometry import choose_geometry, match_unit
+from quire.plan.host import plan_host
+from quire.plan.plan import Plan, StagePlan
+from quire.plan.ranks import find_bottleneck, plan_ranks
+from quire.plan.settings import Budget, Settings
+from quire.plan.shares import KindShare, StageShare, divide
+from quire.plan.stages import CutStage, cut_stage, longest_length, seal_stage, shortfall
+
+LENGTH_WITHOUT_LIMIT = 1 << 20
+"""What is planned for a model that has no limit of its own."""
+
+
+def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
+    """Answers every question that can be understood; `fits` says whether the answer is yes."""
+    _check_length(settings.max_length, model)
+    shares = _divide(model, settings, settings.pipeline_parallel, settings.stage_layers)
+    whole = _divide(model, settings, 1, None)[0].kinds
+    if not whole:
+        raise PlanError(f"no layer of {model.name} remembers anything: there is no memory to plan")
+    page_tokens = _page_tokens(whole, model.max_length, settings)
+    unit = match_unit([share.kind for share in whole], list(page_tokens.values()), settings.match_unit_tokens)
+    cuts = [cut_stage(model, settings, budget, shares, index, page_tokens) for index in range(len(shares))]
+    limit = settings.max_length or model.max_length or LENGTH_WITHOUT_LIMIT
+    longest = [longest_length(cut, settings, limit) for cut in cuts]
+    length = min(longest)
+    fits = length >= (settings.max_length or 1)
+    stages = tuple(seal_stage(cut, settings, length, one) for cut, one in zip(cuts, longest, strict=True))
+    bottleneck = find_bottleneck(stages, settings.reserved_pages, length)
+    return Plan(
+        model=model.name,
+        family=model.family,
+        model_max_length=model.max_length,
+        requested_max_length=settings.max_length,
+        max_length=length,
+        fits=fits,
+        problem="" if fits else _problem(cuts, stages, settings, longest),
+        kv_dtype=settings.kv_dtype.value,
+        state_dtype=settings.state_dtype.value if settings.state_dtype else None,
+        tensor_parallel=settings.tensor_parallel,
+        pipeline_parallel=settings.pipeline_parallel,
+        max_requests=settings.max_requests,
+        batch_tokens=settings.batch_tokens,
+        lookahead=settings.speculative_tokens,
+        reserved_pages=settings.reserved_pages,
+        match_unit_tokens=unit,
+        stages=stages,
+        ranks=plan_ranks(cuts, stages, settings, budget, length, bottleneck),
+        bottleneck_stage=bottleneck,
+        host=plan_host(stages, settings.host_bytes) if settings.host_bytes else None,
+        notes=_notes(model, settings, budget, unit, length),
+    )
+
+
+def _divide(
+    model: ModelShape, settings: Settings, stages: int, stage_layers: tuple[int, ...] | None
+) -> tuple[StageShare, ...]:
+    return divide(
+        model,
+        stages=stages,
+        stage_layers=stage_layers,
+        ranks=settings.tensor_parallel,
+        kv_dtype=settings.kv_dtype,
+        state_dtype=settings.state_dtype,
+        with_drafts=settings.speculative_tokens > 0,
+    )
+
+
+def _page_tokens(kinds: Sequence[KindShare], model_length: int | None, settings: Settings) -> dict[str, int]:
+    """Tokens per page of each kind, decided on the whole model so that every stage agrees."""
+    names = {share.kind.name for share in kinds} | {share.kind.kind for share in kinds}
+    for name in settings.page_tokens:
+        if name and name not in names:
+            raise PlanError(f"--page-tokens names {name!r}, but the model's kinds are {', '.join(sorted(names))}")
+    geometry = choose_geometry(kinds, model_length, settings.page_tokens, settings.match_unit_tokens)
+    return {share.kind.name: page.page_tokens for share, page in zip(kinds, geometry.pages, strict=True)}
+
+
+def _check_length(asked: int | None, model: ModelShape) -> None:
+    if asked is not None and model.max_length is not None and asked > model.max_length:
+        raise PlanError(
+            f"--max-length {asked:,} is beyond what {model.name} itself supports: choose at most {model.max_length:,}"
+        )
+
+
+def _problem(cuts: Sequence[CutStage], stages: Sequence[StagePlan], settings: Settings, longest: Sequence[int]) -> str:
+    index = min(range(len(longest)), key=lambda i: longest[i])
+    where = f"stage {index}: " if len(stages) > 1 else ""
+    return where + shortfall(cuts[index], stages[index], settings, longest[index])
+
+
+def _notes(model: ModelShape, settings: Settings, budget: Budget, unit: int, length: int) -> tuple[str, ...]:
+    """Nothing is silent: what was assumed, left out or shortened."""
+    notes = list(model.notes)
+    if model.max_length is None and settings.max_length is None:
+        notes.append(f"the model has no length limit of its own: planned for {LENGTH_WITHOUT_LIMIT:,} tokens")
+    elif settings.max_length is None and model.max_length and 0 < length < model.max_length:
+        notes.append(f"the longest length is {length:,}, not the model's {model.max_length:,}: the pool holds no more")
+    if not model.weights_known and budget.memory_bytes is not None:
+        notes.append("the shape says nothing of weights: the ledger counts none")
+    if unit != settings.match_unit_tokens:
+        notes.append(f"prefixes match in units of {unit} tokens, not {settings.match_unit_tokens}: pages must divide")
+    if settings.speculative_tokens and not model.draft_layers:
+        notes.append("speculation without draft layers: lookahead tokens are planned, no draft memory is")
+    if settings.speculative_tokens and model.draft_layers:
+        notes.append(f"draft layers planned, because speculation asks for them: {len(model.draft_layers)}")
+    return tuple(notes)

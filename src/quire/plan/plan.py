@@ -1,0 +1,159 @@
+"""The frozen result of planning: engine, tiers, simulator and reports read it and derive nothing again.
+
+Plan ── StagePlan (one per pipeline stage: one pool, one allocator)
+        ├── KindPlan (one per kind: pages)
+        └── RankPlan (one per tensor-parallel rank: its ledger)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quire.core.errors import DoesNotFit
+from quire.kinds import Kind
+from quire.plan.layout import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class KindPlan:
+    """How one stage cuts one kind."""
+
+    kind: Kind
+    slots: int
+    """Memories of this kind on the stage: its layers, counted once per memory."""
+    layers: tuple[int, ...]
+    groups: int
+    page_tokens: int
+    page_bytes: int
+    pages_per_sheet: int
+    unit_bytes: int
+    """Per rank, all layers, per token (per folded state, per request): no padding."""
+    unique_unit_bytes: int
+    """Over all ranks of the stage, each byte once."""
+    manifest: tuple[Entry, ...]
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    @property
+    def token_bytes(self) -> float:
+        """What one token writes; 0 for kinds that do not store by token."""
+        return 0.0 if self.kind.kind in ("state", "cross") else self.unit_bytes / self.kind.tokens_per_unit
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Slope of a request's footprint beyond every window (B)."""
+        return self.token_bytes if self.kind.grows else 0.0
+
+    @property
+    def fixed_bytes(self) -> int:
+        """What a long request holds whatever its length (A)."""
+        return self.kind.fixed_units * self.unit_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerLine:
+    """One use of a device's memory. Basis: computed (from the configuration), estimated, chosen (by the user)."""
+
+    name: str
+    bytes: int
+    basis: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RankPlan:
+    rank: int
+    stage: int
+    tensor_rank: int
+    pool_bytes: int
+    idle_bytes: int
+    """Bytes of this rank that the bottleneck leaves unused at the reference length, heads it lacks included."""
+    ledger: tuple[LedgerLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One pipeline stage: a pool of `sheets`, shared by all kinds, the same on each of its ranks."""
+
+    first_layer: int
+    layers: int
+    kinds: tuple[KindPlan, ...]
+    sheet_bytes: int
+    sheets: int
+    max_length: int
+    """The longest request this stage alone would admit."""
+
+    @property
+    def pool_bytes(self) -> int:
+        return self.sheets * self.sheet_bytes
+
+    def index_view(self) -> str:
+        """`yes` if index × page bytes is a page's address for every kind, else `no, because …`."""
+        for kind in self.kinds:
+            if tail := self.sheet_bytes % kind.page_bytes:
+                return f"no, because a sheet is {tail:,} B more than whole pages of {kind.name}"
+        return "yes"
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    budget_bytes: int
+    pages: Mapping[str, int]
+    page_bytes: Mapping[str, int]
+    """One page of all layers, over all ranks and stages, each byte once."""
+    warm_sessions: int
+    """Idle sessions of `session_tokens` tokens that stay warm."""
+    session_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    model: str
+    family: str
+    model_max_length: int | None
+    requested_max_length: int | None
+    max_length: int
+    """The longest request that is admitted: the requested one if it fits, else the longest that would."""
+    fits: bool
+    problem: str
+    """Why it does not fit, with the numbers; empty when it fits."""
+    kv_dtype: str
+    state_dtype: str | None
+    tensor_parallel: int
+    pipeline_parallel: int
+    max_requests: int
+    batch_tokens: int
+    lookahead: int
+    reserved_pages: int
+    match_unit_tokens: int
+    stages: tuple[StagePlan, ...]
+    ranks: tuple[RankPlan, ...]
+    bottleneck_stage: int
+    host: HostPlan | None
+    notes: tuple[str, ...]
+
+    def require_fit(self) -> Plan:
+        if not self.fits:
+            raise DoesNotFit(self.problem)
+        return self
+
+    @property
+    def bottleneck(self) -> StagePlan:
+        return self.stages[self.bottleneck_stage]
+
+    @property
+    def bottleneck_rank(self) -> int:
+        return self.bottleneck_stage * self.tensor_parallel
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """One checkpoint of every recurrent state, over all stages, on one tensor-parallel rank."""
+        return sum(k.fixed_bytes for stage in self.stages for k in stage.kinds if k.kind.kind == "state")
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Slope of a request's footprint over all stages, on one tensor-parallel rank."""
+        return sum(kind.bytes_per_token for stage in self.stages for kind in stage.kinds)

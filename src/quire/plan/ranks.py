@@ -1,0 +1,95 @@
+"""What each rank holds, where the bottleneck is, and how much it leaves idle elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.kinds import counts
+from quire.plan import bound
+from quire.plan.plan import LedgerLine, RankPlan, StagePlan
+from quire.plan.settings import Budget, Settings
+from quire.plan.shares import KindShare
+from quire.plan.stages import CutStage
+
+REFERENCE_LENGTH = 8192
+"""At this length (or the longest, if that is shorter) the bottleneck and idle bytes are told."""
+
+
+def reference_length(max_length: int) -> int:
+    return max(1, min(REFERENCE_LENGTH, max_length))
+
+
+def find_bottleneck(stages: Sequence[StagePlan], reserved: int, max_length: int) -> int:
+    """The stage that admits the shortest length; among equals, the one that holds the fewest requests."""
+
+    def tightness(index: int) -> tuple[int, int]:
+        stage = stages[index]
+        held = bound.stage_concurrency(stage.kinds, stage.sheets, reference_length(max_length), reserved)
+        return (stage.max_length, held)
+
+    return min((index for index, stage in enumerate(stages) if stage.kinds), key=tightness)
+
+
+def plan_ranks(
+    cuts: Sequence[CutStage],
+    stages: Sequence[StagePlan],
+    settings: Settings,
+    budget: Budget,
+    length: int,
+    bottleneck: int,
+) -> tuple[RankPlan, ...]:
+    idle = _idle_bytes(stages, settings.reserved_pages, reference_length(length), bottleneck)
+    ranks = []
+    for index, (cut, stage) in enumerate(zip(cuts, stages, strict=True)):
+        pool = LedgerLine("pool", stage.pool_bytes, "chosen", f"{stage.sheets:,} sheets")
+        ledger = _close((*cut.fixed, cut.tables(settings, length), pool), budget)
+        for tensor_rank in range(settings.tensor_parallel):
+            missing = _unfilled_bytes(cut.share.kinds, stage.pool_bytes, tensor_rank, settings.tensor_parallel)
+            ranks.append(
+                RankPlan(
+                    rank=index * settings.tensor_parallel + tensor_rank,
+                    stage=index,
+                    tensor_rank=tensor_rank,
+                    pool_bytes=stage.pool_bytes,
+                    idle_bytes=idle[index] + missing,
+                    ledger=ledger,
+                )
+            )
+    return tuple(ranks)
+
+
+def _idle_bytes(stages: Sequence[StagePlan], reserved: int, length: int, bottleneck: int) -> list[int]:
+    """Sheets that stay free on each stage when the bottleneck is full of requests of `length`."""
+    tight = stages[bottleneck]
+    together = bound.stage_concurrency(tight.kinds, tight.sheets, length, reserved)
+    idle = []
+    for index, stage in enumerate(stages):
+        if index == bottleneck:
+            idle.append(0)
+            continue
+        pages = [counts(together * one) for one in bound.resident(stage.kinds, length)]
+        used = int(bound.sheets_needed(stage.kinds, pages, reserved))
+        idle.append(max(0, stage.sheets - used) * stage.sheet_bytes)
+    return idle
+
+
+def _unfilled_bytes(shares: Sequence[KindShare], pool_bytes: int, tensor_rank: int, ranks: int) -> int:
+    """Rows that pages have on this rank and its heads do not fill: heads that do not divide evenly."""
+    unfilled = total = 0
+    for share in shares:
+        for part in (part for slot in share.slots for part in slot.parts):
+            total += part.bytes
+            if not part.replicated and part.model_heads > ranks:
+                short, longer = divmod(part.model_heads, ranks)
+                unfilled += (part.heads - short - (tensor_rank < longer)) * part.row_bytes
+    return pool_bytes * unfilled // total if total else 0
+
+
+def _close(lines: tuple[LedgerLine, ...], budget: Budget) -> tuple[LedgerLine, ...]:
+    """With a memory the ledger closes on it: what nobody uses is the margin."""
+    if budget.memory_bytes is None:
+        return lines
+    rest = budget.memory_bytes - sum(line.bytes for line in lines)
+    if rest < 0:
+        return (*lines, LedgerLine("missing", rest, "computed", "the device has this much less than the lines above"))
+    return (*lines, LedgerLine("margin", rest, "chosen", f"{1 - budget.memory_fraction:.0%} kept free, and rounding"))

@@ -1,0 +1,86 @@
+"""What a user may choose about memory, and where the bytes come from. Values only; no arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from quire.core.dtypes import DType
+from quire.core.errors import PlanError
+
+LARGEST_MATCH_UNIT = 64
+STATE_DTYPES = (DType.BF16, DType.FP16, DType.FP32)
+KV_DTYPES = (DType.BF16, DType.FP16, DType.FP8, DType.INT8)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Where the pool's bytes come from; a pool or a number of sheets overrides what the memory would give."""
+
+    memory_bytes: int | None = None
+    """Of one device."""
+    memory_fraction: float = 0.92
+    """How much of it Quire may use; the rest is the ledger's margin."""
+    pool_bytes: int | None = None
+    """Per rank."""
+    sheets: tuple[int, ...] | None = None
+    """Per stage; one number stands for every stage."""
+    device: str = "device"
+    is_accelerator: bool = True
+
+    def __post_init__(self) -> None:
+        if self.memory_bytes is None and self.pool_bytes is None and self.sheets is None:
+            raise PlanError("no memory to plan for: give --device, --memory, --pool or --sheets")
+        if self.pool_bytes is not None and self.sheets is not None:
+            raise PlanError("--pool and --sheets both fix the pool: give one of them")
+        if not 0 < self.memory_fraction <= 1:
+            raise PlanError(f"a memory fraction of {self.memory_fraction} is out of range: choose above 0 and up to 1")
+        if self.sheets is not None and any(sheets < 1 for sheets in self.sheets):
+            raise PlanError(f"{min(self.sheets)} sheets cannot hold anything: give at least 1 per stage")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The knobs of `quire plan` that shape memory."""
+
+    max_length: int | None = None
+    """None: the longest that fits."""
+    max_requests: int = 256
+    batch_tokens: int = 8192
+    kv_dtype: DType = DType.BF16
+    state_dtype: DType | None = None
+    """None: what the model asks for."""
+    page_tokens: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Forced page sizes by kind name; "" stands for every kind that has tokens in its pages."""
+    match_unit_tokens: int = LARGEST_MATCH_UNIT
+    reserved_pages: int = 0
+    """Pages of each kind that a backend keeps for itself; counted in every fit."""
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    stage_layers: tuple[int, ...] | None = None
+    speculative_tokens: int = 0
+    host_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_requests", "batch_tokens", "tensor_parallel", "pipeline_parallel"):
+            if getattr(self, name) < 1:
+                raise PlanError(f"{_option(name)} {getattr(self, name)} is out of range: give at least 1")
+        for name in ("speculative_tokens", "reserved_pages"):
+            if getattr(self, name) < 0:
+                raise PlanError(f"{_option(name)} {getattr(self, name)} is out of range: give 0 or more")
+        if self.max_length is not None and self.max_length < 1:
+            raise PlanError(f"--max-length {self.max_length} is out of range: give at least 1, or auto")
+        if self.kv_dtype not in KV_DTYPES:
+            raise PlanError(f"--kv-dtype {self.kv_dtype.value} is not one of {', '.join(d.value for d in KV_DTYPES)}")
+        if self.state_dtype is not None and self.state_dtype not in STATE_DTYPES:
+            names = ", ".join(d.value for d in STATE_DTYPES)
+            raise PlanError(f"--state-dtype {self.state_dtype.value} is not one of {names}")
+        if not 1 <= self.match_unit_tokens <= LARGEST_MATCH_UNIT:
+            raise PlanError(f"--match-unit {self.match_unit_tokens} is out of range: choose 1 to {LARGEST_MATCH_UNIT}")
+        if self.host_bytes is not None and self.host_bytes < 1:
+            raise PlanError("--host-memory must be at least 1 byte")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,142 @@
+"""One pipeline stage: cut into pages and sheets, given memory, asked how long a request it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.core.errors import PlanError
+from quire.core.units import format_bytes
+from quire.models.shape import ModelShape
+from quire.plan import bound, ledger
+from quire.plan.geometry import choose_geometry
+from quire.plan.layout import manifest
+from quire.plan.plan import KindPlan, LedgerLine, StagePlan
+from quire.plan.settings import Budget, Settings
+from quire.plan.shares import KindShare, StageShare
+
+
+@dataclass(frozen=True, slots=True)
+class CutStage:
+    """A stage that knows its pages and its ledger, but not yet how many sheets it has."""
+
+    share: StageShare
+    kinds: tuple[KindPlan, ...]
+    sheet_bytes: int
+    fixed: tuple[LedgerLine, ...]
+    """Ledger lines that do not depend on the length."""
+    spare_bytes: int | None
+    """Of the memory, after the fixed lines; None when no memory was given."""
+    override_sheets: int | None
+
+    def sheets(self, settings: Settings, length: int) -> int:
+        """Sheets when tables are sized for `length`."""
+        if self.override_sheets is not None or not self.kinds:
+            return self.override_sheets or 0
+        return self.room_bytes(settings, length) // self.sheet_bytes
+
+    def room_bytes(self, settings: Settings, length: int) -> int:
+        """What the memory leaves for the pool."""
+        assert self.spare_bytes is not None, "a budget is a memory or an override"
+        return max(0, self.spare_bytes - self.tables(settings, length).bytes)
+
+    def tables(self, settings: Settings, length: int) -> LedgerLine:
+        ahead = settings.speculative_tokens
+        return ledger.table_line(self.kinds, length, settings.batch_tokens, ahead, settings.max_requests)
+
+
+def cut_stage(
+    model: ModelShape,
+    settings: Settings,
+    budget: Budget,
+    shares: Sequence[StageShare],
+    index: int,
+    page_tokens: Mapping[str, int],
+) -> CutStage:
+    share = shares[index]
+    kinds, sheet_bytes = _cut_kinds(share.kinds, model.max_length, page_tokens, settings.match_unit_tokens)
+    ranks = settings.tensor_parallel
+    fixed = (
+        ledger.weight_line(model, share, index, len(shares), ranks),
+        ledger.activation_line(model, settings.batch_tokens, settings.max_requests, ranks),
+        *ledger.runtime_lines(budget.is_accelerator),
+        ledger.staging_line(kinds, settings.batch_tokens, settings.max_requests),
+    )
+    spare = None
+    if budget.memory_bytes is not None:
+        spare = int(budget.memory_bytes * budget.memory_fraction) - sum(line.bytes for line in fixed)
+    return CutStage(share, kinds, sheet_bytes, fixed, spare, _override(budget, sheet_bytes, index, len(shares)))
+
+
+def _cut_kinds(
+    shares: Sequence[KindShare], model_length: int | None, page_tokens: Mapping[str, int], unit: int
+) -> tuple[tuple[KindPlan, ...], int]:
+    if not shares:
+        return (), 0
+    geometry = choose_geometry(shares, model_length, page_tokens, unit)
+    kinds = tuple(
+        KindPlan(
+            kind=share.kind,
+            slots=len(share.slots),
+            layers=tuple(dict.fromkeys(slot.layer for slot in share.slots)),
+            groups=page.groups,
+            page_tokens=page.page_tokens,
+            page_bytes=page.page_bytes,
+            pages_per_sheet=geometry.sheet_bytes // page.page_bytes,
+            unit_bytes=share.unit_bytes,
+            unique_unit_bytes=sum(slot.unique_unit_bytes for slot in share.slots),
+            manifest=manifest(share, page.groups, share.kind.units_per_page(page.page_tokens)),
+        )
+        for share, page in zip(shares, geometry.pages, strict=True)
+    )
+    return kinds, geometry.sheet_bytes
+
+
+def _override(budget: Budget, sheet_bytes: int, index: int, stages: int) -> int | None:
+    if budget.sheets is not None:
+        if len(budget.sheets) not in (1, stages):
+            raise PlanError(f"--sheets gives {len(budget.sheets)} numbers for {stages} stages: give 1 or {stages}")
+        return budget.sheets[index % len(budget.sheets)] if sheet_bytes else 0
+    if budget.pool_bytes is not None:
+        return budget.pool_bytes // sheet_bytes if sheet_bytes else 0
+    return None
+
+
+def longest_length(stage: CutStage, settings: Settings, limit: int) -> int:
+    """The longest request for which tables and pool fit together."""
+    if not stage.kinds:
+        return limit
+    ahead, reserved = settings.speculative_tokens, settings.reserved_pages
+    return bound.longest(stage.kinds, lambda length: stage.sheets(settings, length), ahead, reserved, limit)
+
+
+def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -> StagePlan:
+    """Fixes the number of sheets; an override larger than the memory is refused."""
+    sheets = stage.sheets(settings, length)
+    if stage.spare_bytes is not None and stage.override_sheets is not None and stage.kinds:
+        room = stage.room_bytes(settings, length)
+        if sheets * stage.sheet_bytes > room:
+            raise PlanError(
+                f"a pool of {sheets:,} sheets is {format_bytes(sheets * stage.sheet_bytes)}, but the memory leaves "
+                f"{format_bytes(room)} for it: give at most {room // stage.sheet_bytes:,} sheets"
+            )
+    share = stage.share
+    return StagePlan(share.first_layer, len(share.layers), stage.kinds, stage.sheet_bytes, sheets, longest)
+
+
+def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: int) -> str:
+    """Why a stage that is too small is too small, with the numbers and the fix."""
+    if stage.override_sheets is None and stage.spare_bytes is not None and stage.spare_bytes < stage.sheet_bytes:
+        used = sum(line.bytes for line in stage.fixed)
+        return (
+            f"weights and run-time memory take {format_bytes(used)} of the {format_bytes(used + stage.spare_bytes)} "
+            f"that may be used, and no sheet of {format_bytes(stage.sheet_bytes)} is left for the pool"
+        )
+    length = settings.max_length or 1
+    needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
+    lower = f"lower --max-length to {longest:,} or " if longest else ""
+    return (
+        f"{length:,} tokens need {needed:,} sheets of {format_bytes(sealed.sheet_bytes)} "
+        f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
+        f"({format_bytes(sealed.pool_bytes)}): {lower}raise the pool to {needed:,} sheets"
+    )

@@ -1,0 +1,68 @@
+"""What each knob would change, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from quire.core.dtypes import DType
+from quire.core.errors import QuireError
+from quire.models.shape import ModelShape
+from quire.plan import bound
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+from quire.plan.waste import waste
+
+REFERENCE_LENGTHS = (8192, 32768)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    option: str
+    fits: bool
+    max_length: int
+    concurrency: tuple[int, ...]
+    """At REFERENCE_LENGTHS."""
+    waste: float
+    """At the first of them."""
+    problem: str = ""
+
+
+def what_if(model: ModelShape, settings: Settings, budget: Budget) -> list[Outcome]:
+    """The plan as asked first, then each change on its own."""
+    outcomes = [_outcome("as asked", make_plan(model, settings, budget))]
+    for option, changed in _knobs(settings, make_plan(model, settings, budget)):
+        try:
+            outcomes.append(_outcome(option, make_plan(model, changed, budget)))
+        except QuireError as error:
+            outcomes.append(Outcome(option, False, 0, (0,) * len(REFERENCE_LENGTHS), 0.0, str(error)))
+    return outcomes
+
+
+def _outcome(option: str, plan: Plan) -> Outcome:
+    held = tuple(bound.concurrency(plan, length) for length in REFERENCE_LENGTHS)
+    return Outcome(option, plan.fits, plan.max_length, held, waste(plan, REFERENCE_LENGTHS[0]), plan.problem)
+
+
+def _knobs(settings: Settings, plan: Plan) -> Iterator[tuple[str, Settings]]:
+    kinds = {kind.kind.kind for stage in plan.stages for kind in stage.kinds}
+    other = DType.BF16 if settings.kv_dtype is DType.FP8 else DType.FP8
+    yield f"--kv-dtype {other.value}", replace(settings, kv_dtype=other)
+    if "state" in kinds and settings.state_dtype is not DType.BF16:
+        yield "--state-dtype bf16", replace(settings, state_dtype=DType.BF16)
+    if kinds - {"state"}:
+        for tokens in (16, 64):
+            yield f"--page-tokens {tokens}", replace(settings, page_tokens=MappingProxyType({"": tokens}))
+    for factor in (2, 4):
+        ranks = settings.tensor_parallel * factor
+        yield f"--tensor-parallel {ranks}", replace(settings, tensor_parallel=ranks)
+    if settings.pipeline_parallel == 1:
+        yield "--pipeline-parallel 2", replace(settings, pipeline_parallel=2)
+    tokens = settings.batch_tokens * 2
+    yield f"--batch-tokens {tokens}", replace(settings, batch_tokens=tokens)
+    requests = settings.max_requests * 2
+    yield f"--max-requests {requests}", replace(settings, max_requests=requests)
+    ahead = settings.speculative_tokens + 3
+    yield f"--speculative-tokens {ahead}", replace(settings, speculative_tokens=ahead)

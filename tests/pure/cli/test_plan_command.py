@@ -1,0 +1,267 @@
+"""`quire plan` as a user meets it: exit codes, one clear line on bad input, the documented JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.cli.main import main
+from quire.plan.file import load
+
+REQUIRED = {
+    "schema", "model", "fingerprint", "fits", "sheet_bytes", "sheets", "pool_bytes", "kinds", "max_length",
+    "requested_max_length", "concurrency", "concurrency_with_prefill", "waste", "demand", "match_unit_tokens",
+    "checkpoint_bytes", "ledger", "ranks", "bottleneck_rank", "index_view",
+}  # fmt: skip
+REQUIRED_OF_A_KIND = {
+    "name", "kind", "layers", "page_tokens", "page_bytes", "pages_per_sheet", "window", "fixed_bytes",
+    "bytes_per_token",
+}  # fmt: skip
+
+
+def run_json(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict[str, Any]:
+    assert main(["plan", *arguments, "--json"]) == code
+    data: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return data
+
+
+def run_text(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    return captured.out, captured.err
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Exit 2, nothing on standard output, one line on standard error."""
+    try:
+        code = main(list(arguments))
+    except SystemExit as stop:  # argparse leaves this way
+        code = int(stop.code or 0)
+    captured = capsys.readouterr()
+    assert code == 2
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1, captured.err
+    return captured.err
+
+
+def test_the_json_has_every_documented_field(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "gemma-3-27b", "--device", "h200", "--lengths", "513,1000,5001")
+    assert set(data) >= REQUIRED
+    assert all(set(kind) >= REQUIRED_OF_A_KIND for kind in data["kinds"])
+    assert data["schema"] == "quire.plan/1"
+    for table in ("concurrency", "concurrency_with_prefill", "waste", "demand"):
+        assert list(data[table]) == ["513", "1000", "5001"]
+    names = [kind["name"] for kind in data["kinds"]]
+    assert names == ["full", "window-1024"]
+    assert set(data["demand"]["5001"]) == set(names)
+    assert data["pool_bytes"] == data["sheets"] * data["sheet_bytes"]
+    assert data["requested_max_length"] is None
+
+
+def test_the_json_tables_agree_with_the_definitions(capsys: pytest.CaptureFixture[str]) -> None:
+    """Gemma-3-27B at 5,001 tokens: 313 pages of 16 tokens for full layers, 65 for a window of 1,024 per table."""
+    data = run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--page-tokens", "16", "--lengths", "5001")
+    full, window = data["kinds"]
+    assert data["demand"]["5001"] == {"full": 313 * full["groups"], "window-1024": 65 * window["groups"]}
+    assert (full["bytes_per_token"], full["fixed_bytes"]) == (81_920, 0)
+    assert (window["bytes_per_token"], window["fixed_bytes"]) == (0, 1024 * 52 * 8192)
+
+
+def test_the_report_shows_ledger_kinds_waste_and_curve(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = run_text(capsys, "plan", "gemma-3-27b", "--device", "h200")
+    for text in ("Ledger", "weights", "Kinds", "window-1024", "A + B·tokens", "longest length", "waste", "128k", "┃"):
+        assert text in out
+    assert err == ""
+
+
+def test_explain_uses_the_models_own_field_names(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "plan", "deepseek-v3.2", "--pool", "64GiB", "--kv-dtype", "fp8", "--explain")
+    for text in ("kv_lora_rank 512", "qk_rope_head_dim 64", "index_head_dim 128", "48,068 B"):
+        assert text in out
+
+
+def test_without_a_memory_option_it_plans_for_this_machine_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "plan", "smollm2-135m")
+    assert "planned for this machine's" in out
+
+
+@pytest.mark.parametrize("name", ["GEMMA-3-27B", "google/gemma-3-27b", "gemma_3_27b"])
+def test_any_case_of_a_catalogue_name_is_accepted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_json(capsys, name, "--pool", "8GiB")["model"] == "gemma-3-27b"
+
+
+def test_what_does_not_fit_exits_3_with_json_shortfall_and_offers(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "gemma-3-27b", "--sheets", "32", "--max-length", "16384", code=3)
+    assert data["fits"] is False
+    assert 0 < data["max_length"] < 16_384 == data["requested_max_length"]
+    assert 1 <= len(data["would_fit"]) <= 3
+    out, err = run_text(capsys, "plan", "gemma-3-27b", "--sheets", "32", "--max-length", "16384", code=3)
+    assert "Settings that would fit" in out
+    assert err.count("\n") == 1
+    assert "does not fit" in err
+
+
+@pytest.mark.parametrize("pool", ["1", "1KiB", "1MiB"])
+def test_a_pool_smaller_than_one_page_exits_3(pool: str, capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "gemma-3-27b", "--pool", pool, code=3)
+    assert (data["sheets"], data["max_length"]) == (0, 0)
+    assert data["would_fit"]
+
+
+def test_every_offer_really_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "meta-llama-3.1-70b", "--device", "h100", "--max-length", "32768", code=3)
+    assert data["would_fit"]
+    for offer in data["would_fit"]:
+        options = offer.split(":")[0].split(" (")[0].split()
+        budget = [] if "--memory" in options else ["--device", "h100"]
+        run_json(capsys, "meta-llama-3.1-70b", "--max-length", "32768", *budget, *options)
+
+
+def test_a_saved_plan_loads_back_and_carries_its_fingerprint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    data = run_json(capsys, "qwen3-next-80b-a3b", "--pool", "64GiB", "--output", str(path))
+    assert load(path).max_length == data["max_length"]
+    assert json.loads(path.read_text())["fingerprint"] == data["fingerprint"]
+
+
+def test_the_host_tier_is_an_integer_for_a_single_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "deepseek-v3",
+        "--pool",
+        "64GiB",
+        "--page-tokens",
+        "64",
+        "--tensor-parallel",
+        "4",
+        "--host-memory",
+        "64GiB",
+    )
+    assert run_json(capsys, *arguments)["host"]["pages"] == 15_279
+    several = run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--host-memory", "64GiB")["host"]
+    assert set(several["pages"]) == set(several["page_bytes"]) == {"full", "window-1024"}
+
+
+def test_the_reverse_question_is_answered_by_the_same_arithmetic(capsys: pytest.CaptureFixture[str]) -> None:
+    """The pool it names holds the target, and one sheet fewer does not."""
+    target = ("--target-length", "32k", "--target-requests", "40")
+    answer = run_json(capsys, "gemma-3-27b", "--device", "h100", *target)["target"]
+    assert answer["devices"] >= 2
+    sheets = answer["sheets"][0]
+    enough = run_json(capsys, "gemma-3-27b", "--sheets", str(sheets), "--lengths", "32k")
+    short = run_json(capsys, "gemma-3-27b", "--sheets", str(sheets - 1), "--lengths", "32k")
+    assert enough["concurrency"]["32768"] >= 40 > short["concurrency"]["32768"]
+
+
+def test_a_workload_becomes_a_number_of_users(capsys: pytest.CaptureFixture[str]) -> None:
+    spec = "prompt=1200/6000,output=250/900"
+    alone = run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--workload", spec)["served"]
+    shared = run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--workload", spec + ",shared=1024")["served"]
+    warm = run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--workload", spec + ",sessions=4")["served"]
+    assert shared["active"] > alone["active"] > warm["active"] > 0
+    assert warm["users"] == 5 * warm["active"]
+    assert (
+        run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--max-length", "4096", "--workload", spec)["served"][
+            "too_long"
+        ]
+        > 0
+    )
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_a_plan_can_be_drawn(suffix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / f"plan.{suffix}"
+    run_text(capsys, "plan", "gemma-3-27b", "--device", "h200", "--plot", str(path))
+    magic = {"svg": b"<?xml", "png": b"\x89PNG"}[suffix]
+    assert path.read_bytes().startswith(magic)
+
+
+def test_whatif_lists_one_change_per_line(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "whatif", "gemma-3-27b", "--device", "h100")
+    assert "as asked" in out
+    assert "--kv-dtype fp8" in out
+    assert main(["whatif", "qwen3-next-80b-a3b", "--pool", "8GiB", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    base, fp8 = rows[0], next(row for row in rows if row["option"] == "--kv-dtype fp8")
+    assert fp8["concurrency"][1] > base["concurrency"][1]
+
+
+def test_the_catalogue_is_listed_and_filtered(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "models", "gemma")
+    assert "gemma-3-27b" in out
+    assert "52 window-1024" in out
+    assert "llama" not in out
+    run_text(capsys, "models", "no-such-thing", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gema-3-27b", "--pool", "1GiB"], "gemma-3-27b"),
+        (["gemma-3-27b", "--pool", "8elephants"], "64.68GiB"),
+        (["gemma-3-27b", "--pool", "0"], "at least 1"),
+        (["gemma-3-27b", "--device", "h300"], "h200"),
+        (["gemma-3-27b", "--device", "h200", "--memory", "80GiB"], "one of them"),
+        (["gemma-3-27b", "--pool", "1GiB", "--sheets", "4"], "one of them"),
+        (["gemma-3-27b", "--sheets", "0"], "at least 1"),
+        (["gemma-3-27b", "--sheets", "many"], "whole number"),
+        (["gemma-3-27b", "--memory", "80GiB", "--memory-fraction", "1.5"], "up to 1"),
+        (["gemma-3-27b", "--pool", "1GiB", "--memory-fraction", "0.5"], "--memory"),
+        (["gemma-3-27b", "--pool", "1GiB", "--max-length", "200000"], "131,072"),
+        (["gemma-3-27b", "--pool", "1GiB", "--max-length", "long"], "number of tokens"),
+        (["gemma-3-27b", "--pool", "1GiB", "--kv-dtype", "int3"], "choose one of"),
+        (["gemma-3-27b", "--pool", "1GiB", "--kv-dtype", "fp32"], "bf16"),
+        (["gemma-3-27b", "--pool", "1GiB", "--state-dtype", "fp8"], "fp32"),
+        (["gemma-3-27b", "--pool", "1GiB", "--tensor-parallel", "0"], "at least 1"),
+        (["gemma-3-27b", "--pool", "1GiB", "--tensor-parallel", "3000"], "query heads"),
+        (["gemma-3-27b", "--pool", "1GiB", "--pipeline-parallel", "100"], "62 layers"),
+        (["gemma-3-27b", "--pool", "1GiB", "--page-tokens", "elephant=16"], "window-1024"),
+        (["deepseek-v4-pro", "--pool", "1GiB", "--page-tokens", "64"], "multiple of 128"),
+        (["gemma-3-27b", "--pool", "1GiB", "--match-unit", "128"], "1 to 64"),
+        (["gemma-3-27b", "--memory", "80GiB", "--pool", "79GiB"], "at most"),
+        (["gemma-3-27b", "--memory", "80GiB", "--sheets", "100000"], "at most"),
+        (["gemma-3-27b", "--pool", "1GiB", "--workload", "prompt=5"], "prompt=1200/6000"),
+        (["gemma-3-27b", "--pool", "1GiB", "--workload", "prompt=9/3,output=1/2"], "median"),
+        (["gemma-3-27b", "--pool", "1GiB", "--target-length", "5"], "give both"),
+        (["gemma-3-27b", "--pool", "1GiB", "--plot", "plan.pdf"], ".svg or .png"),
+        (["gemma-3-27b", "--pool", "1GiB", "--output", "/no/such/folder/plan.json"], "No such file"),
+        (["gemma-3-27b", "--pool", "1GiB", "--lengths", "1,zwei"], "number of tokens"),
+        (["gemma-3-27b", "--frobnicate"], "--frobnicate"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, "plan", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"kind": "window", "window": 0, "kv_heads": 8, "head_dim": 128}, "window"),
+        ({"kind": "elephant", "kv_heads": 8, "head_dim": 128}, "elephant"),
+        ({"kind": "full", "kv_heads": -8, "head_dim": 128}, "kv_heads"),
+        ({"kind": "full", "kv_heads": 8, "head_dim": 128, "trunk": 1}, "trunk"),
+        ({"kind": "chunked", "kv_heads": 8, "head_dim": 128}, "chunk"),
+    ],
+)
+def test_a_shape_file_with_nonsense_is_one_clear_line(
+    layer: dict[str, object], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "shape.json"
+    path.write_text(json.dumps({"quire_shape": 1, "name": "odd", "max_length": 4096, "layers": [layer]}))
+    assert words in refused(capsys, "plan", str(path), "--pool", "1GiB")
+
+
+def test_planning_never_imports_torch() -> None:
+    """The base install has no torch, and an answer must not wait for it."""
+    script = (
+        "import sys; from quire.cli.main import main; code = main(['plan', 'gemma-3-27b', '--device', 'h200']); "
+        "sys.exit(code or sum(name in sys.modules for name in ('torch', 'transformers', 'matplotlib')))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,107 @@
+"""What the docs say, the code says."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import capacity
+from quire.cli.main import build_parser, main
+from quire.models.catalogue import catalogue_names
+from quire.models.families import FAMILIES, TEXT_PARTS
+from quire.models.read import read_model
+from quire.plan.make import make_plan
+from quire.plan.settings import Budget, Settings
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+
+
+def options_of(command: str) -> set[str]:
+    commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    return {name for action in commands.choices[command]._actions for name in action.option_strings if name != "-h"}
+
+
+def test_every_option_of_plan_is_documented() -> None:
+    text = (DOCS / "plan.md").read_text()
+    missing = {option for option in options_of("plan") - {"--help"} if f"`{option}" not in text}
+    assert not missing
+
+
+def test_every_field_of_the_json_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", "gemma-3-27b", "--pool", "8GiB", "--json"])
+    data = json.loads(capsys.readouterr().out)
+    text = (DOCS / "plan.md").read_text()
+    fields = set(data) | set(data["kinds"][0])
+    assert not {field for field in fields if f"`{field}`" not in text and f"`{field}[]`" not in text}
+
+
+@pytest.mark.golden
+def test_the_picture_in_the_readme_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["plan", "gemma-3-27b", "--device", "h200"])
+    assert "$ quire plan gemma-3-27b --device h200\n" + capsys.readouterr().out in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.golden
+def test_the_capacity_tables_are_what_the_benchmark_prints() -> None:
+    """make bench-capacity ARGUMENTS=--write brings the page up to date."""
+    text = (DOCS / "capacity.md").read_text()
+    assert capacity.with_tables(text) == text
+
+
+def test_the_readme_quotes_the_capacity_tables() -> None:
+    """Each row of the README's comparison is a row of the benchmark's."""
+    names = {
+        "Gemma-3-27B": "gemma-3-27b",
+        "Mistral-7B-v0.1 (sliding window)": "mistral-7b-v0.1",
+        "gpt-oss-120b": "gpt-oss-120b",
+        "Bamba-9B (bf16 states)": "bamba-9b",
+        "Llama-3.1-8B": "meta-llama-3.1-8b",
+        "DeepSeek-V3": "deepseek-v3",
+    }
+    tables = (DOCS / "capacity.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| (\d+k) \| (\d+) \| (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(rows) == len(names)
+    for name, length, quire, peer in rows:
+        row = rf"^\| {re.escape(names[name])} \| [^|]+ \| {length} \| {quire} \| \d+ \| {peer} \|"
+        assert re.search(row, tables, re.MULTILINE), name
+
+
+def test_every_family_is_listed() -> None:
+    text = (DOCS / "models.md").read_text()
+    listed = set(re.findall(r"`([a-z0-9_]+)`", text.split("begin: families")[1].split("end: families")[0]))
+    assert listed == set(FAMILIES) | set(TEXT_PARTS)
+
+
+def test_the_shape_file_in_the_docs_plans(tmp_path: Path) -> None:
+    example = (DOCS / "models.md").read_text().split("```json\n")[1].split("```")[0]
+    path = tmp_path / "shape.json"
+    path.write_text(example)
+    plan = make_plan(read_model(str(path)), Settings(), Budget(pool_bytes=1 << 33))
+    assert {kind.kind.kind for kind in plan.stages[0].kinds} == {
+        "full", "window", "chunked", "sink", "latent", "cross", "state",
+    }  # fmt: skip
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_a_decision_record_is_short() -> None:
+    records = sorted((DOCS / "decisions").glob("*.md"))
+    assert records
+    for record in records:
+        assert len(record.read_text().splitlines()) <= 40, record.name
+
+
+@pytest.mark.parametrize("name", catalogue_names())
+def test_every_catalogue_model_plans(name: str) -> None:
+    plan = make_plan(read_model(name), Settings(), Budget(pool_bytes=1 << 38))
+    assert plan.fits
+    assert plan.max_length > 0

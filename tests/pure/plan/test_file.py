@@ -1,0 +1,92 @@
+"""A plan saves to JSON with a fingerprint and loads back equal."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from shapes import FULL, GEMMA_3_27B, STATE, WINDOW, attention, latent, model
+
+from quire.core.dtypes import DType
+from quire.core.errors import PlanFileError
+from quire.core.units import GIB
+from quire.models.shape import Layer, ModelShape
+from quire.plan.document import document
+from quire.plan.file import fingerprint, layout_fingerprint, load, plan_of, save
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+EVERY_KIND = [
+    FULL, WINDOW, STATE, latent(), latent(tokens_per_state=4), attention("chunked", chunk=1000),
+    attention("sink", sinks=4, window=512), attention("cross", encoder_tokens=1500), Layer(()),
+]  # fmt: skip
+
+
+def a_plan(shape: ModelShape | None = None, **settings: object) -> Plan:
+    return make_plan(shape or model(EVERY_KIND), Settings(**settings), Budget(pool_bytes=8 * GIB))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"host_bytes": GIB},
+        {"pipeline_parallel": 2},
+        {"kv_dtype": DType.FP8, "state_dtype": DType.BF16},
+        {"max_length": 64},
+    ],
+)
+def test_a_plan_loads_back_equal(settings: dict[str, object], tmp_path: Path) -> None:
+    plan = a_plan(**settings)
+    save(document(plan), tmp_path / "plan.json")
+    assert load(tmp_path / "plan.json") == plan
+
+
+def test_the_fingerprint_changes_with_anything_that_shapes_memory() -> None:
+    base = a_plan()
+    assert fingerprint(base) == fingerprint(a_plan())
+    others = [a_plan(kv_dtype=DType.FP8), a_plan(max_length=2048), a_plan(reserved_pages=1), a_plan(model(GEMMA_3_27B))]
+    assert len({fingerprint(plan) for plan in (base, *others)}) == 5
+    assert fingerprint(replace(base, notes=("other words",))) == fingerprint(base)
+
+
+def test_the_layout_fingerprint_is_that_of_the_bytes_alone() -> None:
+    """Pages of two engines can be exchanged if layouts agree, whatever their pools and limits."""
+    base = a_plan()
+    assert layout_fingerprint(base) == layout_fingerprint(a_plan(max_length=2048))
+    assert layout_fingerprint(base) != layout_fingerprint(a_plan(kv_dtype=DType.FP8))
+
+
+def test_a_changed_plan_is_refused(tmp_path: Path) -> None:
+    data = document(a_plan())
+    data["plan"]["stages"][0]["sheets"] += 1
+    save(data, tmp_path / "plan.json")
+    with pytest.raises(PlanFileError, match="was changed after it was made"):
+        load(tmp_path / "plan.json")
+
+
+def test_a_plan_of_another_version_is_refused() -> None:
+    with pytest.raises(PlanFileError, match=r"schema 'quire.plan/9', this version reads 'quire.plan/1'"):
+        plan_of({**document(a_plan()), "schema": "quire.plan/9"}, "plan.json")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "not json", "[]", "{}", '{"schema": "quire.plan/1"}', '{"schema": "quire.plan/1", "plan": {}}']
+)
+def test_a_torn_file_is_one_clear_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(PlanFileError) as caught:
+        load(tmp_path / "plan.json")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(PlanFileError, match="cannot read the plan"):
+        load(tmp_path / "absent.json")
+
+
+def test_the_document_is_plain_json() -> None:
+    assert json.loads(json.dumps(document(a_plan(host_bytes=GIB)))) == document(a_plan(host_bytes=GIB))
