@@ -58,7 +58,9 @@ def _page_tokens(text: str) -> MappingProxyType[str, int]:
 
 
 def add_planning_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", help="catalogue name, folder, file (config.json or shape) or hub id")
+    parser.add_argument(
+        "model", metavar="MODEL", help="catalogue name, folder, file (config.json, shape or saved plan) or hub id"
+    )
     _add_memory_options(parser.add_argument_group("memory (none given: this machine)"))
     _add_limit_options(parser.add_argument_group("limits"))
     _add_layout_options(parser.add_argument_group("layout"))

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from quire.cli import options as common
-from quire.cli.report import print_plan
+from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
 from quire.core.units import parse_tokens
 from quire.models.read import read_model
 from quire.plan.advice import ways_to_fit
 from quire.plan.document import document
-from quire.plan.file import save
+from quire.plan.file import is_plan_file, load, save
 from quire.plan.make import make_plan
 from quire.plan.reverse import Target, reverse
 from quire.plan.workload import EXAMPLE, Served, parse_workload, serve
@@ -45,6 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    if is_plan_file(Path(options.model)):
+        return _show_saved(options)
     if (options.target_length is None) != (options.target_requests is None):
         raise InputError("--target-length and --target-requests belong together: give both")
     settings, budget = common.settings_of(options), common.budget_of(options)
@@ -67,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
         json.dump(data, sys.stdout, indent=1)
         print()
     else:
-        print_plan(plan, data, budget, offers, target, served)
+        print_plan(plan, data, budget_line(budget), offers, target, served, budget.memory_bytes is not None)
         if options.explain:
             from quire.cli.explain import print_explanation
 
@@ -76,6 +78,18 @@ def run(options: argparse.Namespace) -> int:
         print(f"quire: {plan.model} does not fit: {plan.problem}", file=sys.stderr)
         return 3
     return 0
+
+
+def _show_saved(options: argparse.Namespace) -> int:
+    """A plan that was saved with --output: verified, then shown as it was made."""
+    plan = load(Path(options.model))
+    data = document(plan, options.lengths)
+    if options.json:
+        json.dump(data, sys.stdout, indent=1)
+        print()
+    else:
+        print_plan(plan, data, f"the plan saved in {options.model}")
+    return 0 if plan.fits else 3
 
 
 def _answers(offers: list[str], target: Target | None, served: Served | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from quire.cli.text import bar, bold, heading, table
@@ -24,9 +25,15 @@ BLOCKS = {
 
 
 def print_plan(
-    plan: Plan, data: dict[str, Any], budget: Budget, offers: list[Offer], target: Target | None, served: Served | None
+    plan: Plan,
+    data: dict[str, Any],
+    planned_for: str,
+    offers: Sequence[Offer] = (),
+    target: Target | None = None,
+    served: Served | None = None,
+    has_memory: bool = False,
 ) -> None:
-    _title(plan, budget)
+    _title(plan, planned_for)
     _ledger(plan)
     _kinds(plan)
     _pool(plan, data)
@@ -35,7 +42,7 @@ def print_plan(
     if len(plan.ranks) > 1:
         _ranks(plan)
     _host(plan)
-    _target(target, budget.memory_bytes is not None)
+    _target(target, has_memory)
     _served(served)
     if offers:
         heading("Settings that would fit")
@@ -47,21 +54,23 @@ def print_plan(
             print(f"  · {note}")
 
 
-def _title(plan: Plan, budget: Budget) -> None:
+def _title(plan: Plan, planned_for: str) -> None:
     dtypes = f"KV {plan.kv_dtype}" + (f", state {plan.state_dtype}" if plan.state_dtype else "")
     print(f"{bold(plan.model)} ({plan.family}), {dtypes}: {bold('fits' if plan.fits else 'DOES NOT FIT')}")
-    parts = [budget.device]
+    ranks = f", {plan.tensor_parallel} tensor-parallel ranks" if plan.tensor_parallel > 1 else ""
+    stages = f", {plan.pipeline_parallel} pipeline stages" if plan.pipeline_parallel > 1 else ""
+    print(f"planned for {planned_for}{ranks}{stages}")
+
+
+def budget_line(budget: Budget) -> str:
+    line = budget.device
     if budget.memory_bytes:
-        parts = [f"{budget.device}: {format_bytes(budget.memory_bytes)}, {budget.memory_fraction:.0%} to be used"]
+        line += f": {format_bytes(budget.memory_bytes)}, {budget.memory_fraction:.0%} to be used"
     if budget.pool_bytes is not None:
-        parts.append(f"the pool fixed at {format_bytes(budget.pool_bytes)} per rank")
+        line += f", the pool fixed at {format_bytes(budget.pool_bytes)} per rank"
     if budget.sheets is not None:
-        parts.append(f"the pool fixed at {','.join(map(str, budget.sheets))} sheets")
-    if plan.tensor_parallel > 1:
-        parts.append(f"{plan.tensor_parallel} tensor-parallel ranks")
-    if plan.pipeline_parallel > 1:
-        parts.append(f"{plan.pipeline_parallel} pipeline stages")
-    print("planned for " + ", ".join(part for part in parts if part))
+        line += f", the pool fixed at {','.join(map(str, budget.sheets))} sheets"
+    return line
 
 
 def _ledger(plan: Plan) -> None:

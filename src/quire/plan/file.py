@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -85,6 +86,15 @@ def save(document: Json, path: Path) -> None:
         path.write_text(json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise PlanFileError(f"cannot write the plan to {path}: {error.strerror}") from error
+
+
+def is_plan_file(path: Path) -> bool:
+    """Whether a file says of itself that it is a plan, of whatever version."""
+    try:
+        start = path.read_text()[:200] if path.is_file() else ""
+    except (OSError, UnicodeDecodeError):
+        return False
+    return re.match(r'\s*\{\s*"schema"\s*:\s*"quire\.plan/', start) is not None
 
 
 def load(path: Path) -> Plan:

@@ -131,6 +131,28 @@ def test_a_saved_plan_loads_back_and_carries_its_fingerprint(
     assert json.loads(path.read_text())["fingerprint"] == data["fingerprint"]
 
 
+def test_a_saved_plan_is_shown_as_it_was_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    made = run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--output", str(path))
+    shown = run_json(capsys, str(path))
+    assert {name: made[name] for name in shown} == shown
+    out, _ = run_text(capsys, "plan", str(path))
+    assert "the plan saved in" in out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [("quire.plan/1", "quire.plan/7", "this version reads"), ('"sheets": ', '"sheets": 1', "changed")],
+)
+def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
+    old: str, new: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--output", str(path))
+    path.write_text(path.read_text().replace(old, new))
+    assert words in refused(capsys, "plan", str(path))
+
+
 def test_the_host_tier_is_an_integer_for_a_single_kind(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = (
         "deepseek-v3",
