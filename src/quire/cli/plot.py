@@ -36,6 +36,7 @@ def draw(plan: Plan, data: dict[str, Any], path: Path) -> None:
     beside = [bound.concurrency(plan, n, with_prefill=True) for n in lengths]
     curve.plot(lengths, beside, "--", label=f"beside a {plan.batch_tokens:,}-token chunk")
     curve.set(xscale="log", yscale="symlog", xlabel="tokens per request", ylabel="requests")
+    curve.set_ylim(bottom=0)
     ticks = [n for n in lengths if n & (n - 1) == 0 and n.bit_length() % 2]
     curve.set_xticks(ticks, [format_tokens(n) for n in ticks])
     curve.grid(alpha=0.3)
