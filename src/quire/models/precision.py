@@ -38,7 +38,7 @@ class Precision:
 
 def read_precision(fields: Fields) -> Precision:
     bits = _dtype_bits(fields)
-    section = fields.section("quantization_config")
+    section = fields.section("quantization_config") or fields.section("quantization")
     expert_dtype = fields.text("expert_dtype")
     if section is None:
         return Precision(bits, bits, bits)
@@ -67,8 +67,8 @@ Bits = tuple[Fraction | None, Fraction]
 def _quantised_bits(section: Fields, bits: Fraction, notes: list[str]) -> tuple[Fraction, Fraction]:
     method = (section.text("quant_method") or section.text("quant_algo") or "").lower()
     found = _FIXED.get(method)
-    if method in _METHODS:
-        found = _METHODS[method](section)
+    if found is None:
+        found = _METHODS.get(method, _unnamed)(section)
     if found is None:
         stated = f"quantization_config.quant_method {method!r} states no bits"
         notes.append(f"{stated}: weights counted at {int(bits)} bits each, an upper bound")
@@ -99,6 +99,11 @@ def _grouped(section: Fields) -> Bits | None:
     group = section.raw("group_size", "q_group_size")
     spread = Fraction(16 + width, group) if isinstance(group, int) and group > 0 else Fraction(0)
     return Fraction(width) + spread, Fraction(width) + spread
+
+
+def _unnamed(section: Fields) -> Bits | None:
+    """MLX states bits and group size without naming a method."""
+    return None if section.raw("quant_method", "quant_algo") is not None else _grouped(section)
 
 
 def _compressed_tensors(section: Fields) -> Bits | None:

@@ -17,7 +17,9 @@ from quire.models.shape import Layer, ModelShape
 
 LARGEST_FILE = 64 << 20
 _TEXT_ONLY = "text part only: the vision tower's weights are not counted"
-_OUTER_FIELDS = ("tie_word_embeddings", "quantization_config", "dtype", "torch_dtype", "expert_dtype")
+_OUTER_FIELDS = (
+    "tie_word_embeddings", "quantization_config", "quantization", "dtype", "torch_dtype", "expert_dtype",
+)  # fmt: skip
 
 
 def read_model(source: str, *, ignore_fields: Collection[str] = ()) -> ModelShape:

@@ -43,13 +43,18 @@ def shape_from_json(config: Mapping[str, object]) -> ModelShape:
     sizes = {name: fields.integer(name, absent=0, minimum=0) for name in _SIZES}
     weighed = any(layer.weight_bytes or layer.replicated_weight_bytes for layer in layers)
     shape = ModelShape(
-        name=fields.text("name") or "unnamed", family=fields.text("family") or HAND_WRITTEN, layers=layers,
+        name=_text(fields, "name", "unnamed"), family=_text(fields, "family", HAND_WRITTEN), layers=layers,
         draft_layers=drafts, max_length=fields.optional_integer("max_length"),
         weights_known=fields.flag("weights_known", absent=weighed or sizes["embedding_bytes"] > 0),
         notes=tuple(str(note) for note in fields.items("notes") or ()), **sizes,
     )  # fmt: skip
     _refuse_unknown(fields)
     return shape
+
+
+def _text(fields: Fields, name: str, absent: str) -> str:
+    text = fields.text(name)
+    return absent if text is None else text
 
 
 def _layers(fields: Fields, name: str) -> tuple[Layer, ...]:
@@ -182,8 +187,9 @@ def shape_to_json(shape: ModelShape) -> dict[str, object]:
 
 
 def _runs(layers: tuple[Layer, ...]) -> list[dict[str, object]]:
-    runs = [(layer, sum(1 for _ in same)) for layer, same in groupby(layers)]
-    return [({"count": count} if count > 1 else {}) | _layer_json(layer) for layer, count in runs]
+    """Neighbours are equal when they print alike: origins count too."""
+    runs = [list(same) for _, same in groupby(layers, key=repr)]
+    return [({"count": len(run)} if len(run) > 1 else {}) | _layer_json(run[0]) for run in runs]
 
 
 def _layer_json(layer: Layer) -> dict[str, object]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import feedforward
 from quire.models.families.common import (
-    Trunk,
     WindowRule,
     always,
     attention_memories,
@@ -20,7 +19,6 @@ from quire.models.families.common import (
     within_length,
 )
 from quire.models.fields import Fields
-from quire.models.memories import Heads
 from quire.models.weights import AttentionStyle, attention, draft_glue, norms
 
 
@@ -68,7 +66,8 @@ class Design:
     """Norms of hidden_size in each layer."""
     norm_bias: bool = False
     tied: bool = False
-    extra: Callable[[Fields, Heads], Weights] = lambda _fields, _heads: Weights()
+    sink_logits: bool = False
+    """One learned number a head beside the scores: a weight, not a memory."""
 
     def read(self, fields: Fields) -> Blueprint:
         trunk = read_trunk(fields, tied=self.tied)
@@ -77,11 +76,10 @@ class Design:
         memories = attention_memories(fields, kinds, heads)
         feed = self.feed_forward(fields, trunk.hidden, trunk.layers)
         norm = trunk.hidden * (2 if self.norm_bias else 1)
-        shared = (
-            attention(trunk.hidden, heads, self.style(fields)) + norms(self.norms * norm) + self.extra(fields, heads)
-        )
+        shared = attention(trunk.hidden, heads, self.style(fields)) + norms(self.norms * norm)
+        shared += Weights(plain=heads.query if self.sink_logits else 0)
         blocks = [Block(memory, shared + ffn) for memory, ffn in zip(memories, feed.per_layer, strict=True)]
-        draft = Block((memories[-1]), shared + feed.sparse + draft_glue(trunk.hidden))
+        draft = Block(memories[-1], shared + feed.sparse + draft_glue(trunk.hidden))
         bias = trunk.vocab if fields.flag("lm_head_bias") else 0
         return trunk.blueprint(
             blocks, query_heads=heads.query, intermediate=feed.width, drafts=[draft] * read_drafts(fields),
@@ -91,10 +89,6 @@ class Design:
 
 def read_drafts(fields: Fields) -> int:
     return fields.integer("num_nextn_predict_layers", "num_mtp_layers", absent=0, minimum=0, maximum=64)
-
-
-def _sink_logits(_fields: Fields, heads: Heads) -> Weights:
-    return Weights(plain=heads.query)
 
 
 def _minimax_m2_kinds(fields: Fields, layers: int) -> list[str]:
@@ -167,7 +161,7 @@ FAMILIES = (
         stated_bias(), within_length, feedforward.mixtral, norm_bias=True,
     ), _MIXTRAL_DEFAULTS | {"vocab_size": 32064, "intermediate_size": 6400, "num_local_experts": 16}),
     _family("gpt_oss", "GptOssForCausalLM", Design(
-        stated_bias(absent=True), every(2), feedforward.gpt_oss, extra=_sink_logits,
+        stated_bias(absent=True), every(2), feedforward.gpt_oss, sink_logits=True,
     ), {
         "vocab_size": 201088, "intermediate_size": 2880, "max_position_embeddings": 131072, "sliding_window": 128,
         "num_local_experts": 128, "num_key_value_heads": 8, "head_dim": 64,
@@ -203,5 +197,3 @@ FAMILIES = (
         "num_key_value_heads": 8, "head_dim": 128,
     }),
 )  # fmt: skip
-
-__all__ = ["FAMILIES", "Design", "Trunk", "read_drafts"]

@@ -118,6 +118,7 @@ def _layer_heads(fields: Fields, kinds: Sequence[str], local: Heads) -> list[Hea
     if section is None:
         wide = _global_heads(fields, local)
         return [wide if kind == "full" else local for kind in kinds]
+    fields.raw("global_head_dim", "num_global_key_value_heads")
     heads = [local] * len(kinds)
     for key, value in section.config.items():
         if not key.isdecimal() or int(key) >= len(kinds):
