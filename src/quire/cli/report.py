@@ -150,7 +150,7 @@ def _curve(plan: Plan, data: dict[str, Any]) -> None:
         blocks = "▇" * max(1 if requests else 0, round(24 * requests / most))
         beside = data["concurrency_with_prefill"][length]
         row = (format_tokens(tokens), f"{requests:,}", f"{beside:,}", format_bytes(int(footprint)))
-        rows.append((*row, f"{data['waste'][length]:.4f}", blocks))
+        rows.append((*row, f"{data['waste'][length]:.4f}" if data["waste"][length] else "–", blocks))
     head = ("length", "requests", f"beside a {plan.batch_tokens:,}-token chunk", "bytes each", "waste", "")
     table(head, rows, left=(5,))
 

@@ -33,11 +33,6 @@ def counts(value: int | Counts) -> Counts:
     return np.asarray(value, dtype=np.int64)
 
 
-def pages_between(begin: Counts, end: Counts, page_tokens: int) -> Counts:
-    """How many pages the tokens [begin, end) touch; the interval is never empty."""
-    return counts(-(-end // page_tokens) - begin // page_tokens)
-
-
 @dataclass(frozen=True, slots=True)
 class Kind(ABC):
     """One way of remembering. Instances with equal numbers are equal and may share pages."""
@@ -56,8 +51,28 @@ class Kind(ABC):
         """The tokens that later tokens can still read when `settled` tokens are computed and off the device's hands."""
 
     @abstractmethod
+    def first_live(self, settled: Counts) -> Counts:
+        """Where the unbroken run of live tokens up to the newest begins; `settled` itself if none is live."""
+
+    def first_page(self, settled: Counts, page_tokens: int) -> Counts:
+        """The page in which that run begins; pages before it may go back."""
+        return self.first_live(settled) // page_tokens
+
+    def end_page(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        """One past the last page of the run."""
+        return counts(-(-(settled + new + ahead) // page_tokens))
+
+    def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
+        """Pages from the request's start that stay although the run begins later: sinks."""
+        del page_tokens
+        return np.zeros_like(settled)
+
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         """Demand: pages that touch live(settled) ∪ [settled, settled + new + ahead)."""
+        first = self.first_live(settled)
+        run = self.end_page(settled, new, ahead, page_tokens) - first // page_tokens
+        run = np.where(first < settled + new + ahead, run, 0)
+        return counts(run + self.kept_pages(settled, page_tokens))
 
     @abstractmethod
     def units(self, length: Counts) -> Counts:
@@ -121,6 +136,8 @@ class Kind(ABC):
 
     def peak(self, length: int, chunk: int, ahead: int, page_tokens: int) -> int:
         """The most pages a lone request of `length` ever demands when up to `chunk` tokens are in flight."""
+        if length < 1:
+            return 0
         settled = last_period(length, chunk, ahead, self.period_tokens(page_tokens))
         new = np.minimum(chunk, length - settled)
         return int(self.pages(settled, new, np.minimum(ahead, length - settled - new), page_tokens).max())

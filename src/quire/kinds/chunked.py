@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from quire.core.errors import PlanError
-from quire.kinds.base import Counts, Interval, Kind, pages_between
+from quire.kinds.base import Counts, Interval, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,8 @@ class Chunked(Kind):
     def live(self, settled: int) -> tuple[Interval, ...]:
         return ((settled // self.chunk * self.chunk, settled),)
 
-    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        return pages_between(settled // self.chunk * self.chunk, settled + new + ahead, page_tokens)
+    def first_live(self, settled: Counts) -> Counts:
+        return settled // self.chunk * self.chunk
 
     def units(self, length: Counts) -> Counts:
         return (length - 1) % self.chunk + 1

@@ -31,8 +31,14 @@ class Cross(Kind):
         del settled
         return ((0, self.encoder_tokens),)
 
-    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+    def first_live(self, settled: Counts) -> Counts:
+        return np.zeros_like(settled)
+
+    def end_page(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         return np.full_like(settled + new + ahead, ceil_div(self.encoder_tokens, page_tokens))
+
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        return self.end_page(settled, new, ahead, page_tokens)
 
     def units(self, length: Counts) -> Counts:
         return np.full_like(length, self.encoder_tokens)

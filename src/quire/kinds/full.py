@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from quire.kinds.base import Counts, Interval, Kind, counts, pages_between
+import numpy as np
+
+from quire.kinds.base import Counts, Interval, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,8 @@ class Full(Kind):
     def live(self, settled: int) -> tuple[Interval, ...]:
         return ((0, settled),)
 
-    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        return pages_between(counts(0), settled + new + ahead, page_tokens)
+    def first_live(self, settled: Counts) -> Counts:
+        return np.zeros_like(settled)
 
     def units(self, length: Counts) -> Counts:
         return length

@@ -11,8 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from quire.core.errors import PlanError
-from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind, counts, pages_between
+from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,8 @@ class Latent(Kind):
     def live(self, settled: int) -> tuple[Interval, ...]:
         return ((0, settled),)
 
-    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        return pages_between(counts(0), settled + new + ahead, page_tokens)
+    def first_live(self, settled: Counts) -> Counts:
+        return np.zeros_like(settled)
 
     def units(self, length: Counts) -> Counts:
         return length // self.tokens_per_state

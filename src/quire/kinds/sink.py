@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from quire.core.errors import PlanError
-from quire.kinds.base import Counts, Interval, Kind, counts, pages_between
+from quire.kinds.base import Counts, Interval, Kind, counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,20 @@ class Sink(Kind):
         sinks = min(self.sinks, settled)
         return ((0, settled),) if first <= sinks else ((0, sinks), (first, settled))
 
+    def first_live(self, settled: Counts) -> Counts:
+        return counts(np.maximum(0, settled - self.window + 1))
+
+    def sink_pages(self, settled: Counts, page_tokens: int) -> Counts:
+        return counts(-(-np.minimum(self.sinks, settled) // page_tokens))
+
+    def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
+        """A sink page that the run reaches as well counts there."""
+        return counts(np.minimum(self.sink_pages(settled, page_tokens), self.first_page(settled, page_tokens)))
+
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        first = np.maximum(0, settled - self.window + 1)
-        sink_pages = -(-np.minimum(self.sinks, settled) // page_tokens)
-        shared = np.maximum(0, sink_pages - first // page_tokens)
-        return counts(sink_pages - shared + pages_between(first, settled + new + ahead, page_tokens))
+        has_run = self.first_live(settled) < settled + new + ahead
+        both = Kind.pages(self, settled, new, ahead, page_tokens)
+        return counts(np.where(has_run, both, self.sink_pages(settled, page_tokens)))
 
     def units(self, length: Counts) -> Counts:
         return counts(np.minimum(length, self.window + np.minimum(self.sinks, length - 1)))

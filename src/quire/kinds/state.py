@@ -30,10 +30,16 @@ class State(Kind):
         """The state after the last settled token stands for everything before it."""
         return ((settled - 1, settled),) if settled else ()
 
-    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+    def first_live(self, settled: Counts) -> Counts:
+        return np.zeros_like(settled)
+
+    def end_page(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         del page_tokens
         one = counts(np.ones_like(settled + new))
         return one + ahead if self.rewinds else one
+
+    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        return self.end_page(settled, new, ahead, page_tokens)
 
     def units(self, length: Counts) -> Counts:
         return np.ones_like(length)

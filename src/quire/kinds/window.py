@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from quire.core.errors import PlanError
-from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind, counts, pages_between
+from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind, counts
 
 SHORT_WINDOW = 256
 """At or below this, a page of 16 tokens costs more than 6 % of the window."""
@@ -40,9 +40,6 @@ class Window(Kind):
 
     def live(self, settled: int) -> tuple[Interval, ...]:
         return ((int(self.first_live(counts(settled))), settled),)
-
-    def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        return pages_between(self.first_live(settled), settled + new + ahead, page_tokens)
 
     def units(self, length: Counts) -> Counts:
         return counts(np.minimum(length, self.window))

@@ -35,7 +35,7 @@ def sheets_needed(kinds: Kinds, pages: Sequence[Counts], reserved: int = 0) -> C
 
 def peak(kinds: Kinds, length: int, chunk: int, ahead: int, reserved: int = 0) -> int:
     """The most sheets a lone request of `length` takes at any moment: exact, from the last period alone."""
-    if not kinds:
+    if not kinds or length < 1:
         return 0
     period = math.lcm(*(kind.kind.period_tokens(kind.page_tokens) for kind in kinds))
     settled = last_period(length, chunk, ahead, period)
@@ -70,10 +70,10 @@ def longest(kinds: Kinds, sheets_at: Callable[[int], int], ahead: int, reserved:
 
 def admits(plan: Plan, length: int) -> bool:
     """Admission on an empty pool: could a request of `length` run alone?"""
-    return (
-        all(minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages) <= stage.sheets for stage in plan.stages)
-        and length <= plan.max_length
-    )
+    if not 1 <= length <= plan.max_length:
+        return False
+    needs = (minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages) for stage in plan.stages)
+    return all(need <= stage.sheets for need, stage in zip(needs, plan.stages, strict=True))
 
 
 def stage_concurrency(kinds: Kinds, sheets: int, length: int, reserved: int = 0, beside_chunk: int = 0) -> int:

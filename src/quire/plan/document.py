@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]
         "concurrency_with_prefill": {
             str(length): bound.concurrency(plan, length, with_prefill=True) for length in rows
         },
-        "waste": {str(length): round(waste(plan, length), 6) for length in rows},
+        "waste": {str(length): _ratio(waste(plan, length)) for length in rows},
         "tail_waste": round(max(tail_ratio(stage) for stage in plan.stages), 6),
         "demand": {str(length): _demand(tight, length) for length in rows},
         "minimum_sheets": {str(length): _minimum(plan, tight, length) for length in rows},
@@ -79,6 +80,10 @@ def _kind(kind: KindPlan) -> dict[str, Any]:
         "bytes_per_token": _whole(kind.bytes_per_token),
         "token_bytes": _whole(kind.token_bytes),
     }
+
+
+def _ratio(value: float) -> float | None:
+    return round(value, 6) if math.isfinite(value) else None
 
 
 def _whole(value: float) -> float | int:

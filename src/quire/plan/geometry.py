@@ -104,9 +104,7 @@ def _weighed_lengths(model_length: int) -> Counts:
 
 def _options(share: KindShare, forced_pages: Mapping[str, int], match_unit: int) -> list[PageChoice]:
     kind = share.kind
-    forced = forced_pages.get(kind.name, forced_pages.get(kind.kind))
-    if forced is None and kind.kind != "state":
-        forced = forced_pages.get("")
+    forced = forced_pages.get(kind.name)
     if forced is not None:
         kind.check_page(forced)
         sizes: tuple[int, ...] = (forced,)

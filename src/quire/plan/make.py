@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from quire.core.errors import PlanError
+from quire.kinds import Kind
 from quire.models.shape import ModelShape
 from quire.plan.geometry import choose_geometry, match_unit
 from quire.plan.host import plan_host
@@ -75,12 +76,21 @@ def _divide(
 
 def _page_tokens(kinds: Sequence[KindShare], model_length: int | None, settings: Settings) -> dict[str, int]:
     """Tokens per page of each kind, decided on the whole model so that every stage agrees."""
-    names = {share.kind.name for share in kinds} | {share.kind.kind for share in kinds}
-    for name in settings.page_tokens:
-        if name and name not in names:
-            raise PlanError(f"--page-tokens names {name!r}, but the model's kinds are {', '.join(sorted(names))}")
-    geometry = choose_geometry(kinds, model_length, settings.page_tokens, settings.match_unit_tokens)
+    forced = _forced_pages([share.kind for share in kinds], settings.page_tokens)
+    geometry = choose_geometry(kinds, model_length, forced, settings.match_unit_tokens)
     return {share.kind.name: page.page_tokens for share, page in zip(kinds, geometry.pages, strict=True)}
+
+
+def _forced_pages(kinds: Sequence[Kind], asked: Mapping[str, int]) -> dict[str, int]:
+    """By exact name. A word that is no kind's name stands for all kinds of that sort, "" for all with tokens."""
+    names = [kind.name for kind in kinds]
+    forced = {kind.name: asked[""] for kind in kinds if "" in asked and kind.kind != "state"}
+    for word, tokens in asked.items():
+        meant = [word] if word in names else [kind.name for kind in kinds if kind.kind == word]
+        if word and not meant:
+            raise PlanError(f"--page-tokens names {word!r}, but the model's kinds are {', '.join(names)}")
+        forced.update(dict.fromkeys(meant, tokens))
+    return forced
 
 
 def _check_length(asked: int | None, model: ModelShape) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from quire.kinds import counts
@@ -11,7 +13,7 @@ from quire.plan.plan import Plan, StagePlan
 
 def waste(plan: Plan, length: int) -> float:
     """Bytes taken (pages held × sheet bytes ÷ pages per sheet) ÷ exact bytes of what is live in steady decode,
-    averaged over the 64 lengths from `length` on."""
+    averaged over the 64 lengths from `length` on; not a number where nothing is live (before the first fold)."""
     lengths = smoothed([length])[0]
     taken = np.zeros(len(lengths))
     exact = np.zeros(len(lengths))
@@ -20,7 +22,8 @@ def waste(plan: Plan, length: int) -> float:
             pages = kind.groups * resident_pages(kind.kind, lengths, kind.page_tokens)
             taken += pages * (stage.sheet_bytes / kind.pages_per_sheet)
             exact += counts(kind.kind.units(lengths)) * kind.unit_bytes
-    return float((taken / exact).mean())
+    live = exact > 0
+    return float((taken[live] / exact[live]).mean()) if live.any() else math.nan
 
 
 def tail_ratio(stage: StagePlan) -> float:

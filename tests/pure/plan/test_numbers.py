@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -15,6 +16,7 @@ from quire.kinds import Chunked, Full, Window
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from quire.plan.waste import waste
 
 GEMMA_POOL = Budget(pool_bytes=int(64.68 * GIB))
 
@@ -134,3 +136,27 @@ def test_one_sheet_fewer_and_the_boot_check_refuses() -> None:
     needed = bound.minimum(make_plan(model(GEMMA_3_27B), Settings(), Budget(sheets=(1000,))).stages[0].kinds, 50_000, 0)
     assert make_plan(model(GEMMA_3_27B), Settings(max_length=50_000), Budget(sheets=(needed,))).fits
     assert not make_plan(model(GEMMA_3_27B), Settings(max_length=50_000), Budget(sheets=(needed - 1,))).fits
+
+
+def test_nothing_is_admitted_below_one_token_and_nothing_is_live_before_the_first_fold() -> None:
+    """A request of no tokens cannot exist; waste has no value where no byte is live."""
+    plan = make_plan(model([latent(tokens_per_state=128)] * 4), Settings(), Budget(pool_bytes=GIB))
+    assert not bound.admits(plan, 0)
+    assert bound.minimum(plan.stages[0].kinds, 0, 0) == 0
+    assert math.isnan(waste(plan, 1))
+    assert waste(plan, 1024) >= 1
+
+
+def test_a_page_size_is_forced_by_exact_name_or_by_sort() -> None:
+    """`latent` is the plain latent's own name where there is one, and all latents otherwise."""
+    both = model([latent(), latent(tokens_per_state=4)])
+    plan = make_plan(both, Settings(page_tokens=MappingProxyType({"latent": 2})), Budget(pool_bytes=GIB))
+    pages = {kind.name: kind.page_tokens for kind in plan.stages[0].kinds}
+    assert pages["latent"] == 2
+    assert pages["latent-4"] >= 16
+    folded = make_plan(
+        model([latent(tokens_per_state=4)]),
+        Settings(page_tokens=MappingProxyType({"latent": 8})),
+        Budget(pool_bytes=GIB),
+    )
+    assert folded.stages[0].kinds[0].page_tokens == 8
