@@ -1,0 +1,74 @@
+"""Books balance: a recount of everything, from the tables up. Names the page, the kind and who is short.
+
+Slow and sure: no counter is trusted, everything is counted again. It may run after every step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from quire.cache.memory import StageMemory
+from quire.cache.pool import Holder
+from quire.core.errors import QuireError
+
+
+class BooksDoNotBalance(QuireError):
+    """A leak or a page given away twice: always a bug in Quire."""
+
+
+def audit(memory: StageMemory, requests: Mapping[int, str]) -> None:
+    """`requests`: the rows that may hold pages, and whose they are."""
+    for index, table in enumerate(memory.tables):
+        _audit_holders(memory, index, requests)
+        rows = np.flatnonzero(table.end > 0)
+        strays = [int(row) for row in rows if int(row) not in requests]
+        if strays:
+            raise BooksDoNotBalance(f"{table.plan.name}: row {strays[0]} holds pages, but no request has that row")
+    _audit_sheets(memory)
+
+
+def _audit_holders(memory: StageMemory, index: int, requests: Mapping[int, str]) -> None:
+    table, shelf = memory.tables[index], memory.pool.shelves[index]
+    counted = np.zeros(shelf.holds.shape[1], dtype=np.int64)
+    last: dict[int, str] = {}
+    for row, name in requests.items():
+        pages = table.held(row)
+        if len(np.unique(pages)) != len(pages):
+            raise BooksDoNotBalance(f"{table.plan.name}: request {name} holds a page twice")
+        counted[pages] += 1
+        last.update(dict.fromkeys(pages.tolist(), name))
+    wrong = np.flatnonzero(counted != shelf.holds[Holder.REQUEST])
+    if len(wrong):
+        page = int(wrong[0])
+        raise BooksDoNotBalance(
+            f"{table.plan.name}: page {page} is held by {counted[page]} requests, the last of them "
+            f"{last.get(page, 'none')}; the books say {shelf.holds[Holder.REQUEST, page]}"
+        )
+
+
+def _audit_sheets(memory: StageMemory) -> None:
+    pool = memory.pool
+    for index, (shelf, plan) in enumerate(zip(pool.shelves, memory.stage.kinds, strict=True)):
+        used = shelf.in_use().reshape(-1, shelf.pages_per_sheet)
+        in_sheet = used.sum(axis=1)
+        owned = pool.owner == index
+        if (shelf.holds < 0).any():
+            raise BooksDoNotBalance(f"{plan.name}: a page has fewer than no holders")
+        if (in_sheet != shelf.used_in_sheet).any():
+            sheet = int(np.flatnonzero(in_sheet != shelf.used_in_sheet)[0])
+            raise BooksDoNotBalance(
+                f"{plan.name}: sheet {sheet} has {in_sheet[sheet]} pages in use, "
+                f"the books say {shelf.used_in_sheet[sheet]}"
+            )
+        if ((in_sheet > 0) != owned).any():
+            sheet = int(np.flatnonzero((in_sheet > 0) != owned)[0])
+            raise BooksDoNotBalance(f"{plan.name}: sheet {sheet} is owned without need or used without owner")
+        free = np.sort(shelf.free_list())
+        expected = np.flatnonzero((~used & owned[:, None]).ravel())
+        if not np.array_equal(free, expected):
+            raise BooksDoNotBalance(f"{plan.name}: {len(free)} pages are listed as free, {len(expected)} are")
+    free_sheets = int((pool.owner == pool.no_owner).sum())
+    if free_sheets != pool.free_sheets:
+        raise BooksDoNotBalance(f"{free_sheets} sheets are free, the books say {pool.free_sheets}")

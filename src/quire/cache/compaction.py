@@ -1,0 +1,83 @@
+"""Gathers the pages of a kind in as few sheets as hold them, so that another kind can have the rest.
+
+    before   ▓░░░  ▓▓░░  ▓▓▓░  P░░░        P: a pinned page, never moved
+    after    ····  ····  ▓▓▓░  P▓▓▓        the emptiest sheets give, holes of the fullest take
+
+Needs no spare sheet: a page moves into a hole that is already there. Afterwards at most one sheet of the kind is partly
+filled, besides those with a pinned page. Tables are rewritten at once; the copies must be ordered after the work in
+flight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.cache.memory import StageMemory
+from quire.cache.pool import Holder, Pages, Shelf
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Pages of one kind to copy, each from its old place to its new one; no page is both."""
+
+    kind: int
+    source: Pages
+    target: Pages
+
+
+def compact(memory: StageMemory) -> list[Moves]:
+    """Compacts every kind that would give a sheet back, and says which bytes must be copied."""
+    done = []
+    for kind in range(len(memory.tables)):
+        moves = find_moves(memory, kind)
+        if len(moves.source):
+            _apply(memory, moves)
+            done.append(moves)
+    return done
+
+
+def sheets_to_gain(memory: StageMemory) -> int:
+    """How many sheets compaction would free."""
+    gain = 0
+    for kind, shelf in enumerate(memory.pool.shelves):
+        moves = find_moves(memory, kind)
+        left = shelf.used_in_sheet.copy()
+        np.subtract.at(left, moves.source // shelf.pages_per_sheet, 1)
+        np.add.at(left, moves.target // shelf.pages_per_sheet, 1)
+        gain += int((shelf.used_in_sheet > 0).sum() - (left > 0).sum())
+    return gain
+
+
+def find_moves(memory: StageMemory, kind: int) -> Moves:
+    """The i-th hole from the fullest sheet takes the i-th page from the emptiest, while that empties sheets."""
+    shelf = memory.pool.shelves[kind]
+    size = shelf.pages_per_sheet
+    sheets = _fullest_first(shelf, np.flatnonzero(memory.pool.owner == kind))
+    slots = (sheets[:, None] * size + np.arange(size)).ravel()
+    fixed = _fixed(shelf)[slots]
+    used = shelf.in_use()[slots]
+    holes, movable = np.flatnonzero(~used), np.flatnonzero(used & ~fixed)[::-1]
+    pairs = min(len(holes), len(movable))
+    holes, movable = holes[:pairs], movable[:pairs]
+    helpful = holes // size < movable // size
+    return Moves(kind, slots[movable[helpful]], slots[holes[helpful]])
+
+
+def _fixed(shelf: Shelf) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return np.asarray((shelf.holds[Holder.PIN] > 0) | (shelf.holds[Holder.BACKEND] > 0), dtype=np.bool_)
+
+
+def _fullest_first(shelf: Shelf, sheets: Pages) -> Pages:
+    """Sheets with a fixed page first, for they cannot be emptied; then by pages in use."""
+    has_fixed = np.asarray(_fixed(shelf).reshape(-1, shelf.pages_per_sheet).any(axis=1))[sheets]
+    return sheets[np.lexsort((sheets, -shelf.used_in_sheet[sheets], ~has_fixed))]
+
+
+def _apply(memory: StageMemory, moves: Moves) -> None:
+    pool, table = memory.pool, memory.tables[moves.kind]
+    pool.move(moves.kind, moves.source, moves.target)
+    place = np.arange(pool.shelves[moves.kind].holds.shape[1])
+    place[moves.source] = moves.target
+    table.pages[:] = place[table.pages]

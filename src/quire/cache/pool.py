@@ -1,0 +1,159 @@
+"""The pool of one stage: sheets that go to any kind and come back, pages with typed holders.
+
+    sheet      0        1        2        3                    page = sheet × pages_per_sheet + slot
+    owner      full     window   free     full                 (numbered apart for each kind)
+               ▓▓▓▓░    ▓▓▓░░░   ·····    ▓░░░░
+
+A page is free or has holders: requests (counted), the cache, a reading pin (counted), or the backend itself. A sheet is
+free, or belongs to the kind that has at least one page in use there. All operations work on arrays of pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.plan.layout import GRANULE_BYTES
+from quire.plan.plan import StagePlan
+
+Pages = npt.NDArray[np.int64]
+
+
+class Holder(IntEnum):
+    """Why a page is not free."""
+
+    REQUEST = 0
+    CACHE = 1
+    PIN = 2
+    BACKEND = 3
+
+
+class Shelf:
+    """The pages of one kind. Owned by its pool; nobody else writes to it."""
+
+    def __init__(self, pages_per_sheet: int, sheets: int) -> None:
+        self.pages_per_sheet = pages_per_sheet
+        self.holds = np.zeros((len(Holder), sheets * pages_per_sheet), dtype=np.int32)
+        self.used_in_sheet = np.zeros(sheets, dtype=np.int64)
+        self._free = np.empty(sheets * pages_per_sheet, dtype=np.int64)
+        self.free_pages = 0
+        """Free pages in sheets that this kind owns."""
+
+    def free_list(self) -> Pages:
+        return self._free[: self.free_pages]
+
+    def put(self, pages: Pages) -> None:
+        self._free[self.free_pages : self.free_pages + len(pages)] = pages
+        self.free_pages += len(pages)
+
+    def pop(self, count: int) -> Pages:
+        self.free_pages -= count
+        return self._free[self.free_pages : self.free_pages + count].copy()
+
+    def replace_free(self, pages: Pages) -> None:
+        self._free[: len(pages)] = pages
+        self.free_pages = len(pages)
+
+    def drop_sheets(self, sheets: Pages) -> None:
+        """Forgets the free pages of sheets that leave this kind."""
+        leaving = np.zeros(len(self.used_in_sheet), dtype=bool)
+        leaving[sheets] = True
+        self.replace_free(self.free_list()[~leaving[self.free_list() // self.pages_per_sheet]])
+
+    def in_use(self) -> npt.NDArray[np.bool_]:
+        return np.asarray(self.holds.any(axis=0), dtype=np.bool_)
+
+
+class Pool:
+    """One allocator per stage; its tensor-parallel ranks share it."""
+
+    def __init__(self, stage: StagePlan, reserved_pages: int = 0) -> None:
+        self.stage = stage
+        self.shelves = [Shelf(kind.pages_per_sheet, stage.sheets) for kind in stage.kinds]
+        self.no_owner = len(self.shelves)
+        """In `owner`: the sheet is free."""
+        self.owner = np.full(stage.sheets, self.no_owner, dtype=np.int64)
+        self._free_sheets = np.arange(stage.sheets - 1, -1, -1, dtype=np.int64)
+        self.free_sheets = stage.sheets
+        for kind in range(len(self.shelves)) if reserved_pages else ():
+            self.take(kind, reserved_pages, Holder.BACKEND)
+
+    def sheets_short(self, needs: Sequence[int]) -> int:
+        """How many sheets are missing to take so many pages of each kind now; 0: they can be taken."""
+        return max(0, self.sheets_wanted(needs) - self.free_sheets)
+
+    def sheets_wanted(self, needs: Sequence[int]) -> int:
+        """Free sheets that so many more pages of each kind would open."""
+        wanted = 0
+        for shelf, need in zip(self.shelves, needs, strict=True):
+            wanted -= min(0, shelf.free_pages - need) // shelf.pages_per_sheet
+        return wanted
+
+    def take(self, kind: int, count: int, holder: Holder = Holder.REQUEST) -> Pages:
+        """`count` free pages of a kind, now held. The caller has asked `sheets_short` before."""
+        shelf = self.shelves[kind]
+        if count > shelf.free_pages:
+            self._open(kind, -(-(count - shelf.free_pages) // shelf.pages_per_sheet))
+        pages = shelf.pop(count)
+        shelf.holds[holder, pages] = 1
+        np.add.at(shelf.used_in_sheet, pages // shelf.pages_per_sheet, 1)
+        return pages
+
+    def _open(self, kind: int, sheets: int) -> None:
+        assert sheets <= self.free_sheets, "ask sheets_short before taking"
+        self.free_sheets -= sheets
+        opened = self._free_sheets[self.free_sheets : self.free_sheets + sheets]
+        self.owner[opened] = kind
+        shelf = self.shelves[kind]
+        slots = np.arange(shelf.pages_per_sheet - 1, -1, -1)
+        shelf.put((opened[:, None] * shelf.pages_per_sheet + slots).ravel())
+
+    def hold(self, kind: int, pages: Pages, holder: Holder) -> None:
+        """One more holder for pages that are in use. A page may appear once only."""
+        self.shelves[kind].holds[holder, pages] += 1
+
+    def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
+        """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty."""
+        if not len(pages):
+            return
+        shelf = self.shelves[kind]
+        shelf.holds[holder, pages] -= 1
+        freed = pages[~shelf.holds[:, pages].any(axis=0)]
+        if not len(freed):
+            return
+        sheets = freed // shelf.pages_per_sheet
+        np.subtract.at(shelf.used_in_sheet, sheets, 1)
+        shelf.put(freed)
+        empty = np.unique(sheets[shelf.used_in_sheet[sheets] == 0])
+        if len(empty):
+            self._close(kind, empty)
+
+    def move(self, kind: int, source: Pages, target: Pages) -> None:
+        """Carries holders from pages in use to free pages of the same kind; sheets left empty become free."""
+        shelf = self.shelves[kind]
+        taken = np.isin(shelf.free_list(), target)
+        shelf.replace_free(np.concatenate([shelf.free_list()[~taken], source]))
+        shelf.holds[:, target] = shelf.holds[:, source]
+        shelf.holds[:, source] = 0
+        np.add.at(shelf.used_in_sheet, target // shelf.pages_per_sheet, 1)
+        left = source // shelf.pages_per_sheet
+        np.subtract.at(shelf.used_in_sheet, left, 1)
+        empty = np.unique(left[shelf.used_in_sheet[left] == 0])
+        if len(empty):
+            self._close(kind, empty)
+
+    def _close(self, kind: int, sheets: Pages) -> None:
+        self.shelves[kind].drop_sheets(sheets)
+        self.owner[sheets] = self.no_owner
+        self._free_sheets[self.free_sheets : self.free_sheets + len(sheets)] = sheets
+        self.free_sheets += len(sheets)
+
+    def addresses(self, kind: int, pages: Pages) -> npt.NDArray[np.int32]:
+        """Where pages lie, in granules of 256 bytes: what kernels read from tables."""
+        plan, shelf = self.stage.kinds[kind], self.shelves[kind]
+        sheet, slot = np.divmod(pages, shelf.pages_per_sheet)
+        granules = sheet * (self.stage.sheet_bytes // GRANULE_BYTES) + slot * (plan.page_bytes // GRANULE_BYTES)
+        return np.asarray(granules, dtype=np.int32)

@@ -1,0 +1,85 @@
+"""Which pages each request holds: for every kind a row per request, written and read as arrays.
+
+    row 7, kind window-1024, two groups          logical page l lies in column l, wrapped round behind the sinks
+    columns   0   1   2   3   4   5   6   7
+    group 0   ·   ·  41  42  43  44   ·   ·      held: [first, end) = [2, 6)
+    group 1   ·   ·  91  92  93  94   ·   ·
+
+A row is as wide as the kind's peak, so a window's row is short however long the request grows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.cache.pool import Pages
+from quire.core.units import ceil_div
+from quire.kinds import Counts
+from quire.plan.plan import KindPlan
+
+Rows = npt.NDArray[np.int64]
+
+
+class Table:
+    """Pages of one kind. A request's row keeps its number as long as the request runs."""
+
+    def __init__(self, plan: KindPlan, rows: int, max_length: int, batch_tokens: int, lookahead: int) -> None:
+        self.plan = plan
+        self.kind = plan.kind
+        self.sink_columns = ceil_div(getattr(plan.kind, "sinks", 0), plan.page_tokens)
+        chunk = min(batch_tokens, max_length)
+        self.width = max(1, plan.kind.peak(max_length, chunk, lookahead, plan.page_tokens)) + self.sink_columns
+        self.pages = np.zeros((rows, plan.groups, self.width), dtype=np.int64)
+        self.first = np.zeros(rows, dtype=np.int64)
+        self.end = np.zeros(rows, dtype=np.int64)
+        self.kept = np.zeros(rows, dtype=np.int64)
+        """Pages [0, kept) are held beside [first, end): sinks."""
+
+    def column(self, logical: Counts) -> Counts:
+        ring = self.width - self.sink_columns
+        return np.where(logical < self.sink_columns, logical, self.sink_columns + (logical - self.sink_columns) % ring)
+
+    def missing(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> Counts:
+        """Pages of one group that the rows lack for their demand; nothing is given back here."""
+        wanted = self.kind.end_page(settled, new, ahead, self.plan.page_tokens)
+        return np.asarray(np.maximum(0, wanted - self.end[rows]), dtype=np.int64)
+
+    def append(self, rows: Rows, counts: Counts, pages: Pages) -> None:
+        """Writes `counts[i]` new pages for each group behind the last page of rows[i]."""
+        owner = np.repeat(rows, counts)
+        begin = np.repeat(self.end[rows] - (np.cumsum(counts) - counts), counts)
+        columns = self.column(begin + np.arange(len(owner)))
+        self.pages[owner, :, columns] = pages.reshape(len(owner), self.plan.groups)
+        self.end[rows] += counts
+
+    def cut(self, rows: Rows, settled: Counts) -> Pages:
+        """Forgets the pages that left the live set of `settled` tokens and returns them."""
+        page_tokens = self.plan.page_tokens
+        first = np.minimum(self.kind.first_page(settled, page_tokens), self.end[rows])
+        moved = np.flatnonzero(first > self.first[rows])
+        if not len(moved):
+            return np.empty(0, dtype=np.int64)
+        rows, first = rows[moved], first[moved]
+        kept = np.maximum(self.kept[rows], np.minimum(self.kind.kept_pages(settled[moved], page_tokens), first))
+        begin = np.maximum(self.first[rows], kept)
+        pages = self._read(rows, begin, np.maximum(first - begin, 0))
+        self.kept[rows], self.first[rows] = kept, first
+        return pages
+
+    def held(self, row: int) -> Pages:
+        """All pages of a row, group after group for each logical page."""
+        one = np.array([row])
+        run = self._read(one, self.first[one], self.end[one] - self.first[one])
+        return np.concatenate([self._read(one, np.zeros(1, dtype=np.int64), self.kept[one]), run])
+
+    def clear(self, row: int) -> Pages:
+        pages = self.held(row)
+        self.first[row] = self.end[row] = self.kept[row] = 0
+        return pages
+
+    def _read(self, rows: Rows, begin: Counts, counts: Counts) -> Pages:
+        owner = np.repeat(rows, counts)
+        start = np.repeat(begin - (np.cumsum(counts) - counts), counts)
+        columns = self.column(start + np.arange(len(owner)))
+        return np.asarray(self.pages[owner, :, columns].ravel(), dtype=np.int64)

@@ -1,0 +1,213 @@
+"""Pool and tables: whatever rows do, the books balance, and a row holds exactly what its demand says."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from quire.cache.audit import BooksDoNotBalance, audit
+from quire.cache.compaction import compact, sheets_to_gain
+from quire.cache.memory import StageMemory
+from quire.cache.pool import Holder
+from quire.core.memory import Follows, Memory, Part
+from quire.kinds import counts
+from quire.models.catalogue import catalogue_names
+from quire.models.read import read_model
+from quire.models.shape import Layer, ModelShape
+from quire.plan import bound
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+ROWS, LENGTH = 6, 400
+
+
+def layer(kind: str, heads: int, **numbers: int) -> Layer:
+    parts = tuple(Part(name, heads, 64, follows=Follows.KV, replicated=kind == "state") for name in ("key", "value"))
+    return Layer((Memory(kind, parts, **numbers),))
+
+
+KINDS = {
+    "full": layer("full", 2),
+    "window": layer("window", 2, window=50),
+    "chunked": layer("chunked", 3, chunk=70),
+    "sink": layer("sink", 2, sinks=20, window=33),
+    "state": layer("state", 40),
+    "cross": layer("cross", 1, encoder_tokens=90),
+}
+
+
+def small_plan(names: list[str], sheets: int, lookahead: int = 0, reserved: int = 0) -> Plan:
+    layers = [KINDS[name] for name in names for _ in range(2)]
+    shape = ModelShape("small", "test", tuple(layers), max_length=LENGTH, weights_known=False)
+    settings = Settings(batch_tokens=64, max_requests=ROWS, speculative_tokens=lookahead, reserved_pages=reserved)
+    return make_plan(shape, settings, Budget(sheets=(sheets,)))
+
+
+def ints(*values: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return np.array(values, dtype=np.int64)
+
+
+class MemoryMachine(RuleBasedStateMachine):
+    """Rows grow by chunks, settle, preempt and end in any order; pins come and go; compaction may happen any time."""
+
+    @initialize(
+        names=st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4, unique=True),
+        sheets=st.integers(8, 60),
+        lookahead=st.integers(0, 3),
+        reserved=st.integers(0, 1),
+    )
+    def start(self, names: list[str], sheets: int, lookahead: int, reserved: int) -> None:
+        self.plan = small_plan(names, sheets, lookahead, reserved)
+        self.memory = StageMemory(self.plan.stages[0], self.plan, ROWS)
+        self.settled, self.flying = [0] * ROWS, [0] * ROWS
+        self.pins: list[tuple[int, int]] = []
+
+    @rule(row=st.integers(0, ROWS - 1), chunk=st.integers(1, 64))
+    def grow(self, row: int, chunk: int) -> None:
+        settled, new = self.settled[row], self.flying[row] + chunk
+        if new > self.plan.batch_tokens or settled + new > LENGTH:
+            return
+        ahead = min(self.plan.lookahead, LENGTH - settled - new)
+        needs = self.memory.needs(ints(row), ints(settled), ints(new), ints(ahead))
+        if self.memory.fitting(needs):
+            self.memory.grow(ints(row), needs)
+            self.flying[row] = new
+
+    @rule(row=st.integers(0, ROWS - 1), share=st.floats(0, 1))
+    def settle(self, row: int, share: float) -> None:
+        done = round(self.flying[row] * share)
+        self.settled[row] += done
+        self.flying[row] -= done
+        if self.settled[row]:
+            self.memory.settle(ints(row), ints(self.settled[row]))
+
+    @rule(row=st.integers(0, ROWS - 1))
+    def end(self, row: int) -> None:
+        held = {(kind, int(page)) for kind, table in enumerate(self.memory.tables) for page in table.held(row)}
+        if not held & set(self.pins):
+            self.memory.release(row)
+            self.settled[row] = self.flying[row] = 0
+
+    @rule(kind=st.integers(0, 3), choice=st.integers(0, 10_000))
+    def pin(self, kind: int, choice: int) -> None:
+        kind %= len(self.memory.tables)
+        used = np.flatnonzero(self.memory.pool.shelves[kind].holds[Holder.REQUEST])
+        if len(used):
+            page = int(used[choice % len(used)])
+            self.memory.pool.hold(kind, ints(page), Holder.PIN)
+            self.pins.append((kind, page))
+
+    @precondition(lambda self: getattr(self, "pins", None))
+    @rule()
+    def unpin(self) -> None:
+        kind, page = self.pins.pop()
+        self.memory.pool.drop(kind, ints(page), Holder.PIN)
+
+    @rule()
+    def compact(self) -> None:
+        expected = self.memory.pool.free_sheets + sheets_to_gain(self.memory)
+        before = [[len(table.held(row)) for row in range(ROWS)] for table in self.memory.tables]
+        compact(self.memory)
+        assert self.memory.pool.free_sheets == expected
+        assert before == [[len(table.held(row)) for row in range(ROWS)] for table in self.memory.tables]
+        self.fragmentation_is_bounded()
+
+    def fragmentation_is_bounded(self) -> None:
+        """At most one sheet per kind is partly filled, besides those with a pinned page (or the backend's own)."""
+        for kind, shelf in enumerate(self.memory.pool.shelves):
+            fixed = (shelf.holds[Holder.PIN] > 0) | (shelf.holds[Holder.BACKEND] > 0)
+            movable = ~fixed.reshape(-1, shelf.pages_per_sheet).any(axis=1) & (self.memory.pool.owner == kind)
+            used = shelf.used_in_sheet[movable]
+            assert ((used > 0) & (used < shelf.pages_per_sheet)).sum() <= 1
+
+    @invariant()
+    def books_balance(self) -> None:
+        if hasattr(self, "memory"):
+            audit(self.memory, {row: f"request {row}" for row in range(ROWS)})
+
+    @invariant()
+    def rows_hold_their_demand(self) -> None:
+        """After settling, a row holds exactly the pages that its demand counts."""
+        if not hasattr(self, "memory"):
+            return
+        for row in range(ROWS):
+            settled, new = self.settled[row], self.flying[row]
+            for table in self.memory.tables:
+                held = len(table.held(row))
+                if not settled + new:
+                    assert held == 0
+                elif new:
+                    ahead = min(self.plan.lookahead, LENGTH - settled - new)
+                    need = table.kind.pages(counts(settled), counts(new), counts(ahead), table.plan.page_tokens)
+                    assert held >= table.plan.groups * int(need)
+                    assert len(np.unique(table.held(row))) == held
+
+
+MemoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestMemoryMachine = MemoryMachine.TestCase
+
+
+def fill(plan: Plan, length: int) -> int:
+    """How many requests in steady decode at `length` the real allocator holds, one by one until it refuses."""
+    held = bound.concurrency(plan, length) + 2
+    memories = [StageMemory(stage, plan, held) for stage in plan.stages if stage.kinds]
+    for request in range(held):
+        row, settled, new, ahead = ints(request), ints(length - 1), ints(1), ints(0)
+        for memory in memories:
+            for table in memory.tables:
+                first = table.kind.first_page(settled, table.plan.page_tokens)
+                table.kept[row] = table.kind.kept_pages(settled, table.plan.page_tokens)
+                table.first[row] = table.end[row] = first
+            needs = memory.needs(row, settled, new, ahead)
+            kept = [t.plan.groups * t.kept[row] for t in memory.tables]
+            if not memory.fitting([need + extra for need, extra in zip(needs, kept, strict=True)]):
+                return request
+            for index, (table, extra) in enumerate(zip(memory.tables, kept, strict=True)):
+                sinks = memory.pool.take(index, int(extra[0]))
+                table.pages[request, :, : int(table.kept[request])] = sinks.reshape(table.plan.groups, -1)
+            memory.grow(row, needs)
+    return held
+
+
+@pytest.mark.parametrize("name", catalogue_names())
+def test_the_plans_concurrency_is_what_the_allocator_holds(name: str) -> None:
+    """Plan equals pool: at 1k, 8k and the longest, exactly, for every model of the catalogue."""
+    shape = read_model(name)
+    small = make_plan(shape, Settings(), Budget(sheets=(1,))).stages[0]
+    sheets = 3 * bound.minimum(small.kinds, min(8192, shape.max_length or 8192), 0)
+    plan = make_plan(shape, Settings(), Budget(sheets=(sheets,)))
+    for length in {1024, min(8192, plan.max_length), plan.max_length}:
+        if length <= plan.max_length:
+            assert fill(plan, length) == bound.concurrency(plan, length), length
+
+
+def test_the_audit_names_the_leaker() -> None:
+    plan = small_plan(["full", "window"], 40)
+    memory = StageMemory(plan.stages[0], plan, ROWS)
+    memory.grow(ints(2), memory.needs(ints(2), ints(0), ints(40), ints(0)))
+    audit(memory, {2: "chat-7"})
+    with pytest.raises(BooksDoNotBalance, match=r"held by 0 requests"):
+        audit(memory, {})
+    memory.pool.shelves[0].holds[Holder.REQUEST, memory.tables[0].held(2)[0]] += 1
+    with pytest.raises(BooksDoNotBalance, match="the last of them chat-7; the books say 2"):
+        audit(memory, {2: "chat-7"})
+
+
+def test_a_page_has_one_address_and_pages_do_not_overlap() -> None:
+    plan = small_plan(["full", "state", "window"], 12)
+    stage = plan.stages[0]
+    pool = StageMemory(stage, plan, ROWS).pool
+    taken = []
+    for kind, count in enumerate([5, 2, 3]):
+        pages = pool.take(kind, count)
+        begin = pool.addresses(kind, pages).astype(np.int64) * 256
+        taken += [(int(b), int(b) + stage.kinds[kind].page_bytes) for b in begin]
+    taken.sort()
+    assert all(end <= begin for (_, end), (begin, _) in pairwise(taken))
+    assert taken[-1][1] <= stage.pool_bytes
