@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from quire.cli.text import bold, heading
-from quire.core.dtypes import parse_dtype
+from quire.core.dtypes import DType, parse_dtype
 from quire.core.memory import Memory, Part
 from quire.core.units import format_bytes
 from quire.kinds import Kind, kind_of
 from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.plan import KindPlan, Plan, StagePlan
+from quire.plan.shares import store
 
 
 def print_explanation(model: ModelShape, plan: Plan) -> None:
@@ -47,11 +48,18 @@ def _memory(memory: Memory, layers: list[int], plan: Plan) -> None:
         total += size
         print(f"      {part.name}: {text} = {size:,} B")
     print(f"    {total:,} B per {per} and layer × {len(layers)} layers ({_runs(layers)}) = {total * len(layers):,} B")
+    if plan.tensor_parallel > 1:
+        kv, state = _dtypes(plan)
+        own = store(memory, 0, kv, state, plan.tensor_parallel).unit_bytes
+        print(f"    of which the fullest of {plan.tensor_parallel} ranks keeps {own:,} B per {per} and layer")
+
+
+def _dtypes(plan: Plan) -> tuple[DType, DType | None]:
+    return parse_dtype(plan.kv_dtype), parse_dtype(plan.state_dtype) if plan.state_dtype else None
 
 
 def _part(part: Part, plan: Plan) -> tuple[str, int]:
-    kv = parse_dtype(plan.kv_dtype)
-    state = parse_dtype(plan.state_dtype) if plan.state_dtype else None
+    kv, state = _dtypes(plan)
     dtype = part.stored_dtype(kv, state)
     scales = f" + {part.heads * part.scale_bytes} B scales" if dtype.is_quantised and part.scale_bytes else ""
     numbers = part.origin or f"{part.heads} × {part.width}"
@@ -79,7 +87,7 @@ def _pages(kind: KindPlan, stage: StagePlan) -> None:
     print(
         f"    {kind.name}: a page is {what}{folded} of {kind.slots // kind.groups} layers × "
         f"{kind.unit_bytes // kind.slots:,} B{padding} = {kind.page_bytes:,} B; {stage.sheet_bytes:,} B a sheet ÷ it = "
-        f"{kind.pages_per_sheet:,} pages"
+        f"{kind.pages_per_sheet:,} page(s)"
     )
 
 
@@ -87,7 +95,7 @@ def _minimum(plan: Plan, stage: StagePlan) -> None:
     if not plan.max_length:
         return
     needed = bound.minimum(stage.kinds, plan.max_length, plan.lookahead, plan.reserved_pages)
-    pages = bound.resident(stage.kinds, plan.max_length)
+    pages = bound.resident(stage.kinds, plan.max_length, plan.lookahead)
     held = ", ".join(f"{count:,} of {kind.name}" for kind, count in zip(stage.kinds, pages, strict=True))
     print(f"    a lone request of {plan.max_length:,} tokens holds {held} pages in steady decode")
     print(

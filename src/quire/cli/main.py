@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import importlib
+import io
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -16,6 +19,7 @@ COMMANDS = {
     "plan": "from a model's configuration to an exact memory plan",
     "whatif": "what each setting would change about a plan",
     "models": "the catalogue of known models",
+    "devices": "the accelerators that --device knows",
 }
 
 
@@ -31,38 +35,57 @@ def build_parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="quire",
         description="A key-value memory for language models: it cannot hang, wastes almost nothing, explains itself.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"quire {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
         module = importlib.import_module(f"quire.cli.{name}")
-        command = commands.add_parser(name, help=summary, description=module.__doc__, formatter_class=_Help)
+        command = commands.add_parser(
+            name, help=summary, description=module.__doc__, formatter_class=_Help, allow_abbrev=False
+        )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
+        command.set_defaults(run=module.run, parser=command)
     return parser
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=36, width=min(120, int(os.environ.get("COLUMNS", "110"))))
+        super().__init__(prog, max_help_position=36, width=min(120, shutil.get_terminal_size((110, 24)).columns))
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Unknown options are told by the command they were given to, with the nearest known one."""
+    parsed, unknown = build_parser().parse_known_args(arguments)
+    if unknown:
+        known = [option for action in parsed.parser._actions for option in action.option_strings]
+        near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1)
+        hint = f": did you mean {near[0]}?" if near else ""
+        parsed.parser.error(f"{unknown[0]} is not understood{hint}")
+    return parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 2 not understood, 3 understood but does not fit, 1 anything else on purpose."""
-    parsed = build_parser().parse_args(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without our blocks and dots still gets the numbers
+    parsed = _parse(arguments)
+    parsed.exit_code = 0
     try:
-        code: int = parsed.run(parsed)
+        parsed.run(parsed)
         sys.stdout.flush()
-        return code
     except QuireError as error:
         print(f"quire: {error}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         # The reader (head, less) has seen enough; leave without a second error at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except OSError as error:
+        print(f"quire: cannot write the answer: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
+    return int(parsed.exit_code)
 
 
 if __name__ == "__main__":

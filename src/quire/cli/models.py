@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from quire.cli.text import table
+from quire.core.errors import InputError
 from quire.core.units import format_bytes, format_tokens
 from quire.kinds import kind_of
 from quire.models.catalogue import catalogue_names
@@ -20,16 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="a list on standard output")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     names = [name for name in catalogue_names() if options.filter.lower() in name]
     if not names:
-        print(f"quire: no model of the catalogue contains {options.filter!r}", file=sys.stderr)
-        return 2
+        raise InputError(f"no model of the catalogue contains {options.filter!r}: quire models lists all of them")
     records = [_record(read_model(name)) for name in names]
     if options.json:
         json.dump(records, sys.stdout, indent=1)
         print()
-        return 0
+        return
     rows = [
         (
             str(record["name"]),
@@ -42,7 +42,6 @@ def run(options: argparse.Namespace) -> int:
         for record in records
     ]
     table(("model", "family", "layers", "kinds of memory", "longest", "weights"), rows, left=(0, 1, 3))
-    return 0
 
 
 def _record(model: ModelShape) -> dict[str, Any]:

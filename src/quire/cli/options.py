@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TypeVar
 
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
-from quire.core.units import parse_bytes, parse_tokens
+from quire.core.units import MIB, parse_bytes, parse_tokens
 from quire.plan.devices import device_bytes
-from quire.plan.settings import KV_DTYPES, LARGEST_MATCH_UNIT, STATE_DTYPES, Budget, Settings
+from quire.plan.settings import DEFAULT_FRACTION, KV_DTYPES, LARGEST_MATCH_UNIT, STATE_DTYPES, Budget, Settings
 
 Value = TypeVar("Value")
+MOST_REQUESTS = 1 << 30
+SMALLEST_DEVICE = MIB
 
 
 def reading(parse: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -29,9 +31,30 @@ def reading(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 def _whole(text: str) -> int:
-    if not text.strip().isdigit():
+    digits = text.strip().replace("_", "")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
         raise InputError(f"{text!r} is not a whole number")
-    return int(text)
+    return int(digits)
+
+
+def positive(text: str) -> int:
+    if not 1 <= _whole(text) <= MOST_REQUESTS:
+        raise InputError(f"{text!r} is out of range: give 1 to {MOST_REQUESTS:,}")
+    return _whole(text)
+
+
+def _one_of(option: str, known: Sequence[DType]) -> Callable[[str], DType]:
+    def read(text: str) -> DType:
+        names = ", ".join(dtype.value for dtype in known)
+        try:
+            dtype = parse_dtype(text)
+        except InputError:
+            raise InputError(f"{option} {text!r} is not known: choose one of {names}") from None
+        if dtype not in known:
+            raise InputError(f"{option} {dtype.value} is not one of {names}")
+        return dtype
+
+    return reading(read)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -48,11 +71,13 @@ def _length_or_auto(text: str) -> int | None:
 
 def _page_tokens(text: str) -> MappingProxyType[str, int]:
     """`32`, or by kind: `full=32,window-1024=16`."""
-    pages = {}
+    pages: dict[str, int] = {}
     for item in text.split(","):
         name, given, tokens = item.rpartition("=")
         if given and not name:
             raise InputError(f"{text!r} is not a page size: write 32, or by kind full=32,window=16")
+        if name in pages:
+            raise InputError(f"{text!r} gives {name or 'one page size'} twice: write 32, or by kind full=32,window=16")
         pages[name] = parse_tokens(tokens)
     return MappingProxyType(pages)
 
@@ -97,14 +122,14 @@ def _add_layout_options(group: argparse._ArgumentGroup) -> None:
     kv_dtypes, state_dtypes = (", ".join(dtype.value for dtype in dtypes) for dtypes in (KV_DTYPES, STATE_DTYPES))
     group.add_argument(
         "--kv-dtype",
-        type=reading(lambda text: parse_dtype(text, "--kv-dtype")),
+        type=_one_of("--kv-dtype", KV_DTYPES),
         default=DType.BF16,
         metavar="DTYPE",
         help=f"{kv_dtypes} (default bf16)",
     )
     group.add_argument(
         "--state-dtype",
-        type=reading(lambda text: parse_dtype(text, "--state-dtype")),
+        type=_one_of("--state-dtype", STATE_DTYPES),
         metavar="DTYPE",
         help=f"{state_dtypes} (default: as the model says)",
     )
@@ -145,26 +170,34 @@ def settings_of(options: argparse.Namespace) -> Settings:
         match_unit_tokens=options.match_unit,
         reserved_pages=options.reserved_pages,
         tensor_parallel=options.tensor_parallel,
-        pipeline_parallel=options.pipeline_parallel,
+        pipeline_parallel=_stages(options),
         stage_layers=options.stage_layers,
         speculative_tokens=options.speculative_tokens,
         host_bytes=options.host_memory,
     )
 
 
+def _stages(options: argparse.Namespace) -> int:
+    """Layers per stage say how many stages there are."""
+    given: int = options.pipeline_parallel
+    return len(options.stage_layers) if options.stage_layers and given == 1 else given
+
+
 def budget_of(options: argparse.Namespace) -> Budget:
     """What was given; with nothing given, this machine."""
-    if options.device and options.memory:
+    if options.device is not None and options.memory is not None:
         raise InputError(f"--device {options.device} and --memory both name a device's memory: give one of them")
-    if not any((options.device, options.memory, options.pool, options.sheets)):
+    if all(given is None for given in (options.device, options.memory, options.pool, options.sheets)):
         from quire.cli.machine import this_machine
 
         machine = this_machine()
-        fraction = options.memory_fraction or machine.memory_fraction
+        fraction = machine.memory_fraction if options.memory_fraction is None else options.memory_fraction
         return Budget(machine.memory_bytes, fraction, device=machine.name, is_accelerator=machine.is_accelerator)
-    memory = device_bytes(options.device) if options.device else options.memory
+    memory = options.memory if options.device is None else device_bytes(options.device)
     if options.memory_fraction is not None and memory is None:
         raise InputError("--memory-fraction is a part of --device or --memory: give one of them, or leave it out")
-    fraction = 0.92 if options.memory_fraction is None else options.memory_fraction
+    if memory is not None and memory < SMALLEST_DEVICE:
+        raise InputError(f"a device of {memory} B is no device: write the unit, like --memory 80GiB")
+    fraction = DEFAULT_FRACTION if options.memory_fraction is None else options.memory_fraction
     name = options.device.lower() if options.device else "a device" if memory else "a device of any size"
     return Budget(memory, fraction, options.pool, options.sheets, device=name)

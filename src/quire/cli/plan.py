@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ from quire.core.errors import InputError
 from quire.core.units import parse_tokens
 from quire.models.read import read_model
 from quire.plan.advice import ways_to_fit
-from quire.plan.document import document
-from quire.plan.file import is_plan_file, load, save
+from quire.plan.document import document, load
+from quire.plan.file import is_plan_file, save
 from quire.plan.make import make_plan
+from quire.plan.plan import Plan
 from quire.plan.reverse import Target, reverse
 from quire.plan.workload import EXAMPLE, Served, parse_workload, serve
+
+PLOT_FORMATS = (".svg", ".png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     questions = parser.add_argument_group("questions")
     tokens = common.reading(parse_tokens)
     questions.add_argument("--target-length", type=tokens, metavar="L", help="the pool and devices needed for …")
-    questions.add_argument("--target-requests", type=tokens, metavar="N", help="… so many requests of that length")
+    questions.add_argument(
+        "--target-requests", type=common.reading(common.positive), metavar="N", help="… so many requests of that length"
+    )
     workload = common.reading(parse_workload)
     questions.add_argument("--workload", type=workload, metavar="SPEC", help=f"how many users: {EXAMPLE}")
     output = parser.add_argument_group("output")
@@ -44,56 +50,81 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--plot", type=Path, metavar="FILE.svg|png", help="draw the plan (needs quire[plot])")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     if is_plan_file(Path(options.model)):
-        return _show_saved(options)
-    if (options.target_length is None) != (options.target_requests is None):
-        raise InputError("--target-length and --target-requests belong together: give both")
+        _show_saved(options)
+        return
+    _check(options)
     settings, budget = common.settings_of(options), common.budget_of(options)
     model = read_model(options.model, ignore_fields=options.ignore_field)
     plan = make_plan(model, settings, budget)
-    data = document(plan, options.lengths)
     offers = [] if plan.fits else ways_to_fit(model, settings, budget, plan)
     target = None
     if options.target_length is not None:
         target = reverse(model, settings, budget, plan, options.target_length, options.target_requests)
     served = serve(plan, options.workload) if options.workload else None
-    data |= _answers(offers=[f"{o.option}: {o.effect}" for o in offers], target=target, served=served)
+    answers = _answers(offers=[f"{o.option}: {o.effect}" for o in offers], target=target, served=served)
+    data = document(plan, options.lengths) | {"planned_for": budget_line(budget)} | answers
     if options.output:
         save(data, options.output)
     if options.plot:
         from quire.cli.plot import draw
 
         draw(plan, data, options.plot)
+    _say_whether_it_fits(options, plan)
     if options.json:
-        json.dump(data, sys.stdout, indent=1)
-        print()
-    else:
-        print_plan(plan, data, budget_line(budget), offers, target, served, budget.memory_bytes is not None)
-        if options.explain:
-            from quire.cli.explain import print_explanation
+        _print_json(data)
+        return
+    print_plan(plan, data, budget_line(budget), offers, target, served, budget.memory_bytes is not None)
+    if options.explain:
+        from quire.cli.explain import print_explanation
 
-            print_explanation(model, plan)
+        print_explanation(model, plan)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """What can be refused before anything is read or written."""
+    if (options.target_length is None) != (options.target_requests is None):
+        raise InputError("--target-length and --target-requests belong together: give both")
+    if options.explain and options.json:
+        raise InputError("--explain prints text: leave out --json, whose fields have the numbers")
+    if options.plot and options.plot.suffix not in PLOT_FORMATS:
+        raise InputError(f"--plot {options.plot}: the name must end in {' or '.join(PLOT_FORMATS)}")
+
+
+def _say_whether_it_fits(options: argparse.Namespace, plan: Plan) -> None:
+    """Before the report, so that the verdict stands even if the reader of the report stops early."""
     if not plan.fits:
+        options.exit_code = 3
         print(f"quire: {plan.model} does not fit: {plan.problem}", file=sys.stderr)
-        return 3
-    return 0
 
 
-def _show_saved(options: argparse.Namespace) -> int:
+def _show_saved(options: argparse.Namespace) -> None:
     """A plan that was saved with --output: verified, then shown as it was made."""
-    plan = load(Path(options.model))
-    data = document(plan, options.lengths)
+    for name, value in vars(options).items():
+        if name not in ("model", "json", "lengths", "command", "exit_code", "run", "parser"):
+            default = options.parser.get_default(name)
+            if value != default:
+                option = "--" + name.replace("_", "-")
+                raise InputError(f"{options.model} is a saved plan: leave out {option}, or plan its model again")
+    plan, saved = load(Path(options.model))
+    lengths = options.lengths or [int(length) for length in saved["waste"]]
+    data = document(plan, lengths) | {"planned_for": saved.get("planned_for", "an unnamed device")}
+    _say_whether_it_fits(options, plan)
     if options.json:
-        json.dump(data, sys.stdout, indent=1)
-        print()
+        _print_json(data)
     else:
-        print_plan(plan, data, f"the plan saved in {options.model}")
-    return 0 if plan.fits else 3
+        print_plan(plan, data, f"{data['planned_for']} (saved in {options.model})")
+
+
+def _print_json(data: dict[str, Any]) -> None:
+    json.dump(data, sys.stdout, indent=1, allow_nan=False)
+    print()
 
 
 def _answers(offers: list[str], target: Target | None, served: Served | None) -> dict[str, Any]:
-    def plain(value: Target | Served | None) -> dict[str, Any] | None:
-        return None if value is None else {name: getattr(value, name) for name in value.__slots__}
-
-    return {"would_fit": offers, "target": plain(target), "served": plain(served)}
+    return {
+        "would_fit": offers,
+        "target": None if target is None else asdict(target),
+        "served": None if served is None else asdict(served),
+    }

@@ -10,12 +10,8 @@ from quire.core.units import GIB, format_tokens
 from quire.plan import bound
 from quire.plan.plan import Plan
 
-FORMATS = (".svg", ".png")
-
 
 def draw(plan: Plan, data: dict[str, Any], path: Path) -> None:
-    if path.suffix not in FORMATS:
-        raise InputError(f"--plot {path}: the name must end in {' or '.join(FORMATS)}")
     try:
         import matplotlib
     except ImportError:

@@ -9,7 +9,7 @@ from quire.cli.text import bar, bold, heading, table
 from quire.core.units import format_bytes, format_tokens
 from quire.plan.advice import Offer
 from quire.plan.plan import KindPlan, Plan
-from quire.plan.reverse import MOST_DEVICES, Target
+from quire.plan.reverse import Target
 from quire.plan.settings import Budget
 from quire.plan.workload import Served
 
@@ -119,7 +119,7 @@ def _pool(plan: Plan, data: dict[str, Any]) -> None:
     stage = plan.bottleneck
     heading("Pool")
     print(f"  {stage.sheets:,} sheets of {format_bytes(stage.sheet_bytes)}, any kind in any sheet; "
-          f"unused tails {data['tail_waste']:.2%}; index view: {stage.index_view()}")  # fmt: skip
+          f"unused tails {data['tail_waste']:.2%}; index view: {data['index_view']}")  # fmt: skip
     checkpoint = plan.checkpoint_bytes
     equivalent = f" (as much as {checkpoint / plan.bytes_per_token:,.0f} tokens)" if plan.bytes_per_token else ""
     extra = f"; a state checkpoint takes {format_bytes(checkpoint)}{equivalent}" if checkpoint else ""
@@ -132,7 +132,9 @@ def _pool(plan: Plan, data: dict[str, Any]) -> None:
     elif plan.max_length == plan.requested_max_length:
         reason = "as asked"
     else:
-        reason = "what the pool holds" if limit or plan.requested_max_length else "the model has no limit of its own"
+        reason = "what the memory holds, or the most we plan for where the model has no limit"
+        if limit or plan.requested_max_length:
+            reason = "what the pool holds"
     print(f"  longest length {bold(f'{plan.max_length:,}')} tokens: {reason}")
 
 
@@ -151,8 +153,13 @@ def _curve(plan: Plan, data: dict[str, Any]) -> None:
         beside = data["concurrency_with_prefill"][length]
         row = (format_tokens(tokens), f"{requests:,}", f"{beside:,}", format_bytes(int(footprint)))
         rows.append((*row, f"{data['waste'][length]:.4f}" if data["waste"][length] else "–", blocks))
-    head = ("length", "requests", f"beside a {plan.batch_tokens:,}-token chunk", "bytes each", "waste", "")
+    head = ("length", "requests", f"beside {plan.batch_tokens:,} tokens in flight", "bytes each", "waste", "")
     table(head, rows, left=(5,))
+    if most > plan.max_requests:
+        print(f"  --max-requests {plan.max_requests:,} caps how many run at once")
+    beyond = [format_tokens(int(length)) for length in data["concurrency"] if int(length) > plan.max_length]
+    if beyond:
+        print(f"  beyond the longest length, so none is admitted: {', '.join(beyond)}")
 
 
 def _ranks(plan: Plan) -> None:
@@ -166,7 +173,7 @@ def _ranks(plan: Plan) -> None:
         stage = plan.stages[rank.stage]
         numbers = f"{first}–{rank.rank}" if first < rank.rank else str(rank.rank)
         layers = f"{stage.first_layer}–{stage.first_layer + stage.layers - 1}" if stage.layers else "none"
-        mark = "bottleneck" if rank.stage == plan.bottleneck_stage else ""
+        mark = "bottleneck" if rank.stage == plan.bottleneck_stage and not rank.idle_bytes else ""
         sizes = (f"{stage.sheets:,}", format_bytes(rank.pool_bytes), format_bytes(rank.idle_bytes))
         rows.append((numbers, str(rank.stage), layers, *sizes, mark))
         first = rank.rank + 1
@@ -188,11 +195,16 @@ def _target(target: Target | None, has_memory: bool) -> None:
         return
     heading(f"For {target.requests:,} requests of {target.length:,} tokens")
     sheets = ", ".join(f"{count:,}" for count in target.sheets)
-    print(f"  pool {format_bytes(target.pool_bytes)} per rank ({sheets} sheets per stage)")
-    if target.devices:
-        print(f"  {target.devices} device(s) of this kind, with --tensor-parallel {target.tensor_parallel}")
+    print(
+        f"  with the ranks asked for: a pool of {format_bytes(target.pool_bytes)} per rank ({sheets} sheets per stage)"
+    )
+    fleet = target.fleet
+    if fleet is not None:
+        print(f"  fewest devices of this kind: {fleet.devices:,}, as {fleet.replicas:,} × (--tensor-parallel "
+              f"{fleet.tensor_parallel} --pipeline-parallel {fleet.pipeline_parallel}), each holding "
+              f"{fleet.requests_each:,}")  # fmt: skip
     elif has_memory:
-        print(f"  more than {MOST_DEVICES} devices of this kind, or its heads cannot be split so far")
+        print("  no number of ranks and stages that we try holds even one of them on this device")
     else:
         print("  devices: give --device or --memory to learn how many")
 

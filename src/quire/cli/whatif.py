@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from quire.cli import options as common
 from quire.cli.text import bold, table
+from quire.core.errors import InputError
 from quire.core.units import format_tokens
 from quire.models.read import read_model
+from quire.plan.file import is_plan_file
 from quire.plan.whatif import REFERENCE_LENGTHS, Outcome, what_if
 
 
@@ -18,10 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="a list of outcomes on standard output")
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
+    if is_plan_file(Path(options.model)):
+        raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
     model = read_model(options.model, ignore_fields=options.ignore_field)
     budget = common.budget_of(options)
     outcomes = what_if(model, common.settings_of(options), budget)
+    options.exit_code = 0 if outcomes[0].fits else 3
     if options.json:
         json.dump([{name: getattr(o, name) for name in o.__slots__} for o in outcomes], sys.stdout, indent=1)
         print()
@@ -30,7 +36,6 @@ def run(options: argparse.Namespace) -> int:
         rows = [_row(outcome, outcomes[0]) for outcome in outcomes]
         lengths = (f"requests at {format_tokens(length)}" for length in REFERENCE_LENGTHS)
         table(("setting", "longest length", *lengths, "waste at 8k", ""), rows, left=(0, 5))
-    return 0 if outcomes[0].fits else 3
 
 
 def _row(outcome: Outcome, base: Outcome) -> tuple[str, ...]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 
 from quire.core.errors import InputError
 
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 
+LARGEST = 1 << 60
 _BYTE_UNITS = {
     "": 1, "b": 1,
     "k": 10**3, "kb": 10**3, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9, "t": 10**12, "tb": 10**12,
@@ -22,9 +24,10 @@ def _scaled(text: str, units: dict[str, int], what: str, example: str) -> int:
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in units:
         raise InputError(f"{text!r} is not {what}: write it like {example}")
-    value = float(match.group(1).replace(",", "").replace("_", "")) * units[unit]
-    if value < 1:
-        raise InputError(f"{text!r} is not {what}: it must be at least 1")
+    digits = match.group(1).replace(",", "").replace("_", "")
+    value = Fraction(digits) * units[unit]
+    if value < 1 or value > LARGEST:
+        raise InputError(f"{text!r} is not {what}: it must be at least 1 and at most {LARGEST:,}")
     return int(value)
 
 
@@ -34,7 +37,9 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_tokens(text: str) -> int:
-    """`128k` is 131,072 tokens, the way context lengths are quoted; a bare number is tokens."""
+    """`128k` is 131,072 tokens, the way context lengths are quoted; a bare number is tokens, and whole."""
+    if text.strip().replace(".", "", 1).isdecimal() and "." in text:
+        raise InputError(f"{text!r} is not a number of tokens: it must be whole")
     return _scaled(text, _TOKEN_UNITS, "a number of tokens", "32768, 128k or 1m")
 
 

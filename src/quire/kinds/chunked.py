@@ -16,6 +16,8 @@ from typing import ClassVar
 from quire.core.errors import PlanError
 from quire.kinds.base import Counts, Interval, Kind
 
+LONGEST_CHUNK = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Chunked(Kind):
@@ -24,8 +26,8 @@ class Chunked(Kind):
     grows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.chunk < 1:
-            raise PlanError(f"a chunk of {self.chunk} tokens cannot hold anything: it must be at least 1")
+        if not 1 <= self.chunk <= LONGEST_CHUNK:
+            raise PlanError(f"a chunk of {self.chunk:,} tokens is out of range: choose 1 to {LONGEST_CHUNK:,}")
 
     @property
     def name(self) -> str:

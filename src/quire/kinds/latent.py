@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from quire.core.errors import PlanError
+from quire.core.units import round_up
 from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind
 
 
@@ -53,5 +54,5 @@ class Latent(Kind):
 
     def page_choices(self, narrow: bool) -> tuple[int, ...]:
         del narrow
-        whole_states = tuple(page for page in ATTENTION_PAGES if page % self.tokens_per_state == 0)
-        return whole_states or (self.tokens_per_state,)
+        whole_states = {round_up(page, self.tokens_per_state) for page in ATTENTION_PAGES}
+        return tuple(sorted(page for page in whole_states if page <= ATTENTION_PAGES[-1])) or (self.tokens_per_state,)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from quire.core.errors import ModelError
@@ -29,10 +30,22 @@ def read_model(source: str, *, ignore_fields: Collection[str] = ()) -> ModelShap
     path = Path(source)
     if source.strip() and _exists(path):
         return _read_path(path, ignore_fields)
+    if source.startswith((".", "/", "~")) or source.endswith(".json"):
+        raise ModelError(f"{shown(source)}: there is no such file or folder")
     entry = find_entry(source)
     if entry is not None:
-        return read_config(entry.config, entry.name, ignore_fields)
+        shape = read_config(entry.config, entry.name, ignore_fields)
+        return replace(shape, notes=(*shape.notes, *_renamed(source, entry.name)))
     return _read_hub(source, ignore_fields)
+
+
+def _renamed(source: str, name: str) -> tuple[str, ...]:
+    """Another name for the same shape, or one that may exist on the hub too, is said aloud."""
+    from quire.models.catalogue import plain_name
+
+    if plain_name(source) != name:
+        return (f"{source} has the shape of {name}: planned as the catalogue has it",)
+    return (f"{source}: as the catalogue has it, the hub was not asked",) if "/" in source else ()
 
 
 def read_config(config: Mapping[str, object], name: str, ignore_fields: Collection[str] = ()) -> ModelShape:
@@ -40,6 +53,9 @@ def read_config(config: Mapping[str, object], name: str, ignore_fields: Collecti
     if not isinstance(config, Mapping):
         raise ModelError(f"{name}: a configuration is an object of fields, this is {shown(config)}")
     text, notes = _text_part(config)
+    for field in ignore_fields:
+        if field not in text:
+            raise ModelError(f"{name} has no field {field!r} to ignore: check its spelling")
     text = {field: value for field, value in text.items() if field not in ignore_fields}
     family = _family(text, config)
     fields = Fields(text, family.model_type, family.defaults)

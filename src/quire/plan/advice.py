@@ -13,7 +13,7 @@ from quire.plan import bound
 from quire.plan.ledger import table_line
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.settings import Budget, Settings
+from quire.plan.settings import DEFAULT_FRACTION, Budget, Settings
 
 MOST_OFFERS = 3
 MOST_RANKS = 64
@@ -36,7 +36,8 @@ def ways_to_fit(model: ModelShape, settings: Settings, budget: Budget, plan: Pla
         except InputError:
             continue
         if answer.fits:
-            offers.append(Offer(option, f"longest length {answer.max_length:,}"))
+            pool = format_bytes(answer.bottleneck.pool_bytes)
+            offers.append(Offer(option, f"longest length {answer.max_length:,} in a pool of {pool}"))
         if len(offers) == MOST_OFFERS:
             break
     return offers
@@ -50,9 +51,9 @@ def _changes(
         yield f"--max-length {plan.max_length}", replace(settings, max_length=plan.max_length), budget
     if settings.kv_dtype.bytes > 1:
         yield "--kv-dtype fp8", replace(settings, kv_dtype=DType.FP8), budget
-    if budget.memory_bytes is None:
+    if budget.pool_bytes is not None or budget.sheets is not None:
         yield _larger_pool(settings, budget, plan)
-    else:
+    if budget.memory_bytes is not None:
         tokens, requests = min(2048, settings.batch_tokens), min(64, settings.max_requests)
         small = replace(settings, batch_tokens=tokens, max_requests=requests)
         yield f"--batch-tokens {tokens} --max-requests {requests}", small, budget
@@ -72,7 +73,8 @@ def _more_memory(settings: Settings, budget: Budget, plan: Plan) -> tuple[str, S
         sheets = bound.minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages)
         needed = max(needed, fixed + tables + sheets * stage.sheet_bytes)
     memory = ceil_div(int(needed / budget.memory_fraction) + 1, GIB) * GIB
-    return f"--memory {memory // GIB}GiB", settings, replace(budget, memory_bytes=memory)
+    fraction = "" if budget.memory_fraction == DEFAULT_FRACTION else f" --memory-fraction {budget.memory_fraction}"
+    return f"--memory {memory // GIB}GiB{fraction}", settings, replace(budget, memory_bytes=memory)
 
 
 def _larger_pool(settings: Settings, budget: Budget, plan: Plan) -> tuple[str, Settings, Budget]:
@@ -82,7 +84,7 @@ def _larger_pool(settings: Settings, budget: Budget, plan: Plan) -> tuple[str, S
         sheets = tuple(max(need, 1) for need in needed) if len(budget.sheets) > 1 else (max(needed),)
         return f"--sheets {','.join(map(str, sheets))}", settings, replace(budget, sheets=sheets)
     pool = max(need * stage.sheet_bytes for need, stage in zip(needed, plan.stages, strict=True))
-    return f"--pool {pool} ({format_bytes(pool)})", settings, replace(budget, pool_bytes=pool)
+    return f"--pool {pool}", settings, replace(budget, pool_bytes=pool)
 
 
 def _more_ranks(model: ModelShape, settings: Settings, budget: Budget) -> Iterator[tuple[str, Settings, Budget]]:

@@ -3,7 +3,7 @@
 Fit is always counted in whole sheets:  sheets_needed = Σ over kinds ⌈(pages + reserved) ÷ pages per sheet⌉.
 
     minimum(L)       sheets without which a lone request could not reach L, one token at a time
-    resident(L)      pages in steady decode: L − 1 settled, one being computed
+    resident(L)      pages in steady decode: L − 1 settled, one being computed (with s lookahead tokens: L − 1 − s)
     peak(L, chunk)   sheets a lone request takes at most with `chunk` tokens in flight
 """
 
@@ -47,9 +47,10 @@ def minimum(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> int:
     return peak(kinds, length, 1, ahead, reserved)
 
 
-def resident(kinds: Kinds, length: int) -> list[int]:
-    """Pages of each kind for one request in steady decode."""
-    return [int(p) for p in demand(kinds, counts(length - 1), counts(1), counts(0), counts(length))]
+def resident(kinds: Kinds, length: int, ahead: int) -> list[int]:
+    """Pages of each kind for one request in steady decode whose tokens reach `length`, its lookahead included."""
+    ahead = min(ahead, length - 1)
+    return [int(p) for p in demand(kinds, counts(length - 1 - ahead), counts(1), counts(ahead), counts(length))]
 
 
 def longest(kinds: Kinds, sheets_at: Callable[[int], int], ahead: int, reserved: int, limit: int) -> int:
@@ -76,13 +77,21 @@ def admits(plan: Plan, length: int) -> bool:
     return all(need <= stage.sheets for need, stage in zip(needs, plan.stages, strict=True))
 
 
-def stage_concurrency(kinds: Kinds, sheets: int, length: int, reserved: int = 0, beside_chunk: int = 0) -> int:
-    """How many unshared requests in steady decode at `length` fit together, beside a chunk of a newcomer in flight."""
-    each = resident(kinds, length)
+def stage_concurrency(
+    kinds: Kinds, sheets: int, length: int, ahead: int, reserved: int = 0, beside_chunk: int = 0
+) -> int:
+    """How many unshared requests in steady decode at `length` fit together, beside a full chunk in flight.
+
+    A chunk longer than `length` is that of several newcomers.
+    """
+    each = resident(kinds, length, ahead)
     beside = [0] * len(each)
     if beside_chunk:
-        new = counts(min(beside_chunk, length))
-        beside = [int(p) for p in demand(kinds, counts(0), new, counts(0), counts(length))]
+        whole, rest = divmod(beside_chunk, length)
+        newcomers = counts(np.array([length] * min(whole, 1) + [rest] * (rest > 0), dtype=np.int64))
+        times = np.array([whole] * min(whole, 1) + [1] * (rest > 0))
+        each_newcomer = demand(kinds, np.zeros_like(newcomers), newcomers, counts(ahead), counts(length))
+        beside = [int((pages * times).sum()) for pages in each_newcomer]
 
     def fits(requests: int) -> bool:
         pages = [counts(requests * one + extra) for one, extra in zip(each, beside, strict=True)]
@@ -92,14 +101,16 @@ def stage_concurrency(kinds: Kinds, sheets: int, length: int, reserved: int = 0,
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low if fits(low) else 0
+    return low
 
 
 def concurrency(plan: Plan, length: int, with_prefill: bool = False) -> int:
-    """Over all stages that keep anything."""
+    """Over all stages that keep anything; 0 for a length that is not admitted."""
+    if not 1 <= length <= plan.max_length:
+        return 0
     chunk = plan.batch_tokens if with_prefill else 0
     return min(
-        stage_concurrency(stage.kinds, stage.sheets, length, plan.reserved_pages, chunk)
+        stage_concurrency(stage.kinds, stage.sheets, length, plan.lookahead, plan.reserved_pages, chunk)
         for stage in plan.stages
         if stage.kinds
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+from quire.core.errors import PlanFileError, QuireError
 from quire.plan import bound
-from quire.plan.file import SCHEMA, encode, fingerprint, layout_fingerprint
+from quire.plan.file import SCHEMA, Json, decode, encode, fingerprint, layout_fingerprint
 from quire.plan.plan import HostPlan, KindPlan, LedgerLine, Plan, RankPlan, StagePlan
 from quire.plan.waste import tail_ratio, waste
 
@@ -48,7 +51,7 @@ def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]
         },
         "waste": {str(length): _ratio(waste(plan, length)) for length in rows},
         "tail_waste": round(max(tail_ratio(stage) for stage in plan.stages), 6),
-        "demand": {str(length): _demand(tight, length) for length in rows},
+        "demand": {str(length): _demand(plan, tight, length) for length in rows},
         "minimum_sheets": {str(length): _minimum(plan, tight, length) for length in rows},
         "match_unit_tokens": plan.match_unit_tokens,
         "checkpoint_bytes": plan.checkpoint_bytes,
@@ -57,11 +60,19 @@ def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]
         "stages": [_stage(plan, stage, index, rows) for index, stage in enumerate(plan.stages)],
         "ranks": [_rank(plan, rank) for rank in plan.ranks],
         "bottleneck_rank": plan.bottleneck_rank,
-        "index_view": tight.index_view(),
+        "index_view": index_view(plan),
         "host": _host(plan.host),
         "notes": list(plan.notes),
         "plan": encode(plan),
     }
+
+
+def index_view(plan: Plan) -> str:
+    """Of the whole plan: `yes` only if every stage says so."""
+    views = [(index, stage.index_view()) for index, stage in enumerate(plan.stages) if stage.kinds]
+    return next(
+        (f"{view} on stage {index}" if len(views) > 1 else view for index, view in views if view != "yes"), "yes"
+    )
 
 
 def _kind(kind: KindPlan) -> dict[str, Any]:
@@ -90,8 +101,9 @@ def _whole(value: float) -> float | int:
     return int(value) if value == int(value) else value
 
 
-def _demand(stage: StagePlan, length: int) -> dict[str, int]:
-    return {kind.name: pages for kind, pages in zip(stage.kinds, bound.resident(stage.kinds, length), strict=True)}
+def _demand(plan: Plan, stage: StagePlan, length: int) -> dict[str, int]:
+    pages = bound.resident(stage.kinds, length, plan.lookahead)
+    return {kind.name: count for kind, count in zip(stage.kinds, pages, strict=True)}
 
 
 def _minimum(plan: Plan, stage: StagePlan, length: int) -> int:
@@ -111,8 +123,9 @@ def _stage(plan: Plan, stage: StagePlan, index: int, lengths: Sequence[int]) -> 
         "sheets": stage.sheets,
         "pool_bytes": stage.pool_bytes,
         "max_length": stage.max_length,
+        "index_view": stage.index_view(),
         "kinds": [_kind(kind) for kind in stage.kinds],
-        "demand": {str(length): _demand(stage, length) for length in lengths},
+        "demand": {str(length): _demand(plan, stage, length) for length in lengths},
         "minimum_sheets": {str(length): _minimum(plan, stage, length) for length in lengths},
     }
 
@@ -145,3 +158,34 @@ def _host(host: HostPlan | None) -> dict[str, Any] | None:
         "warm_sessions": host.warm_sessions,
         "session_tokens": host.session_tokens,
     }
+
+
+def load(path: Path) -> tuple[Plan, Json]:
+    """A saved plan and its document, verified: schema, completeness, fingerprint, and every table in it."""
+    try:
+        saved = json.loads(path.read_text())
+    except OSError as error:
+        raise PlanFileError(f"cannot read the plan {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise PlanFileError(
+            f"{path} is not a plan: it is not JSON ({error}); make it with quire plan --output"
+        ) from error
+    return plan_of(saved, str(path)), saved
+
+
+def plan_of(saved: object, source: str) -> Plan:
+    schema = saved.get("schema") if isinstance(saved, dict) else None
+    if not isinstance(saved, dict) or schema != SCHEMA:
+        raise PlanFileError(f"{source} has schema {schema!r}, this version reads {SCHEMA!r}: make the plan again")
+    try:
+        plan = decode(saved["plan"])
+        expected = json.loads(json.dumps(document(plan, [int(length) for length in saved["waste"]])))
+    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, QuireError) as error:
+        raise PlanFileError(f"{source} is damaged ({error}): make the plan again with quire plan --output") from error
+    for field, value in expected.items():
+        if saved.get(field) != value:
+            raise PlanFileError(
+                f"{source} was changed after it was made: its {field} is not what its contents give (fingerprint "
+                f"{expected['fingerprint'][:12]}…); make the plan again with quire plan --output"
+            )
+    return plan

@@ -34,7 +34,8 @@ INDEX_VIEW_WASTE, INDEX_VIEW_COST = 0.005, 0.015
 index × stride can run."""
 SMOOTHING = 64
 """Waste is averaged over this many consecutive lengths, to look past page boundaries."""
-LENGTH_WITHOUT_LIMIT = 131_072
+WEIGHED_WITHOUT_LIMIT = 131_072
+"""Lengths are weighed up to this where the model has no limit of its own."""
 TYPICAL_LENGTH, TYPICAL_REQUESTS = 2_048, 32
 """Against this load a partly filled sheet per kind is weighed."""
 
@@ -74,7 +75,7 @@ def resident_pages(kind: Kind, lengths: Counts, page_tokens: int) -> Counts:
 def choose_geometry(
     shares: Sequence[KindShare], model_length: int | None, forced_pages: Mapping[str, int], match_unit: int
 ) -> Geometry:
-    lengths = _weighed_lengths(model_length or LENGTH_WITHOUT_LIMIT)
+    lengths = _weighed_lengths(model_length or WEIGHED_WITHOUT_LIMIT, shares)
     exact = exact_bytes(shares, lengths)
     options = [_options(share, forced_pages, match_unit) for share in shares]
     weights = [_pages_per_byte(share, choices, lengths, exact) for share, choices in zip(shares, options, strict=True)]
@@ -94,11 +95,15 @@ def choose_geometry(
     return Geometry(best.sheet_bytes, tuple(choices[pick] for choices, pick in zip(options, best.picks, strict=True)))
 
 
-def _weighed_lengths(model_length: int) -> Counts:
-    """512, 724, 1,024, 1,448 … up to the model's own limit: every octave counts the same."""
-    lengths = [512]
+def _weighed_lengths(model_length: int, shares: Sequence[KindShare]) -> Counts:
+    """512, 724, 1,024, 1,448 … up to the model's own limit: every octave counts the same.
+
+    Folded latents: from the first whole state on.
+    """
+    first = max(512, *(share.kind.tokens_per_unit for share in shares))
+    lengths = [first]
     while lengths[-1] < model_length:
-        lengths.append(int(512 * 2 ** (len(lengths) / 2)))
+        lengths.append(int(first * 2 ** (len(lengths) / 2)))
     return smoothed(lengths)
 
 

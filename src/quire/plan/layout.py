@@ -17,7 +17,8 @@ from quire.core.units import round_up
 from quire.plan.shares import KindShare, Slot
 
 GRANULE_BYTES = 256
-"""Tables hold addresses in granules, so that 32 bits reach 512 GiB."""
+"""Tables hold addresses in granules, as signed 32-bit integers."""
+ADDRESSABLE_BYTES = (1 << 31) * GRANULE_BYTES
 PART_ALIGNMENT = 16
 """Widest vector load of a kernel."""
 

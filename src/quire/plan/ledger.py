@@ -26,7 +26,12 @@ def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, r
         ends += model.head_bytes or (model.embedding_bytes if stages > 1 else 0)
     if not model.weights_known:
         return LedgerLine("weights", 0, "computed", "the shape says nothing of weights")
-    return LedgerLine("weights", layers + ceil_div(ends, ranks), "computed", f"{len(share.layers)} layers")
+    return LedgerLine(
+        "weights",
+        layers + ceil_div(ends, ranks),
+        "computed",
+        f"{len(share.layers)} layers" + (f", an even share of {ranks} ranks" if ranks > 1 else ""),
+    )
 
 
 def activation_line(model: ModelShape, batch_tokens: int, max_requests: int, ranks: int) -> LedgerLine:

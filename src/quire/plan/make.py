@@ -12,7 +12,7 @@ from quire.plan.host import plan_host
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.ranks import find_bottleneck, plan_ranks
 from quire.plan.settings import Budget, Settings
-from quire.plan.shares import KindShare, StageShare, divide
+from quire.plan.shares import KindShare, StageShare, divide, uneven_heads
 from quire.plan.stages import CutStage, cut_stage, longest_length, seal_stage, shortfall
 
 LENGTH_WITHOUT_LIMIT = 1 << 20
@@ -34,7 +34,7 @@ def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
     length = min(longest)
     fits = length >= (settings.max_length or 1)
     stages = tuple(seal_stage(cut, settings, length, one) for cut, one in zip(cuts, longest, strict=True))
-    bottleneck = find_bottleneck(stages, settings.reserved_pages, length)
+    bottleneck = find_bottleneck(stages, settings.speculative_tokens, settings.reserved_pages, length)
     return Plan(
         model=model.name,
         family=model.family,
@@ -53,9 +53,9 @@ def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
         reserved_pages=settings.reserved_pages,
         match_unit_tokens=unit,
         stages=stages,
-        ranks=plan_ranks(cuts, stages, settings, budget, length, bottleneck),
+        ranks=plan_ranks(cuts, stages, settings, budget, length),
         bottleneck_stage=bottleneck,
-        host=plan_host(stages, settings.host_bytes) if settings.host_bytes else None,
+        host=plan_host(stages, settings.host_bytes, length) if settings.host_bytes else None,
         notes=_notes(model, settings, budget, unit, length),
     )
 
@@ -109,14 +109,22 @@ def _problem(cuts: Sequence[CutStage], stages: Sequence[StagePlan], settings: Se
 def _notes(model: ModelShape, settings: Settings, budget: Budget, unit: int, length: int) -> tuple[str, ...]:
     """Nothing is silent: what was assumed, left out or shortened."""
     notes = list(model.notes)
-    if model.max_length is None and settings.max_length is None:
-        notes.append(f"the model has no length limit of its own: planned for {LENGTH_WITHOUT_LIMIT:,} tokens")
-    elif settings.max_length is None and model.max_length and 0 < length < model.max_length:
-        notes.append(f"the longest length is {length:,}, not the model's {model.max_length:,}: the pool holds no more")
+    if settings.max_length is None:
+        limit = model.max_length or LENGTH_WITHOUT_LIMIT
+        if model.max_length is None:
+            notes.append(f"the model has no length limit of its own: planned for up to {limit:,} tokens")
+        if 0 < length < limit:
+            notes.append(f"the longest length is {length:,}, not {limit:,}: the memory holds no more")
+    states = any(memory.kind == "state" for layer in model.layers for memory in layer.memories)
+    if settings.state_dtype and not states:
+        notes.append(f"state dtype {settings.state_dtype.value} changes nothing: no layer keeps a recurrent state")
     if not model.weights_known and budget.memory_bytes is not None:
         notes.append("the shape says nothing of weights: the ledger counts none")
     if unit != settings.match_unit_tokens:
         notes.append(f"prefixes match in units of {unit} tokens, not {settings.match_unit_tokens}: pages must divide")
+    uneven = uneven_heads(model, settings.tensor_parallel)
+    if uneven:
+        notes.append(f"{uneven} KV heads over {settings.tensor_parallel} ranks: each keeps a copy or an unfilled row")
     if settings.speculative_tokens and not model.draft_layers:
         notes.append("speculation without draft layers: lookahead tokens are planned, no draft memory is")
     if settings.speculative_tokens and model.draft_layers:

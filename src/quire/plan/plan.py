@@ -85,6 +85,8 @@ class StagePlan:
     sheets: int
     max_length: int
     """The longest request this stage alone would admit."""
+    aliases: tuple[tuple[int, int], ...] = ()
+    """(layer, source): the layer keeps nothing and reads what the source layer keeps."""
 
     @property
     def pool_bytes(self) -> int:

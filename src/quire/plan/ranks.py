@@ -19,12 +19,12 @@ def reference_length(max_length: int) -> int:
     return max(1, min(REFERENCE_LENGTH, max_length))
 
 
-def find_bottleneck(stages: Sequence[StagePlan], reserved: int, max_length: int) -> int:
+def find_bottleneck(stages: Sequence[StagePlan], ahead: int, reserved: int, max_length: int) -> int:
     """The stage that admits the shortest length; among equals, the one that holds the fewest requests."""
 
     def tightness(index: int) -> tuple[int, int]:
         stage = stages[index]
-        held = bound.stage_concurrency(stage.kinds, stage.sheets, reference_length(max_length), reserved)
+        held = bound.stage_concurrency(stage.kinds, stage.sheets, reference_length(max_length), ahead, reserved)
         return (stage.max_length, held)
 
     return min((index for index, stage in enumerate(stages) if stage.kinds), key=tightness)
@@ -36,15 +36,14 @@ def plan_ranks(
     settings: Settings,
     budget: Budget,
     length: int,
-    bottleneck: int,
 ) -> tuple[RankPlan, ...]:
-    idle = _idle_bytes(stages, settings.reserved_pages, reference_length(length), bottleneck)
-    ranks = []
+    idle = _idle_bytes(stages, settings, reference_length(length))
+    ranks, ranks_each = [], settings.tensor_parallel
     for index, (cut, stage) in enumerate(zip(cuts, stages, strict=True)):
         pool = LedgerLine("pool", stage.pool_bytes, "chosen", f"{stage.sheets:,} sheets")
         ledger = _close((*cut.fixed, cut.tables(settings, length), pool), budget)
         for tensor_rank in range(settings.tensor_parallel):
-            missing = _unfilled_bytes(cut.share.kinds, stage.pool_bytes, tensor_rank, settings.tensor_parallel)
+            missing = _unfilled_bytes(cut.share.kinds, stage.pool_bytes - idle[index], tensor_rank, ranks_each)
             ranks.append(
                 RankPlan(
                     rank=index * settings.tensor_parallel + tensor_rank,
@@ -58,22 +57,26 @@ def plan_ranks(
     return tuple(ranks)
 
 
-def _idle_bytes(stages: Sequence[StagePlan], reserved: int, length: int, bottleneck: int) -> list[int]:
-    """Sheets that stay free on each stage when the bottleneck is full of requests of `length`."""
-    tight = stages[bottleneck]
-    together = bound.stage_concurrency(tight.kinds, tight.sheets, length, reserved)
+def _idle_bytes(stages: Sequence[StagePlan], settings: Settings, length: int) -> list[int]:
+    """Sheets that stay free on each stage when the plan holds all the requests of `length` that it can."""
+    ahead, reserved = settings.speculative_tokens, settings.reserved_pages
+    held = [
+        bound.stage_concurrency(stage.kinds, stage.sheets, length, ahead, reserved) if stage.kinds else None
+        for stage in stages
+    ]
+    together = min(count for count in held if count is not None)
     idle = []
-    for index, stage in enumerate(stages):
-        if index == bottleneck:
+    for stage, most in zip(stages, held, strict=True):
+        if most is None or most == together:
             idle.append(0)
             continue
-        pages = [counts(together * one) for one in bound.resident(stage.kinds, length)]
+        pages = [counts(together * one) for one in bound.resident(stage.kinds, length, ahead)]
         used = int(bound.sheets_needed(stage.kinds, pages, reserved))
         idle.append(max(0, stage.sheets - used) * stage.sheet_bytes)
     return idle
 
 
-def _unfilled_bytes(shares: Sequence[KindShare], pool_bytes: int, tensor_rank: int, ranks: int) -> int:
+def _unfilled_bytes(shares: Sequence[KindShare], busy_bytes: int, tensor_rank: int, ranks: int) -> int:
     """Rows that pages have on this rank and its heads do not fill: heads that do not divide evenly."""
     unfilled = total = 0
     for share in shares:
@@ -82,7 +85,7 @@ def _unfilled_bytes(shares: Sequence[KindShare], pool_bytes: int, tensor_rank: i
             if not part.replicated and part.model_heads > ranks:
                 short, longer = divmod(part.model_heads, ranks)
                 unfilled += (part.heads - short - (tensor_rank < longer)) * part.row_bytes
-    return pool_bytes * unfilled // total if total else 0
+    return busy_bytes * unfilled // total if total else 0
 
 
 def _close(lines: tuple[LedgerLine, ...], budget: Budget) -> tuple[LedgerLine, ...]:
@@ -91,5 +94,16 @@ def _close(lines: tuple[LedgerLine, ...], budget: Budget) -> tuple[LedgerLine, .
         return lines
     rest = budget.memory_bytes - sum(line.bytes for line in lines)
     if rest < 0:
-        return (*lines, LedgerLine("missing", rest, "computed", "the device has this much less than the lines above"))
-    return (*lines, LedgerLine("margin", rest, "chosen", f"{1 - budget.memory_fraction:.0%} kept free, and rounding"))
+        return (
+            *lines,
+            LedgerLine(
+                "missing",
+                rest,
+                "computed",
+                f"of the device, of which {1 - budget.memory_fraction:.0%} should stay free as well",
+            ),
+        )
+    asked = f"{1 - budget.memory_fraction:.0%}"
+    kept = rest >= int(budget.memory_bytes * (1 - budget.memory_fraction))
+    detail = f"{asked} kept free, and rounding" if kept else f"less than the {asked} that should stay free"
+    return (*lines, LedgerLine("margin", rest, "chosen", detail))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from quire.core.errors import InputError
+from quire.core.units import ceil_div
 from quire.kinds import counts
 from quire.models.shape import ModelShape
 from quire.plan import bound
@@ -12,7 +13,21 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 
-MOST_DEVICES = 256
+TENSOR_RANKS, STAGES = (1, 2, 4, 8, 16), (1, 2, 3, 4, 6, 8)
+MOST_ROWS = 1024
+"""Requests that one replica runs at once, at most, whatever its pool would hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Devices that hold the target: replicas of an engine with so many ranks and stages each."""
+
+    devices: int
+    replicas: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    requests_each: int
+    """What one replica holds of the length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,46 +35,47 @@ class Target:
     length: int
     requests: int
     pool_bytes: int
-    """Per rank, on the stage that needs most."""
+    """Per rank, with the ranks and stages that were asked for, on the stage that needs most."""
     sheets: tuple[int, ...]
     """Per stage."""
-    devices: int | None
-    """Tensor-parallel ranks × stages that hold it; None: not even the most we try, or no memory was given."""
-    tensor_parallel: int | None
+    fleet: Fleet | None
+    """The fewest devices; None: no memory was given, or nothing we try holds even one request."""
 
 
 def reverse(model: ModelShape, settings: Settings, budget: Budget, plan: Plan, length: int, requests: int) -> Target:
-    sheets = tuple(
-        max(
-            bound.minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages),
-            int(
-                bound.sheets_needed(
-                    stage.kinds,
-                    [counts(requests * pages) for pages in bound.resident(stage.kinds, length)],
-                    plan.reserved_pages,
-                )
-            ),
-        )
-        for stage in plan.stages
-    )
+    if model.max_length is not None and length > model.max_length:
+        raise InputError(f"--target-length {length:,} is beyond the {model.max_length:,} that {model.name} supports")
+    sheets = []
+    for stage in plan.stages:
+        pages = [counts(requests * one) for one in bound.resident(stage.kinds, length, plan.lookahead)]
+        together = int(bound.sheets_needed(stage.kinds, pages, plan.reserved_pages))
+        sheets.append(max(together, bound.minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages)))
     pool = max(count * stage.sheet_bytes for count, stage in zip(sheets, plan.stages, strict=True))
-    ranks = _ranks_needed(model, settings, budget, length, requests)
-    devices = ranks * settings.pipeline_parallel if ranks else None
-    return Target(length, requests, pool, sheets, devices, ranks)
+    return Target(length, requests, pool, tuple(sheets), _fewest_devices(model, settings, budget, length, requests))
 
 
-def _ranks_needed(model: ModelShape, settings: Settings, budget: Budget, length: int, requests: int) -> int | None:
-    """The smallest power of two (times the ranks asked for) whose plan holds the target."""
+def _fewest_devices(model: ModelShape, settings: Settings, budget: Budget, length: int, requests: int) -> Fleet | None:
+    """Every combination of ranks and stages is planned; among equals the one with the fewest ranks to talk."""
     if budget.memory_bytes is None:
         return None
     memory_only = replace(budget, pool_bytes=None, sheets=None)
-    ranks = settings.tensor_parallel
-    while ranks * settings.pipeline_parallel <= MOST_DEVICES:
-        try:
-            plan = make_plan(model, replace(settings, tensor_parallel=ranks, max_length=length), memory_only)
-        except InputError:
-            return None
-        if plan.fits and bound.concurrency(plan, length) >= requests:
-            return ranks
-        ranks *= 2
-    return None
+    settings = replace(settings, max_length=length, max_requests=max(settings.max_requests, min(requests, MOST_ROWS)))
+    fleets = []
+    for ranks in TENSOR_RANKS:
+        for stages in STAGES:
+            changed = replace(settings, tensor_parallel=ranks, pipeline_parallel=stages, stage_layers=None)
+            held = _held(model, changed, memory_only, length)
+            if held:
+                replicas = ceil_div(requests, held)
+                fleets.append(Fleet(ranks * stages * replicas, replicas, ranks, stages, held))
+    return min(
+        fleets, key=lambda f: (f.devices, f.tensor_parallel * f.pipeline_parallel, f.pipeline_parallel), default=None
+    )
+
+
+def _held(model: ModelShape, settings: Settings, budget: Budget, length: int) -> int:
+    try:
+        plan = make_plan(model, settings, budget)
+    except InputError:
+        return 0
+    return min(bound.concurrency(plan, length), settings.max_requests) if plan.fits else 0

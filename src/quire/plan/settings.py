@@ -10,6 +10,20 @@ from quire.core.dtypes import DType
 from quire.core.errors import PlanError
 
 LARGEST_MATCH_UNIT = 64
+DEFAULT_FRACTION = 0.92
+RANGES = {
+    "max_length": (1, 1 << 30),
+    "max_requests": (1, 1 << 20),
+    "batch_tokens": (1, 1 << 20),
+    "speculative_tokens": (0, 1024),
+    "reserved_pages": (0, 1 << 20),
+    "tensor_parallel": (1, 4096),
+    "pipeline_parallel": (1, 4096),
+    "match_unit_tokens": (1, LARGEST_MATCH_UNIT),
+    "host_bytes": (1, 1 << 60),
+}
+"""Least and most of each setting: beyond them lies a typing mistake, and arithmetic that no longer fits 64 bits."""
+MOST_SHEETS = 1 << 32
 STATE_DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 KV_DTYPES = (DType.BF16, DType.FP16, DType.FP8, DType.INT8)
 
@@ -20,7 +34,7 @@ class Budget:
 
     memory_bytes: int | None = None
     """Of one device."""
-    memory_fraction: float = 0.92
+    memory_fraction: float = DEFAULT_FRACTION
     """How much of it Quire may use; the rest is the ledger's margin."""
     pool_bytes: int | None = None
     """Per rank."""
@@ -36,8 +50,12 @@ class Budget:
             raise PlanError("--pool and --sheets both fix the pool: give one of them")
         if not 0 < self.memory_fraction <= 1:
             raise PlanError(f"a memory fraction of {self.memory_fraction} is out of range: choose above 0 and up to 1")
-        if self.sheets is not None and any(sheets < 1 for sheets in self.sheets):
-            raise PlanError(f"{min(self.sheets)} sheets cannot hold anything: give at least 1 per stage")
+        if self.sheets is not None:
+            least = 1 if len(self.sheets) == 1 else 0
+            if min(self.sheets) < least or not any(self.sheets):
+                raise PlanError(f"{min(self.sheets)} sheets cannot hold anything: give at least 1")
+            if max(self.sheets) > MOST_SHEETS:
+                raise PlanError(f"{max(self.sheets):,} sheets are out of range: give at most {MOST_SHEETS:,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +81,16 @@ class Settings:
     host_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_requests", "batch_tokens", "tensor_parallel", "pipeline_parallel"):
-            if getattr(self, name) < 1:
-                raise PlanError(f"{_option(name)} {getattr(self, name)} is out of range: give at least 1")
-        for name in ("speculative_tokens", "reserved_pages"):
-            if getattr(self, name) < 0:
-                raise PlanError(f"{_option(name)} {getattr(self, name)} is out of range: give 0 or more")
-        if self.max_length is not None and self.max_length < 1:
-            raise PlanError(f"--max-length {self.max_length} is out of range: give at least 1, or auto")
+        for name, (least, most) in RANGES.items():
+            value = getattr(self, name)
+            if value is not None and not least <= value <= most:
+                raise PlanError(f"{_option(name)} {value:,} is out of range: give at least {least}, at most {most:,}")
         if self.kv_dtype not in KV_DTYPES:
             raise PlanError(f"--kv-dtype {self.kv_dtype.value} is not one of {', '.join(d.value for d in KV_DTYPES)}")
         if self.state_dtype is not None and self.state_dtype not in STATE_DTYPES:
             names = ", ".join(d.value for d in STATE_DTYPES)
             raise PlanError(f"--state-dtype {self.state_dtype.value} is not one of {names}")
-        if not 1 <= self.match_unit_tokens <= LARGEST_MATCH_UNIT:
-            raise PlanError(f"--match-unit {self.match_unit_tokens} is out of range: choose 1 to {LARGEST_MATCH_UNIT}")
-        if self.host_bytes is not None and self.host_bytes < 1:
-            raise PlanError("--host-memory must be at least 1 byte")
 
 
 def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    return {"match_unit_tokens": "--match-unit", "host_bytes": "--host-memory"}.get(name, "--" + name.replace("_", "-"))

@@ -82,6 +82,11 @@ class StageShare:
     layers: tuple[Layer, ...]
     kinds: tuple[KindShare, ...]
 
+    @property
+    def aliases(self) -> tuple[tuple[int, int], ...]:
+        sources = enumerate((layer.shares_with for layer in self.layers), self.first_layer)
+        return tuple((index, source) for index, source in sources if source is not None)
+
 
 def heads_on_rank(part: Part, ranks: int) -> int:
     """The most heads any rank keeps. Fewer heads than ranks: each is kept by ranks ÷ heads of them."""
@@ -103,6 +108,12 @@ def check_query_heads(model: ModelShape, ranks: int) -> None:
             f"{model.query_heads} query heads cannot be split over {ranks} ranks: choose --tensor-parallel of at most "
             f"{model.query_heads}"
         )
+
+
+def uneven_heads(model: ModelShape, ranks: int) -> int | None:
+    """A number of attention heads that ranks cannot divide evenly, if there is one."""
+    parts = (part for layer in model.layers for memory in layer.memories for part in memory.parts)
+    return next((p.heads for p in parts if p.name == "key" and not p.replicated and p.heads % ranks), None)
 
 
 def store(memory: Memory, layer: int, kv_dtype: DType, state_dtype: DType | None, ranks: int) -> Slot:

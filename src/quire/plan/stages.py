@@ -10,7 +10,7 @@ from quire.core.units import format_bytes
 from quire.models.shape import ModelShape
 from quire.plan import bound, ledger
 from quire.plan.geometry import choose_geometry
-from quire.plan.layout import manifest
+from quire.plan.layout import ADDRESSABLE_BYTES, manifest
 from quire.plan.plan import KindPlan, LedgerLine, StagePlan
 from quire.plan.settings import Budget, Settings
 from quire.plan.shares import KindShare, StageShare
@@ -30,14 +30,19 @@ class CutStage:
     override_sheets: int | None
 
     def sheets(self, settings: Settings, length: int) -> int:
-        """Sheets when tables are sized for `length`."""
-        if self.override_sheets is not None or not self.kinds:
-            return self.override_sheets or 0
-        return self.room_bytes(settings, length) // self.sheet_bytes
+        """Sheets when tables are sized for `length`; none where the memory has no room for even one."""
+        if not self.kinds:
+            return 0
+        room = self.room_bytes(settings, length)
+        if self.override_sheets is None or (room is not None and room < self.sheet_bytes):
+            assert room is not None, "a budget is a memory or an override"
+            return min(room, ADDRESSABLE_BYTES) // self.sheet_bytes
+        return self.override_sheets
 
-    def room_bytes(self, settings: Settings, length: int) -> int:
-        """What the memory leaves for the pool."""
-        assert self.spare_bytes is not None, "a budget is a memory or an override"
+    def room_bytes(self, settings: Settings, length: int) -> int | None:
+        """What the memory leaves for the pool; None when no memory was given."""
+        if self.spare_bytes is None:
+            return None
         return max(0, self.spare_bytes - self.tables(settings, length).bytes)
 
     def tables(self, settings: Settings, length: int) -> LedgerLine:
@@ -111,32 +116,45 @@ def longest_length(stage: CutStage, settings: Settings, limit: int) -> int:
 
 
 def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -> StagePlan:
-    """Fixes the number of sheets; an override larger than the memory is refused."""
+    """Fixes the number of sheets; an override larger than the memory, or than tables can address, is refused."""
     sheets = stage.sheets(settings, length)
-    if stage.spare_bytes is not None and stage.override_sheets is not None and stage.kinds:
-        room = stage.room_bytes(settings, length)
-        if sheets * stage.sheet_bytes > room:
-            raise PlanError(
-                f"a pool of {sheets:,} sheets is {format_bytes(sheets * stage.sheet_bytes)}, but the memory leaves "
-                f"{format_bytes(room)} for it: give at most {room // stage.sheet_bytes:,} sheets"
-            )
-    share = stage.share
-    return StagePlan(share.first_layer, len(share.layers), stage.kinds, stage.sheet_bytes, sheets, longest)
+    pool = sheets * stage.sheet_bytes
+    if pool > ADDRESSABLE_BYTES:
+        raise PlanError(
+            f"a pool of {format_bytes(pool)} is more than tables of 32-bit addresses reach: give at most "
+            f"{format_bytes(ADDRESSABLE_BYTES)} ({ADDRESSABLE_BYTES // stage.sheet_bytes:,} sheets) per rank"
+        )
+    room = stage.room_bytes(settings, length)
+    if room is not None and pool > room:
+        raise PlanError(
+            f"a pool of {sheets:,} sheets is {format_bytes(pool)}, but the memory leaves {format_bytes(room)} for it: "
+            f"give at most {room // stage.sheet_bytes:,} sheets (--pool {room})"
+        )
+    return StagePlan(
+        first_layer=stage.share.first_layer,
+        layers=len(stage.share.layers),
+        kinds=stage.kinds,
+        sheet_bytes=stage.sheet_bytes,
+        sheets=sheets,
+        max_length=longest,
+        aliases=stage.share.aliases,
+    )
 
 
 def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: int) -> str:
     """Why a stage that is too small is too small, with the numbers and the fix."""
-    if stage.override_sheets is None and stage.spare_bytes is not None and stage.spare_bytes < stage.sheet_bytes:
+    if stage.spare_bytes is not None and stage.spare_bytes < stage.sheet_bytes:
         used = sum(line.bytes for line in stage.fixed)
         return (
             f"weights and run-time memory take {format_bytes(used)} of the {format_bytes(used + stage.spare_bytes)} "
             f"that may be used, and no sheet of {format_bytes(stage.sheet_bytes)} is left for the pool"
         )
     length = settings.max_length or 1
+    tokens = "1 token needs" if length == 1 else f"{length:,} tokens need"
     needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
     lower = f"lower --max-length to {longest:,} or " if longest else ""
     return (
-        f"{length:,} tokens need {needed:,} sheets of {format_bytes(sealed.sheet_bytes)} "
+        f"{tokens} {needed:,} sheets of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
         f"({format_bytes(sealed.pool_bytes)}): {lower}raise the pool to {needed:,} sheets"
     )

@@ -32,8 +32,9 @@ class Outcome:
 
 def what_if(model: ModelShape, settings: Settings, budget: Budget) -> list[Outcome]:
     """The plan as asked first, then each change on its own."""
-    outcomes = [_outcome("as asked", make_plan(model, settings, budget))]
-    for option, changed in _knobs(settings, make_plan(model, settings, budget)):
+    base = make_plan(model, settings, budget)
+    outcomes = [_outcome("as asked", base)]
+    for option, changed in _knobs(settings, base):
         try:
             outcomes.append(_outcome(option, make_plan(model, changed, budget)))
         except QuireError as error:

@@ -1,7 +1,8 @@
 """From a description of traffic to how many users a plan serves at once.
 
 Lengths are taken as log-normal through the given median and 95th percentile. A request is counted half-way through its
-output. A prefix that all requests share is kept once, by the kinds that keep whole prefixes; the others keep their own.
+output, an idle session with all of it. A prefix that all requests share is kept once, by the kinds that keep whole
+prefixes; the others keep their own.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from quire.kinds import Counts, counts
 from quire.plan import bound
 from quire.plan.plan import Plan, StagePlan
 
-QUANTILES = 200
+QUANTILES = 1000
 EXAMPLE = "prompt=1200/6000,output=250/900,shared=800,sessions=4"
 
 
@@ -46,15 +47,17 @@ class Served:
 
 def parse_workload(text: str) -> Workload:
     """`prompt=p50/p95,output=p50/p95[,shared=N][,sessions=N]`."""
-    items = (item.partition("=") for item in text.replace(" ", ",").split(",") if item)
+    items = [item.partition("=") for item in text.replace(" ", ",").split(",") if item]
     fields = {name: value for name, _, value in items}
+    if len(fields) < len(items):
+        raise InputError(f"--workload {text!r} says something twice: write it like {EXAMPLE}")
     unknown = sorted(set(fields) - {"prompt", "output", "shared", "sessions"})
     if unknown or not {"prompt", "output"} <= set(fields):
         raise InputError(f"--workload {text!r} is not understood: write it like {EXAMPLE}")
     prompt, output = _percentiles(fields["prompt"]), _percentiles(fields["output"])
     shared = parse_tokens(fields["shared"]) if fields.get("shared", "0") != "0" else 0
     sessions = fields.get("sessions", "0")
-    if not sessions.isdigit():
+    if not (sessions.isascii() and sessions.isdecimal() and len(sessions) < 7):
         raise InputError(f"sessions={sessions!r} is not a number of idle sessions per active one: write sessions=4")
     if shared > prompt[0]:
         raise InputError(f"shared={shared} is more than half of the prompts hold: lower it to at most {prompt[0]}")
@@ -83,23 +86,36 @@ def serve(plan: Plan, workload: Workload) -> Served:
     prompt = _lengths(workload.prompt_p50, workload.prompt_p95)
     output = _lengths(workload.output_p50, workload.output_p95)[order]
     admitted = prompt + output <= plan.max_length
-    lengths = np.minimum(prompt + (output + 1) // 2, plan.max_length)[admitted]
-    if not len(lengths):
+    if not admitted.any():
         return Served(0, 0, int((prompt + output).mean()), 1.0)
-    active = min(_active(stage, plan, workload, counts(lengths)) for stage in plan.stages if stage.kinds)
-    users = active * (1 + workload.idle_sessions)
-    return Served(active, users, int(lengths.mean()), float(1 - admitted.mean()))
+    whole = counts((prompt + output)[admitted])
+    active = counts((prompt + (output + 1) // 2)[admitted])
+    held = min(_active(stage, plan, workload, active, whole) for stage in plan.stages if stage.kinds)
+    return Served(held, held * (1 + workload.idle_sessions), int(active.mean()), float(1 - admitted.mean()))
 
 
-def _active(stage: StagePlan, plan: Plan, workload: Workload, lengths: Counts) -> int:
-    """Mean sheets of an active request and its idle sessions, into what the shared prefix leaves."""
+def _active(stage: StagePlan, plan: Plan, workload: Workload, active: Counts, whole: Counts) -> int:
+    """Mean pages of an active request and its idle sessions, in whole sheets beside the shared prefix."""
     shared = workload.shared_prefix // plan.match_unit_tokens * plan.match_unit_tokens
-    each = bound.demand(stage.kinds, lengths - 1, counts(1), counts(0), lengths)
-    sheets, once = 0.0, 0.0
-    for kind, pages in zip(stage.kinds, each, strict=True):
+    ahead = counts(np.minimum(plan.lookahead, active - 1))
+    running = bound.demand(stage.kinds, active - 1 - ahead, counts(1), ahead, active)
+    idle = bound.demand(stage.kinds, whole - 1, counts(1), counts(0), whole)
+    own, once = [], []
+    for kind, busy, warm in zip(stage.kinds, running, idle, strict=True):
         prefix = kind.groups * (shared // kind.page_tokens) if kind.kind.grows else 0
-        own = float(np.maximum(0, pages - prefix).mean())
-        sheets += own * (1 + workload.idle_sessions) / kind.pages_per_sheet
-        once += (prefix + plan.reserved_pages) / kind.pages_per_sheet
-    open_sheets = len(stage.kinds) - 1
-    return max(0, int((stage.sheets - once - open_sheets) / sheets))
+        sessions = workload.idle_sessions * np.maximum(0, warm - prefix).mean()
+        own.append(float(np.maximum(0, busy - prefix).mean() + sessions))
+        once.append(prefix)
+
+    def fits(requests: int) -> bool:
+        pages = [counts(math.ceil(requests * mean) + prefix) for mean, prefix in zip(own, once, strict=True)]
+        return int(bound.sheets_needed(stage.kinds, pages, plan.reserved_pages)) <= stage.sheets
+
+    low, high = (
+        0,
+        max(int(stage.sheets * k.pages_per_sheet / max(mean, 1e-9)) for k, mean in zip(stage.kinds, own, strict=True)),
+    )
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from quire.cli.main import main
-from quire.plan.file import load
+from quire.plan.document import load
 
 REQUIRED = {
     "schema", "model", "fingerprint", "fits", "sheet_bytes", "sheets", "pool_bytes", "kinds", "max_length",
@@ -127,7 +128,7 @@ def test_a_saved_plan_loads_back_and_carries_its_fingerprint(
 ) -> None:
     path = tmp_path / "plan.json"
     data = run_json(capsys, "qwen3-next-80b-a3b", "--pool", "64GiB", "--output", str(path))
-    assert load(path).max_length == data["max_length"]
+    assert load(path)[0].max_length == data["max_length"]
     assert json.loads(path.read_text())["fingerprint"] == data["fingerprint"]
 
 
@@ -137,7 +138,7 @@ def test_a_saved_plan_is_shown_as_it_was_made(capsys: pytest.CaptureFixture[str]
     shown = run_json(capsys, str(path))
     assert {name: made[name] for name in shown} == shown
     out, _ = run_text(capsys, "plan", str(path))
-    assert "the plan saved in" in out
+    assert "per rank (saved in" in out
 
 
 @pytest.mark.parametrize(
@@ -174,7 +175,16 @@ def test_the_reverse_question_is_answered_by_the_same_arithmetic(capsys: pytest.
     """The pool it names holds the target, and one sheet fewer does not."""
     target = ("--target-length", "32k", "--target-requests", "40")
     answer = run_json(capsys, "gemma-3-27b", "--device", "h100", *target)["target"]
-    assert answer["devices"] >= 2
+    fleet = answer["fleet"]
+    options = (
+        "--tensor-parallel",
+        str(fleet["tensor_parallel"]),
+        "--pipeline-parallel",
+        str(fleet["pipeline_parallel"]),
+    )
+    held = run_json(capsys, "gemma-3-27b", "--device", "h100", "--max-length", "32k", "--lengths", "32k", *options)
+    assert held["concurrency"]["32768"] == fleet["requests_each"]
+    assert (fleet["replicas"] - 1) * fleet["requests_each"] < 40 <= fleet["replicas"] * fleet["requests_each"]
     sheets = answer["sheets"][0]
     enough = run_json(capsys, "gemma-3-27b", "--sheets", str(sheets), "--lengths", "32k")
     short = run_json(capsys, "gemma-3-27b", "--sheets", str(sheets - 1), "--lengths", "32k")
@@ -215,6 +225,7 @@ def test_whatif_lists_one_change_per_line(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_the_catalogue_is_listed_and_filtered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "h200" in run_text(capsys, "devices")[0]
     out, _ = run_text(capsys, "models", "gemma")
     assert "gemma-3-27b" in out
     assert "52 window-1024" in out
@@ -245,7 +256,7 @@ def test_the_catalogue_is_listed_and_filtered(capsys: pytest.CaptureFixture[str]
         (["gemma-3-27b", "--pool", "1GiB", "--pipeline-parallel", "100"], "62 layers"),
         (["gemma-3-27b", "--pool", "1GiB", "--page-tokens", "elephant=16"], "window-1024"),
         (["deepseek-v4-pro", "--pool", "1GiB", "--page-tokens", "64"], "multiple of 128"),
-        (["gemma-3-27b", "--pool", "1GiB", "--match-unit", "128"], "1 to 64"),
+        (["gemma-3-27b", "--pool", "1GiB", "--match-unit", "128"], "at most 64"),
         (["gemma-3-27b", "--memory", "80GiB", "--pool", "79GiB"], "at most"),
         (["gemma-3-27b", "--memory", "80GiB", "--sheets", "100000"], "at most"),
         (["gemma-3-27b", "--pool", "1GiB", "--workload", "prompt=5"], "prompt=1200/6000"),
@@ -277,6 +288,111 @@ def test_a_shape_file_with_nonsense_is_one_clear_line(
     path = tmp_path / "shape.json"
     path.write_text(json.dumps({"quire_shape": 1, "name": "odd", "max_length": 4096, "layers": [layer]}))
     assert words in refused(capsys, "plan", str(path), "--pool", "1GiB")
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pool", HUGE],
+        ["--pool", "1GiB", "--max-length", HUGE],
+        ["--sheets", "9000000000000000000"],
+        ["--pool", "1GiB", "--reserved-pages", "9000000000000000000"],
+        ["--pool", "1GiB", "--speculative-tokens", "99999999999999999999"],
+        ["--pool", "1GiB", "--batch-tokens", "100000m"],
+        ["--pool", "1GiB", "--target-length", "1k", "--target-requests", "9000000000000000"],
+        ["--pool", "1GiB", "--target-length", "1m", "--target-requests", "1"],
+        ["--pool", "1GiB", "--workload", f"prompt=1/2,output=1/2,sessions={HUGE}"],
+        ["--pool", "1GiB", "--workload", "prompt=1/2,prompt=1/3,output=1/2"],
+        ["--pool", "1TiB"],
+        ["--memory", "80"],
+        ["--memory", "80GiB", "--memory-fraction", "0"],
+        ["--device", ""],
+        ["--pool", "1GiB", "--page-tokens", "16,32"],
+        ["--pool", "1GiB", "--max-length", "1000.7"],
+        ["--pool", "1GiB", "--max-requests", "²"],
+        ["--pool", "1GiB", "--ignore-field", "zzz"],
+        ["--pool", "1GiB", "--explain", "--json"],
+        ["--pool", "1GiB", "--stage-layers", "30,30"],
+    ],
+)
+def test_numbers_beyond_reason_are_refused_and_never_wrap(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(capsys, "plan", "gemma-3-27b", *arguments)
+
+
+def test_an_unknown_option_names_its_command_and_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "plan", "gemma-3-27b", "--devise", "h200")
+    assert "did you mean --device?" in message
+    assert "quire plan --help" in message
+
+
+def test_a_path_that_does_not_exist_is_not_taken_for_a_hub_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such file or folder" in refused(capsys, "plan", "./absent", "--pool", "1GiB")
+
+
+def test_another_name_for_a_shape_is_said_aloud(capsys: pytest.CaptureFixture[str]) -> None:
+    assert any(
+        "has the shape of deepseek-v3" in note for note in run_json(capsys, "deepseek-r1", "--pool", "64GiB")["notes"]
+    )
+
+
+def test_options_beside_a_saved_plan_are_refused_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--output", str(path))
+    assert "--device" in refused(capsys, "plan", str(path), "--device", "h100")
+    assert "saved plan" in refused(capsys, "whatif", str(path), "--pool", "1GiB")
+
+
+def test_stages_follow_from_the_layers_that_were_given(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "gemma-3-27b", "--pool", "8GiB", "--stage-layers", "30,32")
+    assert [stage["layers"] for stage in data["stages"]] == [30, 32]
+
+
+def test_lookahead_reaches_every_figure(capsys: pytest.CaptureFixture[str]) -> None:
+    """A state is kept once more per lookahead token, by a lone request and by each of many."""
+    plain = run_json(capsys, "qwen3-next-80b-a3b", "--pool", "64GiB", "--lengths", "8k")
+    ahead = run_json(capsys, "qwen3-next-80b-a3b", "--pool", "64GiB", "--lengths", "8k", "--speculative-tokens", "3")
+    assert ahead["demand"]["8192"]["state"] == 4 * plain["demand"]["8192"]["state"]
+    assert ahead["concurrency"]["8192"] < 0.6 * plain["concurrency"]["8192"]
+
+
+def test_no_request_is_counted_at_a_length_that_is_not_admitted(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "gemma-3-27b", "--pool", "8GiB", "--max-length", "4096", "--lengths", "4096,32768")
+    assert data["concurrency"]["4096"] > 0 == data["concurrency"]["32768"]
+
+
+@pytest.mark.parametrize("model", ["llama-4-scout-17b-16e-instruct", "rwkv7-world-0.1b", "gemma-3-27b"])
+def test_every_kind_has_its_share_of_the_host_tier(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A chunk of 8,192 tokens is empty at exactly 8,192: the share must not follow from that one moment."""
+    host = run_json(capsys, model, "--pool", "64GiB", "--host-memory", "64GiB")["host"]
+    pages = host["pages"] if isinstance(host["pages"], dict) else {"only": host["pages"]}
+    assert all(count > 0 for count in pages.values())
+
+
+def test_weights_beyond_the_memory_do_not_fit_whatever_the_override(capsys: pytest.CaptureFixture[str]) -> None:
+    data = run_json(capsys, "meta-llama-3.1-70b", "--memory", "80GiB", "--sheets", "1", code=3)
+    assert data["max_length"] == 0
+    assert data["would_fit"]
+
+
+def test_the_verdict_survives_a_reader_that_stops_early() -> None:
+    """Under `set -o pipefail`, `quire plan … | head -1` must not read as a fit."""
+    script = f"set -o pipefail; {sys.executable} -m quire.cli.main plan gemma-3-27b --pool 1MiB | true"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "does not fit" in done.stderr
+
+
+@pytest.mark.parametrize("environment", [{"COLUMNS": "abc"}, {"PYTHONIOENCODING": "latin-1"}])
+def test_odd_terminals_get_the_answer_too(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "quire.cli.main", "plan", "gemma-3-27b", "--pool", "8GiB"]
+    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, **environment})
+    assert done.returncode == 0, done.stderr
+    assert b"longest length" in done.stdout
 
 
 def test_planning_never_imports_torch() -> None:

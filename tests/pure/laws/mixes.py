@@ -16,7 +16,7 @@ from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
 
 LONGEST_WINDOW = 200
-ENOUGH = Budget(sheets=(1_000_000,))
+ENOUGH = Budget(pool_bytes=1 << 38)
 """For laws that look at the geometry alone."""
 
 

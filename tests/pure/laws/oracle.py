@@ -121,12 +121,18 @@ def lone_request(shares: Sequence[Share], length: int, chunk: int, ahead: int, r
     return sheets
 
 
-def together(shares: Sequence[Share], sheets: int, length: int, reserved: int = 0, chunk: int = 0) -> int:
+def together(
+    shares: Sequence[Share], sheets: int, length: int, ahead: int = 0, reserved: int = 0, chunk: int = 0
+) -> int:
     """Requests in steady decode are let in one after the other, each with its own pages, until one finds no sheet.
 
-    Before them come the pages that a backend keeps for itself and a newcomer with its first `chunk` tokens in flight.
+    Each computes one token beside its settled ones; with `ahead` lookahead tokens they reach `length` together.
+
+    Before them come the pages that a backend keeps for itself and newcomers with `chunk` tokens in flight.
     """
-    each = [share.groups * int(steady(share.how, np.array([length]), share.page)[0]) for share in shares]
+    looked = np.array([min(ahead, length - 1)])
+    moment = length - 1 - looked, np.ones_like(looked), looked
+    each = [share.groups * int(pages(share.how, *moment, share.page)[0]) for share in shares]
     free = [0 for _ in shares]
 
     def take(wanted: Sequence[int]) -> bool:
@@ -141,10 +147,11 @@ def together(shares: Sequence[Share], sheets: int, length: int, reserved: int = 
 
     if not take([reserved for _ in shares]):
         return 0
-    if chunk:
+    while chunk:
         new = np.array([min(chunk, length)])
-        zero = np.zeros_like(new)
-        if not take([share.groups * int(pages(share.how, zero, new, zero, share.page)[0]) for share in shares]):
+        chunk -= int(new[0])
+        zero, past = np.zeros_like(new), np.minimum(ahead, length - new)
+        if not take([share.groups * int(pages(share.how, zero, new, past, share.page)[0]) for share in shares]):
             return 0
     requests = 0
     while take(each):

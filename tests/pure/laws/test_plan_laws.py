@@ -222,11 +222,11 @@ def test_concurrency_is_what_a_pool_takes_when_requests_come_one_by_one(data: st
     length, sheets = single_pool(data, mix)
     sheets *= data.draw(st.integers(1, 6), "requests")
     plan = mix.plan(Budget(sheets=(sheets,)))
-    reserved = mix.settings.reserved_pages
+    ahead, reserved = mix.settings.speculative_tokens, mix.settings.reserved_pages
     stages = [stage for stage in plan.stages if stage.kinds]
-    alone = min(oracle.together(mix.shares(stage), sheets, length, reserved) for stage in stages)
+    alone = min(oracle.together(mix.shares(stage), sheets, length, ahead, reserved) for stage in stages)
     chunk = mix.settings.batch_tokens
-    beside = min(oracle.together(mix.shares(stage), sheets, length, reserved, chunk) for stage in stages)
+    beside = min(oracle.together(mix.shares(stage), sheets, length, ahead, reserved, chunk) for stage in stages)
     assert bound.concurrency(plan, length) == alone
     assert bound.concurrency(plan, length, with_prefill=True) == beside <= alone
 

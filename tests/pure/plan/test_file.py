@@ -13,8 +13,8 @@ from quire.core.dtypes import DType
 from quire.core.errors import PlanFileError
 from quire.core.units import GIB
 from quire.models.shape import Layer, ModelShape
-from quire.plan.document import document
-from quire.plan.file import fingerprint, layout_fingerprint, load, plan_of, save
+from quire.plan.document import document, load, plan_of
+from quire.plan.file import fingerprint, layout_fingerprint, save
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -42,7 +42,7 @@ def a_plan(shape: ModelShape | None = None, **settings: object) -> Plan:
 def test_a_plan_loads_back_equal(settings: dict[str, object], tmp_path: Path) -> None:
     plan = a_plan(**settings)
     save(document(plan), tmp_path / "plan.json")
-    assert load(tmp_path / "plan.json") == plan
+    assert load(tmp_path / "plan.json")[0] == plan
 
 
 def test_the_fingerprint_changes_with_anything_that_shapes_memory() -> None:
@@ -60,9 +60,14 @@ def test_the_layout_fingerprint_is_that_of_the_bytes_alone() -> None:
     assert layout_fingerprint(base) != layout_fingerprint(a_plan(kv_dtype=DType.FP8))
 
 
-def test_a_changed_plan_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("field", ["sheets", "max_length", "concurrency", "ledger", "fits", "plan", "notes"])
+def test_a_changed_plan_is_refused(field: str, tmp_path: Path) -> None:
+    """Not only the plan itself: every table that someone may read from the file."""
     data = document(a_plan())
-    data["plan"]["stages"][0]["sheets"] += 1
+    if field == "plan":
+        data["plan"]["stages"][0]["sheets"] += 1
+    else:
+        data[field] = {"sheets": 7, "max_length": 9, "fits": False}.get(field, {})
     save(data, tmp_path / "plan.json")
     with pytest.raises(PlanFileError, match="was changed after it was made"):
         load(tmp_path / "plan.json")

@@ -101,8 +101,23 @@ def test_thirty_two_sheets_of_sixteen_tokens_refuse_16384_and_advertise_512() ->
 
 def test_closed_forms_that_are_one_page_short_in_a_peer() -> None:
     """Chunked with C = 1,000 and pages of 64; a window of 128 with 3 lookahead tokens and pages of 64."""
-    assert Chunked(1000).minimum(100_000, 0, 64) == 17
+    assert Chunked(1000).minimum(100_037, 0, 64) == 17
     assert Window(128).minimum(100_000, 3, 64) == 4
+
+
+def test_a_chunk_longer_than_a_request_is_that_of_several_newcomers() -> None:
+    """8,192 tokens in flight beside requests of 1,024: eight newcomers, not one."""
+    plan = make_plan(model([FULL] * 4), Settings(batch_tokens=8192), Budget(pool_bytes=GIB))
+    alone, beside = (bound.concurrency(plan, 1024, with_prefill=chunk) for chunk in (False, True))
+    assert alone - beside == 8
+
+
+@pytest.mark.parametrize("folded", [3, 128, 4096])
+def test_any_number_of_tokens_may_be_folded(folded: int) -> None:
+    plan = make_plan(model([latent(tokens_per_state=folded)] * 4), Settings(), Budget(pool_bytes=GIB))
+    page = plan.stages[0].kinds[0].page_tokens
+    assert page % folded == 0
+    assert page >= 16
 
 
 def test_the_longest_length_does_not_fall_with_batch_tokens() -> None:

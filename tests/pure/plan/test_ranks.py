@@ -9,8 +9,11 @@ from shapes import FULL, WINDOW, attention, latent, model
 
 from quire.core.errors import PlanError
 from quire.core.units import GIB
+from quire.models.read import read_model
 from quire.models.shape import Layer
 from quire.plan import bound
+from quire.plan.document import index_view
+from quire.plan.file import layout_fingerprint
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 
@@ -89,6 +92,45 @@ def test_layers_that_share_memory_keep_none_and_stay_on_one_stage() -> None:
     assert plan.bytes_per_token == make_plan(model([FULL] * 2), Settings(), POOL).bytes_per_token
     with pytest.raises(PlanError, match="layer 2 shares the memory of layer 1, which lies on another stage"):
         make_plan(model(layers), Settings(pipeline_parallel=2), POOL)
+
+
+def test_a_plan_says_which_layer_reads_whose_memory() -> None:
+    """Two models that share differently must not pass for each other, in a plan or on a tier."""
+    plans = [make_plan(model([FULL, FULL, Layer((), shares_with=source)]), Settings(), POOL) for source in (0, 1)]
+    assert [plan.stages[0].aliases for plan in plans] == [((2, 0),), ((2, 1),)]
+    assert layout_fingerprint(plans[0]) != layout_fingerprint(plans[1])
+
+
+def test_idle_bytes_are_told_against_what_the_whole_plan_holds() -> None:
+    """The stage with the shortest length need not be the one that holds fewest requests of 8k."""
+    layers = [FULL] * 8 + [attention("window", window=8192)] * 24
+    settings = Settings(pipeline_parallel=2, stage_layers=(8, 24))
+    first, second = make_plan(model(layers), settings, Budget(sheets=(2500, 1000))).ranks
+    assert first.idle_bytes > first.pool_bytes // 2
+    assert second.idle_bytes == 0
+
+
+def test_no_rank_is_idler_than_its_pool() -> None:
+    uneven = model([attention("full", 10)] * 8, query_heads=40)
+    plan = make_plan(uneven, Settings(tensor_parallel=4, pipeline_parallel=2, stage_layers=(7, 1)), POOL)
+    assert all(rank.idle_bytes <= rank.pool_bytes for rank in plan.ranks)
+
+
+def test_a_pool_that_tables_cannot_address_is_refused_and_memory_beyond_it_is_left() -> None:
+    """Addresses are signed 32-bit counts of 256 bytes: 512 GiB."""
+    with pytest.raises(PlanError, match=r"512\.00 GiB"):
+        make_plan(model([FULL] * 8), Settings(), Budget(pool_bytes=513 * GIB))
+    plan = make_plan(model([FULL] * 8), Settings(), Budget(memory_bytes=2048 * GIB))
+    assert plan.stages[0].pool_bytes <= 512 * GIB
+
+
+def test_an_index_view_must_hold_on_every_stage() -> None:
+    bamba = read_model("bamba-9b")
+    settings = Settings(pipeline_parallel=4)
+    plan = make_plan(bamba, settings, Budget(sheets=(5, 5000, 5000, 5000)))
+    views = {stage.index_view() == "yes" for stage in plan.stages}
+    assert views == {True, False}
+    assert index_view(plan).startswith("no, because")
 
 
 def test_drafts_are_planned_only_when_speculation_asks() -> None:
