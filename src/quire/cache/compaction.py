@@ -3,9 +3,9 @@
     before   ▓░░░  ▓▓░░  ▓▓▓░  P░░░        P: a pinned page, never moved
     after    ····  ····  ▓▓▓░  P▓▓▓        the emptiest sheets give, holes of the fullest take
 
-Needs no spare sheet: a page moves into a hole that is already there. Afterwards at most one sheet of the kind is partly
-filled, besides those with a pinned page. Tables are rewritten at once; the copies must be ordered after the work in
-flight.
+Needs no spare sheet: a page moves into a hole that is already there. Runs only where it frees a sheet; afterwards the
+kind holds no sheet more than its pages need, but for sheets with a pinned page. Tables are rewritten at once; the
+copies must be ordered after the work in flight.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ class Moves:
 
 
 def compact(memory: StageMemory) -> list[Moves]:
-    """Compacts every kind that would give a sheet back, and says which bytes must be copied."""
+    """Compacts every kind that gives a sheet back by it, and says which bytes must be copied."""
     done = []
-    for kind in range(len(memory.tables)):
+    for kind, shelf in enumerate(memory.pool.shelves):
         moves = find_moves(memory, kind)
-        if len(moves.source):
+        if sheets_freed(shelf, moves):
             _apply(memory, moves)
             done.append(moves)
     return done
 
 
+def sheets_freed(shelf: Shelf, moves: Moves) -> int:
+    left = shelf.used_in_sheet.copy()
+    np.subtract.at(left, moves.source // shelf.pages_per_sheet, 1)
+    np.add.at(left, moves.target // shelf.pages_per_sheet, 1)
+    return int((shelf.used_in_sheet > 0).sum() - (left > 0).sum())
+
+
 def sheets_to_gain(memory: StageMemory) -> int:
     """How many sheets compaction would free."""
-    gain = 0
-    for kind, shelf in enumerate(memory.pool.shelves):
-        moves = find_moves(memory, kind)
-        left = shelf.used_in_sheet.copy()
-        np.subtract.at(left, moves.source // shelf.pages_per_sheet, 1)
-        np.add.at(left, moves.target // shelf.pages_per_sheet, 1)
-        gain += int((shelf.used_in_sheet > 0).sum() - (left > 0).sum())
-    return gain
+    return sum(sheets_freed(shelf, find_moves(memory, kind)) for kind, shelf in enumerate(memory.pool.shelves))
 
 
 def find_moves(memory: StageMemory, kind: int) -> Moves:

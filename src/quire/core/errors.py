@@ -4,8 +4,10 @@
     ├── InputError                  2      what was asked cannot be understood
     │   ├── ModelError              2      a model, or a field of its configuration
     │   ├── PlanError               2      a setting: sizes, splits, pages, layouts
-    │   └── PlanFileError           2      a saved plan: torn, foreign or of another version
-    └── DoesNotFit                  3      understood, and too large for the memory that is there
+    │   ├── PlanFileError           2      a saved plan: torn, foreign or of another version
+    │   └── NeverFits               2      a request that could not run even alone
+    ├── DoesNotFit                  3      understood, and too large for the memory that is there
+    └── QueueFull                   1      too many requests wait already
 
 Each message is one line: what, the numbers, and the smallest change that helps.
 """
@@ -39,3 +41,11 @@ class DoesNotFit(QuireError):
     """The plan is sound but the memory is too small for it."""
 
     exit_code = 3
+
+
+class NeverFits(InputError):
+    """A request that could not run alone in the empty pool: an answer, not a wait."""
+
+
+class QueueFull(QuireError):
+    """Come back later: the queue of waiting requests is bounded."""

@@ -1,0 +1,1 @@
+"""One step after another: the loop, streams, lifecycle. No torch."""

@@ -1,0 +1,113 @@
+"""The loop: schedule, launch, collect, apply. While one step runs, the next is scheduled."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.request import Ending, Request
+from quire.core.step import Runner
+from quire.plan.plan import Plan
+from quire.scheduler.scheduler import Ended, Listener, Scheduler, _unheard
+
+
+@dataclass(slots=True, eq=False)
+class Stream:
+    """What a request yields, read by whoever asked for it. Reading costs nothing while nobody reads."""
+
+    request: Request
+    _engine: Engine
+    _read: int = 0
+    ended: Ended | None = field(default=None)
+
+    @property
+    def ending(self) -> Ending | None:
+        return self.ended.ending if self.ended else None
+
+    def tokens(self) -> npt.NDArray[np.int32]:
+        """Everything yielded so far."""
+        return self.ended.outputs if self.ended else self._engine.outputs(self.request.name)
+
+    def take(self) -> npt.NDArray[np.int32]:
+        """What came since the last call."""
+        new = self.tokens()[self._read :]
+        self._read += len(new)
+        return new
+
+
+class Engine:
+    def __init__(
+        self,
+        plan: Plan,
+        runner: Runner,
+        *,
+        overlap: int = 2,
+        queue_bound: int = 4096,
+        clock: Callable[[], float] = time.monotonic,
+        listener: Listener = _unheard,
+    ) -> None:
+        self.scheduler = Scheduler(plan, queue_bound, listener)
+        self.runner = runner
+        self.overlap = overlap
+        """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""
+        self.clock = clock
+        self.streams: dict[str, Stream] = {}
+        self._deadlines: dict[str, float] = {}
+
+    def submit(self, request: Request) -> Stream:
+        """Raises NeverFits or QueueFull within the call; otherwise the request will end."""
+        self.scheduler.submit(request)
+        stream = Stream(request, self)
+        self.streams[request.name] = stream
+        if request.deadline is not None:
+            self._deadlines[request.name] = request.deadline
+        return stream
+
+    def cancel(self, name: str) -> None:
+        self._end(self.scheduler.cancel(name))
+
+    def outputs(self, name: str) -> npt.NDArray[np.int32]:
+        rows = self.scheduler.rows
+        row = rows.row_of.get(name)
+        if row is not None:
+            return rows.outputs[row, : rows.output_counts[row]].copy()
+        waiting = self.scheduler.queue.find(name)
+        return waiting.outputs if waiting else np.empty(0, dtype=np.int32)
+
+    def step(self) -> bool:
+        """One turn of the loop. False: there is nothing to do."""
+        self._expire()
+        step = self.scheduler.schedule()
+        if step is not None:
+            self.runner.launch(step)
+        if self.scheduler.flying and (step is None or len(self.scheduler.flying) >= self.overlap):
+            for ended in self.scheduler.apply(self.runner.collect()):
+                self._end(ended)
+        return not self.scheduler.is_idle()
+
+    def drain(self) -> None:
+        """Runs until everything accepted has ended."""
+        while self.step():
+            pass
+
+    def close(self) -> None:
+        """Ends everything now; what is in flight is collected and thrown away."""
+        for name in list(self.streams):
+            self.cancel(name)
+        while self.scheduler.flying:
+            self.scheduler.apply(self.runner.collect())
+
+    def _expire(self) -> None:
+        if self._deadlines:
+            now = self.clock()
+            for name in [name for name, deadline in self._deadlines.items() if deadline <= now]:
+                self._end(self.scheduler.cancel(name, Ending.DEADLINE))
+
+    def _end(self, ended: Ended | None) -> None:
+        if ended is not None:
+            self.streams.pop(ended.request.name).ended = ended
+            self._deadlines.pop(ended.request.name, None)

@@ -1,0 +1,1 @@
+"""Who runs next: rows, queue, admission, chunking, preemption, and the reasons."""

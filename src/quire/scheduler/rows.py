@@ -1,0 +1,78 @@
+"""Running requests as columns of numbers. A request keeps its row as long as it runs.
+
+known      tokens that exist: the prompt, and outputs that came back
+computed   tokens that were scheduled; those beyond `settled` are in flight
+settled    tokens computed and off the device's hands
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.request import Request
+
+Ints = npt.NDArray[np.int64]
+NO_TOKEN = -1
+"""Fills the columns of stop tokens that a request does not use; no token has this number."""
+STOP_COLUMNS = 8
+
+
+class Rows:
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.prompt = np.zeros(count, dtype=np.int64)
+        self.known = np.zeros(count, dtype=np.int64)
+        self.computed = np.zeros(count, dtype=np.int64)
+        self.settled = np.zeros(count, dtype=np.int64)
+        self.limit = np.zeros(count, dtype=np.int64)
+        self.pending = np.zeros(count, dtype=np.int64)
+        """Tokens that steps in flight will yield."""
+        self.epoch = np.zeros(count, dtype=np.int64)
+        self.stops = np.full((count, STOP_COLUMNS), NO_TOKEN, dtype=np.int64)
+        self.outputs = np.zeros((count, 64), dtype=np.int32)
+        self.output_counts = np.zeros(count, dtype=np.int64)
+        self.requests: dict[int, Request] = {}
+        self.row_of: dict[str, int] = {}
+        self._free = list(range(count - 1, -1, -1))
+
+    def has_room(self) -> bool:
+        return bool(self._free)
+
+    def enter(self, request: Request, outputs: npt.NDArray[np.int32]) -> int:
+        """A row for a request that has yielded `outputs` before (if it was preempted)."""
+        row = self._free.pop()
+        self.requests[row] = request
+        self.row_of[request.name] = row
+        self.prompt[row] = len(request.prompt)
+        self.known[row] = len(request.prompt) + len(outputs)
+        self.computed[row] = self.settled[row] = self.pending[row] = 0
+        self.limit[row] = request.limit
+        self.stops[row] = NO_TOKEN
+        self.stops[row, : len(request.stop_tokens)] = request.stop_tokens
+        self._widen(len(outputs))
+        self.outputs[row, : len(outputs)] = outputs
+        self.output_counts[row] = len(outputs)
+        return row
+
+    def leave(self, row: int) -> npt.NDArray[np.int32]:
+        """Frees the row and returns what it has yielded; results still in flight for it are stale."""
+        outputs = self.outputs[row, : self.output_counts[row]].copy()
+        del self.row_of[self.requests.pop(row).name]
+        self.epoch[row] += 1
+        self._free.append(row)
+        return outputs
+
+    def append(self, rows: Ints, tokens: Ints) -> None:
+        """One more output for each row."""
+        counts = self.output_counts[rows]
+        self._widen(int(counts.max(initial=0)) + 1)
+        self.outputs[rows, counts] = tokens
+        self.output_counts[rows] += 1
+        self.known[rows] += 1
+
+    def _widen(self, columns: int) -> None:
+        if columns > self.outputs.shape[1]:
+            wider = np.zeros((self.count, max(columns, 2 * self.outputs.shape[1])), dtype=np.int32)
+            wider[:, : self.outputs.shape[1]] = self.outputs
+            self.outputs = wider

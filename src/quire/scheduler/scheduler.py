@@ -1,0 +1,321 @@
+"""Who computes how many tokens in the next step.
+
+    1. running rows, the elder first, then by priority and arrival, share the step's token budget
+    2. if pages are short: shrink the chunk, compact, preempt the youngest; never at the elder's expense
+    3. what is left of the budget lets waiting requests in, if their memory is likely to last
+
+**Progress.** The elder (smallest arrival of all that are accepted and unfinished) has first claim to tokens, rows and
+pages. It was accepted because it could run alone, one token at a time; everyone else can be preempted, and compaction
+removes what fragmentation holds. So whenever nothing is in flight, the next step computes at least one of its tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.cache.compaction import compact
+from quire.cache.memory import StageMemory
+from quire.core.errors import NeverFits
+from quire.core.request import Ending, Request
+from quire.core.step import Step, StepResult
+from quire.plan import bound
+from quire.plan.plan import Plan
+from quire.scheduler.rows import Ints, Rows
+from quire.scheduler.waiting import Queue, Waiting
+
+QUEUE_SIGHT = 32
+"""How far down the queue a step looks for someone who fits."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ended:
+    """A request that is over: what it yielded, and why it ended."""
+
+    request: Request
+    outputs: npt.NDArray[np.int32]
+    ending: Ending
+
+
+Listener = Callable[[str, Request, str], None]
+"""Hears (event, request, reason) of what happens to single requests: admitted, preempted, ended."""
+
+
+def _unheard(event: str, request: Request, reason: str) -> None:
+    del event, request, reason
+
+
+class Scheduler:
+    def __init__(self, plan: Plan, queue_bound: int = 4096, listener: Listener = _unheard) -> None:
+        self.plan = plan.require_fit()
+        self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
+        self.rows = Rows(plan.max_requests)
+        self.queue = Queue(queue_bound)
+        self.listener = listener
+        self.tickets: dict[int, Waiting] = {}
+        """How each running row came in: its arrival and its preemptions."""
+        self._order = np.empty(0, dtype=np.int64)
+        self._order_is_stale = False
+        self._arrivals = 0
+        self._steps = 0
+        self._copies: list[tuple[int, int, Ints, Ints]] = []
+        self.flying: list[Step] = []
+        self.typical_output = 128.0
+        """Learnt from what ended: how many tokens a request yields."""
+
+    # ── requests come and go ──────────────────────────────────────────────
+
+    def submit(self, request: Request) -> None:
+        """Accepts a request, or says at once that it could never run (or that too many wait)."""
+        if not bound.admits(self.plan, request.limit):
+            raise NeverFits(self._never(request))
+        self.queue.add(Waiting(request, self._arrivals))
+        self._arrivals += 1
+
+    def _never(self, request: Request) -> str:
+        stages = [stage for stage in self.plan.stages if stage.kinds]
+        need = max(bound.minimum(s.kinds, request.limit, self.plan.lookahead, self.plan.reserved_pages) for s in stages)
+        have = min(stage.sheets for stage in stages)
+        return (
+            f"request {request.name} of {len(request.prompt):,} + {request.max_tokens:,} tokens can never run: it "
+            f"needs {need:,} sheets and there are {have:,}; the longest that fits is {self.plan.max_length:,} tokens"
+        )
+
+    def cancel(self, name: str, ending: Ending = Ending.CANCELLED) -> Ended | None:
+        """Ends a request wherever it is; None if it is not here."""
+        waiting = self.queue.find(name)
+        if waiting is not None:
+            self.queue.remove(waiting)
+            return Ended(waiting.request, waiting.outputs, ending)
+        row = self.rows.row_of.get(name)
+        return None if row is None else self._end(row, ending)
+
+    def _end(self, row: int, ending: Ending) -> Ended:
+        request = self.rows.requests[row]
+        ended = Ended(request, self._vacate(row), ending)
+        self.listener("ended", request, ending.value)
+        return ended
+
+    def _vacate(self, row: int) -> npt.NDArray[np.int32]:
+        for memory in self.memories:
+            memory.release(row)
+        del self.tickets[row]
+        self._order_is_stale = True
+        return self.rows.leave(row)
+
+    def is_idle(self) -> bool:
+        return not self.tickets and not len(self.queue) and not self.flying
+
+    # ── a step ────────────────────────────────────────────────────────────
+
+    def schedule(self) -> Step | None:
+        """The next step, or None if nothing can be computed until one in flight comes back."""
+        self._admit_elder()
+        rows = self.order()
+        granted = self._share(self._wanted(rows), self.plan.batch_tokens)
+        rows, granted = self._fit(rows, granted)
+        rows, granted = self._admit(rows, granted, self.plan.batch_tokens - int(granted.sum()))
+        chosen = granted > 0
+        assert self.flying or not len(rows) or chosen[0], "the elder makes progress whenever nothing is in flight"
+        return self._launch(rows[chosen], granted[chosen]) if chosen.any() else None
+
+    def order(self) -> Ints:
+        """Running rows: the elder first, then by claim."""
+        if self._order_is_stale:
+            rows = sorted(self.tickets, key=lambda row: self.tickets[row].claim)
+            elder = min(self.tickets, key=lambda row: self.tickets[row].arrival, default=None)
+            first = [] if elder is None else [elder]
+            self._order = np.array(first + [row for row in rows if row != elder], dtype=np.int64)
+            self._order_is_stale = False
+        return self._order
+
+    def _wanted(self, rows: Ints) -> Ints:
+        """Tokens each row could compute now; no row has more than one step's budget in flight."""
+        state = self.rows
+        ready = state.known[rows] + state.pending[rows] - state.computed[rows]
+        ready = np.minimum(ready, state.limit[rows] - 1 - state.computed[rows])
+        flying = state.computed[rows] - state.settled[rows]
+        return np.asarray(np.clip(ready, 0, self.plan.batch_tokens - flying), dtype=np.int64)
+
+    @staticmethod
+    def _share(wanted: Ints, budget: int) -> Ints:
+        """First come, first served from the step's one budget: chunks shrink before anyone waits."""
+        before = np.cumsum(wanted) - wanted
+        return np.asarray(np.clip(budget - before, 0, wanted), dtype=np.int64)
+
+    def _needs(self, memory: StageMemory, rows: Ints, granted: Ints) -> list[Ints]:
+        state = self.rows
+        settled = state.settled[rows]
+        new = state.computed[rows] - settled + granted
+        if self.plan.lookahead:
+            ahead = np.clip(state.limit[rows] - settled - new, 0, self.plan.lookahead)
+        else:
+            ahead = np.zeros_like(new)
+        needs = memory.needs(rows, settled, new, ahead)
+        return needs if granted.all() else [need * (granted > 0) for need in needs]
+
+    def _fitting(self, rows: Ints, granted: Ints) -> int:
+        """How many rows, from the first on, can have what they were granted, on every stage."""
+        return min(memory.fitting(self._needs(memory, rows, granted)) for memory in self.memories)
+
+    def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints]:
+        """Makes room where pages are short, for the first in line and at the expense of the last."""
+        while True:
+            fitting = self._fitting(rows, granted)
+            if fitting == len(rows):
+                return rows, granted
+            granted = granted.copy()
+            granted[fitting] = self._shrunk(rows, granted, fitting)
+            if granted[fitting]:
+                continue
+            if not self._make_room(rows, fitting):
+                continue  # this row waits for a page; those behind it may still need none
+            rows = self.order()
+            granted = self._share(self._wanted(rows), self.plan.batch_tokens)
+
+    def _shrunk(self, rows: Ints, granted: Ints, index: int) -> int:
+        """The most tokens that row `index` can have behind those before it."""
+        low, high = 0, int(granted[index]) - 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            trial = np.append(granted[:index], middle)
+            low, high = (middle, high) if self._fitting(rows[: index + 1], trial) > index else (low, middle - 1)
+        return low
+
+    def _make_room(self, rows: Ints, index: int) -> bool:
+        """Compacts, or preempts the last in line if that is not `index` itself. True: try again."""
+        for stage, memory in enumerate(self.memories):
+            moves = compact(memory)
+            self._copies += [(stage, move.kind, move.source, move.target) for move in moves]
+            if moves:
+                return True
+        victim = int(rows[-1])
+        if len(rows) - 1 <= index:
+            return False
+        self._preempt(victim, f"row {int(rows[index])} needs its pages")
+        return True
+
+    def _preempt(self, row: int, reason: str) -> None:
+        """Recompute later: pages go back now, tokens stay. Results in flight for it are stale."""
+        ticket, request = self.tickets[row], self.rows.requests[row]
+        outputs = self._vacate(row)
+        again = Waiting(request, ticket.arrival, outputs, ticket.preemptions + 1, f"preempted: {reason}")
+        self.queue.add(again, returning=True)
+        self.listener("preempted", request, reason)
+
+    # ── admission ─────────────────────────────────────────────────────────
+
+    def _admit_elder(self) -> None:
+        """The elder never waits for a row, whatever its priority."""
+        elder, order = self.queue.elder(), self.order()
+        if elder is None or (len(order) and self.tickets[int(order[0])].arrival < elder.arrival):
+            return
+        if not self.rows.has_room():
+            self._preempt(int(order[-1]), "the elder needs its row")
+        self._enter(elder)
+
+    def _admit(self, rows: Ints, granted: Ints, budget: int) -> tuple[Ints, Ints]:
+        """Lets waiting requests in, in the order of their claims; one that does not fit yet lets smaller ones pass.
+
+        It cannot be passed for ever: sooner or later it is the elder.
+        """
+        for waiting in list(islice(self.queue, QUEUE_SIGHT)):
+            if budget <= 0 or not self.rows.has_room():
+                break
+            if not self._is_likely_to_last(waiting):
+                waiting.reason = "its pages and those that the running ones are likely to need exceed the pool"
+                continue
+            row = self._enter(waiting)
+            more_rows = np.append(rows, row)
+            more = np.append(granted, min(budget, int(self.rows.known[row])))
+            if self._fitting(more_rows, more) < len(more_rows):
+                more[-1] = self._shrunk(more_rows, more, len(more_rows) - 1)
+            if not more[-1]:
+                self._return(row, "no page is free for its first token")
+                continue
+            rows, granted = more_rows, more
+            budget -= int(more[-1])
+        return rows, granted
+
+    def _is_likely_to_last(self, waiting: Waiting) -> bool:
+        """Policy, not capacity: would everyone fit at the length they are likely to reach?"""
+        rows = self.order()
+        known = np.append(self.rows.known[rows], len(waiting.request.prompt) + len(waiting.outputs))
+        limit = np.append(self.rows.limit[rows], waiting.request.limit)
+        prompt = np.append(self.rows.prompt[rows], len(waiting.request.prompt))
+        likely = np.maximum(known + 1, prompt + int(self.typical_output))
+        if waiting.preemptions > 1:
+            likely[-1] = limit[-1]  # it was sent away twice: it comes back only if it can stay
+        likely = np.minimum(likely, limit)
+        for memory in self.memories:
+            pages = bound.demand(memory.stage.kinds, likely - 1, np.ones_like(likely), np.zeros_like(likely), limit)
+            totals = [np.asarray(count.sum(), dtype=np.int64) for count in pages]
+            if int(bound.sheets_needed(memory.stage.kinds, totals, self.plan.reserved_pages)) > memory.stage.sheets:
+                return False
+        return True
+
+    def _enter(self, waiting: Waiting) -> int:
+        self.queue.remove(waiting)
+        row = self.rows.enter(waiting.request, waiting.outputs)
+        self.tickets[row] = waiting
+        self._order_is_stale = True
+        self.listener("admitted", waiting.request, f"after {waiting.preemptions} preemptions")
+        return row
+
+    def _return(self, row: int, reason: str) -> None:
+        """A row that could not start goes back as it came."""
+        ticket = self.tickets[row]
+        self._vacate(row)
+        ticket.reason = reason
+        self.queue.add(ticket, returning=True)
+
+    # ── steps leave and come back ─────────────────────────────────────────
+
+    def _launch(self, rows: Ints, counts: Ints) -> Step:
+        for memory in self.memories:
+            memory.grow(rows, self._needs(memory, rows, counts))
+        state = self.rows
+        starts = state.computed[rows]
+        samples = starts + counts == state.known[rows] + state.pending[rows]
+        state.computed[rows] += counts
+        state.pending[rows] += samples
+        step = Step(self._steps, rows, starts, counts, samples, state.epoch[rows], tuple(self._copies))
+        self._steps += 1
+        self._copies = []
+        self.flying.append(step)
+        return step
+
+    def apply(self, result: StepResult) -> list[Ended]:
+        """Settles the oldest step in flight, hands out its tokens, and ends what is over."""
+        step = self.flying.pop(0)
+        assert step.number == result.number, "results come back in the order of launch"
+        current = self.rows.epoch[step.rows] == step.epochs
+        rows, counts = step.rows[current], step.counts[current]
+        self.rows.settled[rows] += counts
+        sampling = step.samples & current
+        self._yield(step.rows[sampling], result.tokens[current[step.samples]])
+        for memory in self.memories:
+            memory.settle(rows, self.rows.settled[rows])
+        return self._ended(step.rows[sampling], result.tokens[current[step.samples]])
+
+    def _yield(self, rows: Ints, tokens: Ints) -> None:
+        self.rows.append(rows, tokens)
+        self.rows.pending[rows] -= 1
+
+    def _ended(self, rows: Ints, tokens: Ints) -> list[Ended]:
+        state = self.rows
+        stopped = (state.stops[rows] == tokens[:, None]).any(axis=1)
+        over = stopped | (state.known[rows] >= state.limit[rows])
+        ended = []
+        for index in np.flatnonzero(over):
+            row = int(rows[index])
+            self._learn(int(state.output_counts[row]))
+            ended.append(self._end(row, Ending.STOP if stopped[index] else Ending.LENGTH))
+        return ended
+
+    def _learn(self, outputs: int) -> None:
+        self.typical_output += (outputs - self.typical_output) / 32

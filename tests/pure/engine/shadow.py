@@ -1,0 +1,103 @@
+"""A runner that keeps no numbers but remembers what was written where, and checks every read.
+
+For each token it computes it writes (request, position) into the page slot that the tables name, then reads every token
+that the attention of each kind may see from there. A page freed too early, given away twice or moved without its table
+shows up at once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quire.cache.memory import StageMemory
+from quire.cache.tables import Table
+from quire.core.step import Step, StepResult
+from quire.scheduler.scheduler import Scheduler
+
+Slot = tuple[int, int, int]
+"""kind, page, place in the page"""
+
+
+def token_for(name: str, position: int) -> int:
+    """The token that a request yields at a position: it depends on nothing else."""
+    return (hash((name, position)) & 0x7FFF) + 10
+
+
+class ShadowRunner:
+    def __init__(self) -> None:
+        self.scheduler: Scheduler | None = None
+        self.written: list[dict[Slot, tuple[str, int]]] = []
+        self.results: list[StepResult] = []
+        self.reads = 0
+        self.copies = 0
+
+    def attach(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.written = [{} for _ in scheduler.memories]
+
+    def launch(self, step: Step) -> None:
+        assert self.scheduler is not None
+        self._copy(step)
+        for row, start, count in zip(step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), strict=True):
+            name = self.scheduler.rows.requests[row].name
+            for memory, written in zip(self.scheduler.memories, self.written, strict=True):
+                self._compute(memory, written, row, name, start, count)
+        tokens = [
+            token_for(self.scheduler.rows.requests[row].name, start + count)
+            for row, start, count in zip(
+                step.rows[step.samples].tolist(),
+                step.starts[step.samples].tolist(),
+                step.counts[step.samples].tolist(),
+                strict=True,
+            )
+        ]
+        self.results.append(StepResult(step.number, np.array(tokens, dtype=np.int64)))
+
+    def collect(self) -> StepResult:
+        return self.results.pop(0)
+
+    def _copy(self, step: Step) -> None:
+        for stage, kind, source, target in step.copies:
+            written = self.written[stage]
+            place = dict(zip(source.tolist(), target.tolist(), strict=True))
+            moved = {slot: what for slot, what in written.items() if slot[0] == kind and slot[1] in place}
+            for slot in moved:
+                del written[slot]
+            written.update({(kind, place[page], where): what for (_, page, where), what in moved.items()})
+            self.copies += len(place)
+
+    def _compute(
+        self, memory: StageMemory, written: dict[Slot, tuple[str, int]], row: int, name: str, start: int, count: int
+    ) -> None:
+        for kind, table in enumerate(memory.tables):
+            for position in range(start, start + count):
+                for page, where in _slots(table, row, position):
+                    written[(kind, page, where)] = (name, position)
+                for seen in _seen(table, position):
+                    for page, where in _slots(table, row, seen):
+                        assert written.get((kind, page, where)) == (name, seen), (table.plan.name, name, position, seen)
+                        self.reads += 1
+
+
+def _slots(table: Table, row: int, position: int) -> list[tuple[int, int]]:
+    """Where the tables say that a token lies: one place for each group."""
+    if table.kind.kind == "state":
+        return [(int(page), 0) for page in table.pages[row, :, 0]]
+    if table.kind.kind == "cross":
+        return []
+    logical, where = divmod(position, table.plan.page_tokens)
+    column = int(table.column(np.asarray(logical)))
+    return [(int(page), where) for page in table.pages[row, :, column]]
+
+
+def _seen(table: Table, position: int) -> list[int]:
+    """Tokens that the token at `position` attends to, from the definition of the attention."""
+    kind = table.kind
+    window, chunk = getattr(kind, "window", 0), getattr(kind, "chunk", 0)
+    if kind.kind == "state":
+        return [position]
+    if kind.kind == "chunked":
+        return [j for j in range(position + 1) if j // chunk == position // chunk]
+    if kind.kind in ("window", "sink"):
+        return [j for j in range(position + 1) if j > position - window or j < getattr(kind, "sinks", 0)]
+    return list(range(position + 1))

@@ -1,0 +1,241 @@
+"""The engine on a runner that checks every read: progress, books, and tokens that do not depend on the company."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from shadow import ShadowRunner, token_for
+
+from quire.cache.audit import audit
+from quire.core.errors import NeverFits, QueueFull
+from quire.core.memory import Follows, Memory, Part
+from quire.core.request import Ending, Request
+from quire.engine.engine import Engine
+from quire.models.shape import Layer, ModelShape
+from quire.plan import bound
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+LENGTH = 220
+
+
+def layer(kind: str, heads: int, **numbers: int) -> Layer:
+    parts = tuple(Part(name, heads, 64, follows=Follows.KV, replicated=kind == "state") for name in ("key", "value"))
+    return Layer((Memory(kind, parts, **numbers),))
+
+
+KINDS = {
+    "full": layer("full", 2),
+    "window": layer("window", 2, window=50),
+    "chunked": layer("chunked", 3, chunk=70),
+    "sink": layer("sink", 2, sinks=20, window=33),
+    "state": layer("state", 40),
+}
+
+
+def small_plan(
+    names: list[str], sheets: int | None, *, lookahead: int = 0, budget: int = 64, rows: int = 6, stages: int = 1
+) -> Plan:
+    """`sheets` None: just what a lone request of LENGTH needs."""
+    layers = [KINDS[name] for _ in range(2) for name in names]
+    shape = ModelShape("small", "test", tuple(layers), max_length=LENGTH, weights_known=False)
+    chosen = Settings(
+        batch_tokens=budget,
+        max_requests=rows,
+        speculative_tokens=lookahead,
+        max_length=LENGTH,
+        pipeline_parallel=stages,
+    )
+    if sheets is None:
+        roomy = make_plan(shape, chosen, Budget(pool_bytes=1 << 30))
+        return make_plan(
+            shape,
+            chosen,
+            Budget(sheets=tuple(bound.minimum(stage.kinds, LENGTH, lookahead) for stage in roomy.stages)),
+        )
+    return make_plan(shape, chosen, Budget(sheets=(sheets,)))
+
+
+def engine_for(plan: Plan, overlap: int = 2, **options: object) -> tuple[Engine, ShadowRunner]:
+    runner = ShadowRunner()
+    engine = Engine(plan, runner, overlap=overlap, **options)  # type: ignore[arg-type]
+    runner.attach(engine.scheduler)
+    return engine, runner
+
+
+def request(name: str, prompt: int, outputs: int, **more: object) -> Request:
+    tokens = np.arange(prompt, dtype=np.int32)
+    return Request(name, tokens, outputs, **more)  # type: ignore[arg-type]
+
+
+def check(engine: Engine) -> None:
+    for memory in engine.scheduler.memories:
+        audit(memory, {row: r.name for row, r in engine.scheduler.rows.requests.items()})
+
+
+def run(engine: Engine, most_steps: int) -> int:
+    steps = 0
+    while engine.step():
+        check(engine)
+        steps += 1
+        assert steps <= most_steps, "it does not end"
+    check(engine)
+    return steps
+
+
+def is_empty(engine: Engine) -> bool:
+    return all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
+
+
+names_of_kinds = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4, unique=True)
+work = st.lists(st.tuples(st.integers(1, 150), st.integers(1, 60), st.integers(0, 2)), min_size=1, max_size=9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(names_of_kinds, work, st.integers(0, 2), st.integers(1, 3), st.sampled_from([3, 17, 64]), st.integers(1, 2))
+def test_everyone_finishes_in_the_smallest_pool_with_the_right_tokens(
+    names: list[str], work: list[tuple[int, int, int]], lookahead: int, overlap: int, budget: int, stages: int
+) -> None:
+    """A pool for one request of the longest length, many requests, any priorities: all end, nothing is held after the
+    last, and every request yields what it would have yielded alone."""
+    plan = small_plan(names, None, lookahead=lookahead, budget=budget, stages=min(stages, len(names)))
+    engine, _ = engine_for(plan, overlap)
+    streams = [
+        engine.submit(request(f"r{i}", prompt, outputs, priority=priority))
+        for i, (prompt, outputs, priority) in enumerate(work)
+    ]
+    run(engine, 3 * sum(prompt + outputs for prompt, outputs, _ in work) + 10)
+    for stream in streams:
+        first = len(stream.request.prompt)
+        expected = [token_for(stream.request.name, first + i) for i in range(stream.request.max_tokens)]
+        assert stream.tokens().tolist() == expected
+        assert stream.ending is Ending.LENGTH
+    assert is_empty(engine)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data(), names_of_kinds, work)
+def test_cancelling_at_any_moment_leaves_nothing_behind(
+    data: st.DataObject, names: list[str], work: list[tuple[int, int, int]]
+) -> None:
+    engine, _ = engine_for(small_plan(names, None))
+    for i, (prompt, outputs, _) in enumerate(work):
+        engine.submit(request(f"r{i}", prompt, outputs))
+    for _ in range(data.draw(st.integers(0, 30), "steps")):
+        engine.step()
+        victim = data.draw(st.integers(0, len(work) - 1), "victim")
+        if data.draw(st.booleans(), "cancel"):
+            engine.cancel(f"r{victim}")
+        check(engine)
+    engine.close()
+    assert is_empty(engine)
+    assert engine.scheduler.is_idle()
+
+
+def test_a_request_that_never_fits_is_told_at_once_and_holds_up_nobody() -> None:
+    """Refused within the call, with the numbers; ten short requests queued behind it finish."""
+    engine, _ = engine_for(small_plan(["full", "window"], None))
+    with pytest.raises(NeverFits, match=r"can never run: it needs \d+ sheets and there are \d+; the longest"):
+        engine.submit(request("long", LENGTH, 1))
+    streams = [engine.submit(request(f"short{i}", 20, 5)) for i in range(10)]
+    run(engine, 2000)
+    assert all(stream.ending is Ending.LENGTH for stream in streams)
+
+
+@pytest.mark.parametrize("names", [["full"], ["window"], ["full", "window", "state"], ["chunked", "full"]])
+def test_admission_equals_sizing(names: list[str]) -> None:
+    """accepts(L) on an empty pool exactly where L is at most the advertised length."""
+    plan = small_plan(names, None)
+    engine, _ = engine_for(plan)
+    engine.submit(request("fits", plan.max_length - 1, 1))
+    with pytest.raises(NeverFits):
+        engine.submit(request("never", plan.max_length, 1))
+    run(engine, 1000)
+
+
+def test_the_elder_goes_first_whatever_the_priority() -> None:
+    """Progress: the k-th oldest finishes within the sum of the tokens of the k oldest."""
+    engine, _ = engine_for(small_plan(["full"], None, rows=2))
+    old = engine.submit(request("old", 100, 60))
+    for i in range(6):
+        engine.submit(request(f"urgent{i}", 100, 60, priority=9))
+    steps = 0
+    while old.ending is None:
+        engine.step()
+        steps += 1
+        assert steps <= 160 + 2
+
+
+def test_a_small_request_passes_a_large_one_that_cannot_start_yet() -> None:
+    """The large one at the head of the queue waits with a reason, and runs when it can."""
+    plan = small_plan(["full"], 5, rows=4)
+    engine, _ = engine_for(plan)
+    first = engine.submit(request("first", 150, 50))
+    engine.step()
+    large, small = engine.submit(request("large", 150, 50)), engine.submit(request("small", 10, 5))
+    while small.ending is None:
+        engine.step()
+        check(engine)
+    assert large.ending is None
+    waiting = engine.scheduler.queue.find("large")
+    assert waiting is not None
+    assert "exceed the pool" in waiting.reason
+    run(engine, 1000)
+    assert first.ending is large.ending is Ending.LENGTH
+
+
+def test_stop_tokens_end_a_request_and_late_results_are_dropped() -> None:
+    """With two steps in flight a token past the end is computed and thrown away."""
+    stop = token_for("talk", 23)
+    engine, _ = engine_for(small_plan(["full", "window"], 40))
+    stream = engine.submit(request("talk", 20, 40, stop_tokens=(stop,)))
+    run(engine, 200)
+    assert stream.ending is Ending.STOP
+    assert stream.tokens().tolist() == [token_for("talk", position) for position in range(20, 24)]
+
+
+def test_streams_hand_out_each_token_once() -> None:
+    engine, _ = engine_for(small_plan(["full"], 40))
+    stream = engine.submit(request("talk", 20, 30))
+    taken: list[int] = []
+    while engine.step():
+        taken += stream.take().tolist()
+    taken += stream.take().tolist()
+    assert taken == [token_for("talk", 20 + i) for i in range(30)]
+
+
+def test_a_deadline_ends_a_request_wherever_it_is() -> None:
+    now = [0.0]
+    engine, _ = engine_for(small_plan(["full"], None), clock=lambda: now[0])
+    runs = engine.submit(request("runs", 100, 60, deadline=5.0))
+    waits = engine.submit(request("waits", 100, 60, deadline=5.0))
+    engine.step()
+    now[0] = 6.0
+    run(engine, 10)
+    assert runs.ending is waits.ending is Ending.DEADLINE
+    assert is_empty(engine)
+
+
+def test_a_full_queue_says_so_and_takes_back_the_preempted() -> None:
+    engine, _ = engine_for(small_plan(["full"], None), queue_bound=2)
+    for i in range(2):
+        engine.submit(request(f"r{i}", 100, 60))
+    with pytest.raises(QueueFull, match="2 requests wait already"):
+        engine.submit(request("r2", 10, 5))
+    run(engine, 2000)
+
+
+def test_preemption_and_compaction_really_happen_here() -> None:
+    """The laws above would be empty if the pool were never short."""
+    events: list[str] = []
+    plan = small_plan(["window", "chunked", "full"], None, budget=64)
+    engine, runner = engine_for(plan, listener=lambda event, _request, _reason: events.append(event))
+    engine.scheduler.typical_output = 1.0
+    for i in range(6):
+        engine.submit(request(f"r{i}", 30 + 17 * i, 60))
+    run(engine, 5000)
+    assert "preempted" in events
+    assert runner.reads > 1000
