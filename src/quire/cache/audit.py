@@ -39,12 +39,26 @@ def _audit_holders(memory: StageMemory, index: int, requests: Mapping[int, str])
             raise BooksDoNotBalance(f"{table.plan.name}: request {name} holds a page twice")
         counted[pages] += 1
         last.update(dict.fromkeys(pages.tolist(), name))
+    if memory.kept:
+        _audit_cache(memory, index)
     wrong = np.flatnonzero(counted != shelf.holds[Holder.REQUEST])
     if len(wrong):
         page = int(wrong[0])
         raise BooksDoNotBalance(
             f"{table.plan.name}: page {page} is held by {counted[page]} requests, the last of them "
             f"{last.get(page, 'none')}; the books say {shelf.holds[Holder.REQUEST, page]}"
+        )
+
+
+def _audit_cache(memory: StageMemory, index: int) -> None:
+    shelf, kept = memory.pool.shelves[index], memory.kept[index]
+    counted = np.bincount(kept.pages[kept.present].ravel(), minlength=shelf.holds.shape[1])
+    wrong = np.flatnonzero(counted != shelf.holds[Holder.CACHE])
+    if len(wrong):
+        page = int(wrong[0])
+        raise BooksDoNotBalance(
+            f"{memory.tables[index].plan.name}: page {page} is cached {counted[page]} times, "
+            f"the books say {shelf.holds[Holder.CACHE, page]}"
         )
 
 

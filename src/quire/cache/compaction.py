@@ -81,3 +81,6 @@ def _apply(memory: StageMemory, moves: Moves) -> None:
     place = np.arange(pool.shelves[moves.kind].holds.shape[1])
     place[moves.source] = moves.target
     table.pages[:] = place[table.pages]
+    if memory.kept:
+        kept = memory.kept[moves.kind]
+        kept.pages[:] = place[kept.pages]

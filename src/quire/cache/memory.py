@@ -5,11 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.cache.pool import Holder, Pool
 from quire.cache.tables import Rows, Table
 from quire.kinds import Counts
 from quire.plan.plan import Plan, StagePlan
+
+
+class KeptUnits:
+    """Pages of one kind that the prefix index keeps: for each node the pages of its unit, and which are there."""
+
+    def __init__(self, pages_per_unit: int, groups: int) -> None:
+        self.pages = np.zeros((64, pages_per_unit, groups), dtype=np.int64)
+        self.present = np.zeros((64, pages_per_unit), dtype=bool)
+
+    def widen(self, node: int) -> None:
+        if node >= len(self.present):
+            self.pages = np.concatenate([self.pages, np.zeros_like(self.pages)])
+            self.present = np.concatenate([self.present, np.zeros_like(self.present)])
 
 
 class StageMemory:
@@ -19,6 +33,43 @@ class StageMemory:
         self.stage = stage
         self.pool = Pool(stage, plan.reserved_pages)
         self.tables = [Table(k, rows, plan.max_length, plan.batch_tokens, plan.lookahead) for k in stage.kinds]
+        self.kept: list[KeptUnits] = []
+        """By kind; empty while nothing is reused."""
+
+    def keep_units(self, unit: int) -> None:
+        self.kept = [KeptUnits(unit // table.plan.page_tokens, table.plan.groups) for table in self.tables]
+
+    def widen(self, node: int) -> None:
+        for kept in self.kept:
+            kept.widen(node)
+
+    def keep(self, kind: int, node: int, pages: npt.NDArray[np.int64], held: npt.NDArray[np.bool_]) -> bool:
+        """The cache holds a request's pages too, unless the node has them already. True: something was added."""
+        kept = self.kept[kind]
+        new = held & ~kept.present[node]
+        if not new.any():
+            return False
+        kept.pages[node][new] = pages[new]
+        kept.present[node] |= new
+        self.pool.hold(kind, np.asarray(pages[new].ravel()), Holder.CACHE)
+        return True
+
+    def forget(self, node: int, kinds: Sequence[int]) -> None:
+        """Drops what a node keeps of some kinds."""
+        for kind in kinds:
+            kept = self.kept[kind]
+            if kept.present[node].any():
+                pages = kept.pages[node][kept.present[node]].ravel()
+                kept.present[node] = False
+                self.pool.drop(kind, pages, Holder.CACHE)
+
+    def gives_back(self, node: int) -> bool:
+        """Whether forgetting a node would free a page: one that the cache alone holds."""
+        for shelf, kept in zip(self.pool.shelves, self.kept, strict=True):
+            pages = kept.pages[node][kept.present[node]].ravel()
+            if len(pages) and not (shelf.holds[Holder.REQUEST, pages] + shelf.holds[Holder.PIN, pages]).all():
+                return True
+        return False
 
     def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
         """For each kind: pages that each row lacks for its demand, all groups together."""

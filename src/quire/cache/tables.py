@@ -78,6 +78,23 @@ class Table:
         self.first[row] = self.end[row] = self.kept[row] = 0
         return pages
 
+    def unit_pages(self, row: int, unit: int, unit_tokens: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+        """The pages of one unit (page, group), and which of them the row holds."""
+        each = unit_tokens // self.plan.page_tokens
+        logical = np.arange(unit * each, (unit + 1) * each)
+        held = ((logical >= self.first[row]) & (logical < self.end[row])) | (logical < self.kept[row])
+        return self.pages[row][:, self.column(logical)].T, held
+
+    def adopt(self, row: int, boundary: int, logical: npt.NDArray[np.int64]) -> Pages:
+        """Starts a row at `boundary` with cached pages (page, group), and returns those that it now holds."""
+        settled = np.asarray(boundary)
+        first = int(self.kind.first_page(settled, self.plan.page_tokens))
+        kept = int(self.kind.kept_pages(settled, self.plan.page_tokens))
+        wanted = np.concatenate([np.arange(kept), np.arange(first, len(logical))])
+        self.pages[row][:, self.column(wanted)] = logical[wanted].T
+        self.first[row], self.end[row], self.kept[row] = first, len(logical), kept
+        return np.asarray(logical[wanted].ravel(), dtype=np.int64)
+
     def _read(self, rows: Rows, begin: Counts, counts: Counts) -> Pages:
         owner = np.repeat(rows, counts)
         start = np.repeat(begin - (np.cumsum(counts) - counts), counts)

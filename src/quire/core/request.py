@@ -30,6 +30,8 @@ class Request:
     priority: int = 0
     """Greater goes first; the elder goes before everyone."""
     stop_tokens: tuple[int, ...] = ()
+    scope: str = ""
+    """Who may share what it computes: prefixes are found within a scope only."""
     deadline: float | None = None
     """On the engine's clock: not finished by then, it ends."""
 

@@ -28,6 +28,8 @@ class Rows:
         self.limit = np.zeros(count, dtype=np.int64)
         self.pending = np.zeros(count, dtype=np.int64)
         """Tokens that steps in flight will yield."""
+        self.remembered = np.zeros(count, dtype=np.int64)
+        """Units of its tokens that the prefix index has seen."""
         self.epoch = np.zeros(count, dtype=np.int64)
         self.stops = np.full((count, STOP_COLUMNS), NO_TOKEN, dtype=np.int64)
         self.outputs = np.zeros((count, 64), dtype=np.int32)
@@ -46,7 +48,7 @@ class Rows:
         self.row_of[request.name] = row
         self.prompt[row] = len(request.prompt)
         self.known[row] = len(request.prompt) + len(outputs)
-        self.computed[row] = self.settled[row] = self.pending[row] = 0
+        self.computed[row] = self.settled[row] = self.pending[row] = self.remembered[row] = 0
         self.limit[row] = request.limit
         self.stops[row] = NO_TOKEN
         self.stops[row, : len(request.stop_tokens)] = request.stop_tokens

@@ -19,16 +19,19 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.cache.compaction import compact
+from quire.cache.keys import extend, root_key
 from quire.cache.memory import StageMemory
+from quire.cache.prefix import PrefixIndex
 from quire.core.errors import NeverFits
 from quire.core.request import Ending, Request
 from quire.core.step import Step, StepResult
 from quire.plan import bound
+from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.waiting import Queue, Waiting
 
-QUEUE_SIGHT = 32
+QUEUE_SIGHT = 8
 """How far down the queue a step looks for someone who fits."""
 
 
@@ -54,12 +57,16 @@ class Scheduler:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
+        self.prefix = PrefixIndex(plan, self.memories)
+        self.layout = layout_fingerprint(plan)
         self.queue = Queue(queue_bound)
         self.listener = listener
         self.tickets: dict[int, Waiting] = {}
         """How each running row came in: its arrival and its preemptions."""
         self._order = np.empty(0, dtype=np.int64)
         self._order_is_stale = False
+        self._cache_is_in_use = False
+        """Newcomers found nothing to forget since the last request left."""
         self._arrivals = 0
         self._steps = 0
         self._copies: list[tuple[int, int, Ints, Ints]] = []
@@ -73,8 +80,11 @@ class Scheduler:
         """Accepts a request, or says at once that it could never run (or that too many wait)."""
         if not bound.admits(self.plan, request.limit):
             raise NeverFits(self._never(request))
-        self.queue.add(Waiting(request, self._arrivals))
+        waiting = Waiting(request, self._arrivals)
+        self.queue.add(waiting)
         self._arrivals += 1
+        if not self.prefix.disabled:
+            waiting.keys = extend(root_key((self.layout, request.scope)), request.prompt, self.prefix.unit)
 
     def _never(self, request: Request) -> str:
         stages = [stage for stage in self.plan.stages if stage.kinds]
@@ -105,6 +115,7 @@ class Scheduler:
             memory.release(row)
         del self.tickets[row]
         self._order_is_stale = True
+        self._cache_is_in_use = False
         return self.rows.leave(row)
 
     def is_idle(self) -> bool:
@@ -168,6 +179,8 @@ class Scheduler:
             fitting = self._fitting(rows, granted)
             if fitting == len(rows):
                 return rows, granted
+            if self._evict(rows[: fitting + 1], granted[: fitting + 1], must=True):
+                continue
             granted = granted.copy()
             granted[fitting] = self._shrunk(rows, granted, fitting)
             if granted[fitting]:
@@ -176,6 +189,14 @@ class Scheduler:
                 continue  # this row waits for a page; those behind it may still need none
             rows = self.order()
             granted = self._share(self._wanted(rows), self.plan.batch_tokens)
+
+    def _evict(self, rows: Ints, granted: Ints, must: bool) -> bool:
+        """Forgets cached prefixes until all these rows fit. False: they do not, and no more can be forgotten."""
+        while self.prefix.evict_one(must):
+            if self._fitting(rows, granted) == len(rows):
+                return True
+        self._cache_is_in_use = True
+        return False
 
     def _shrunk(self, rows: Ints, granted: Ints, index: int) -> int:
         """The most tokens that row `index` can have behind those before it."""
@@ -203,7 +224,8 @@ class Scheduler:
         """Recompute later: pages go back now, tokens stay. Results in flight for it are stale."""
         ticket, request = self.tickets[row], self.rows.requests[row]
         outputs = self._vacate(row)
-        again = Waiting(request, ticket.arrival, outputs, ticket.preemptions + 1, f"preempted: {reason}")
+        again = Waiting(request, ticket.arrival, outputs, ticket.preemptions + 1, ticket.keys)
+        again.reason = f"preempted: {reason}"
         self.queue.add(again, returning=True)
         self.listener("preempted", request, reason)
 
@@ -231,9 +253,11 @@ class Scheduler:
                 continue
             row = self._enter(waiting)
             more_rows = np.append(rows, row)
-            more = np.append(granted, min(budget, int(self.rows.known[row])))
+            more = np.append(granted, min(budget, int(self.rows.known[row] - self.rows.computed[row])))
             if self._fitting(more_rows, more) < len(more_rows):
-                more[-1] = self._shrunk(more_rows, more, len(more_rows) - 1)
+                evicted = not self._cache_is_in_use and self._evict(more_rows, more, must=False)
+                if not evicted:
+                    more[-1] = self._shrunk(more_rows, more, len(more_rows) - 1)
             if not more[-1]:
                 self._return(row, "no page is free for its first token")
                 continue
@@ -263,8 +287,18 @@ class Scheduler:
         row = self.rows.enter(waiting.request, waiting.outputs)
         self.tickets[row] = waiting
         self._order_is_stale = True
+        self._reuse(row, waiting)
         self.listener("admitted", waiting.request, f"after {waiting.preemptions} preemptions")
         return row
+
+    def _reuse(self, row: int, waiting: Waiting) -> None:
+        """Starts a row behind the longest prefix that every kind can prove."""
+        hit = self.prefix.find(waiting.keys, int(self.rows.known[row]))
+        waiting.hit_tokens, waiting.miss = hit.tokens, hit.miss.value if hit.miss else ""
+        self.rows.remembered[row] = hit.tokens // self.prefix.unit
+        if hit.tokens:
+            self.prefix.adopt(row, hit)
+            self.rows.settled[row] = self.rows.computed[row] = hit.tokens
 
     def _return(self, row: int, reason: str) -> None:
         """A row that could not start goes back as it came."""
@@ -298,9 +332,28 @@ class Scheduler:
         self.rows.settled[rows] += counts
         sampling = step.samples & current
         self._yield(step.rows[sampling], result.tokens[current[step.samples]])
+        self._remember(rows)
         for memory in self.memories:
             memory.settle(rows, self.rows.settled[rows])
         return self._ended(step.rows[sampling], result.tokens[current[step.samples]])
+
+    def _remember(self, rows: Ints) -> None:
+        """Hands whole units that settled to the prefix index, before windows give their pages back."""
+        if self.prefix.disabled:
+            return
+        unit, state = self.prefix.unit, self.rows
+        done = state.settled[rows] // unit
+        for index in np.flatnonzero(done > state.remembered[rows]).tolist():
+            row = int(rows[index])
+            ticket, request, units = self.tickets[row], state.requests[row], int(done[index])
+            if units > len(ticket.keys):
+                tokens = np.concatenate([request.prompt, state.outputs[row, : state.output_counts[row]]])
+                begin = len(ticket.keys)
+                last = ticket.keys[-1] if begin else root_key((self.layout, request.scope))
+                ticket.keys += extend(last, tokens[begin * unit : units * unit], unit)
+            prompt_units = (len(request.prompt) - 1) // unit
+            self.prefix.remember(row, ticket.keys, int(state.remembered[row]), units, prompt_units)
+            state.remembered[row] = units
 
     def _yield(self, rows: Ints, tokens: Ints) -> None:
         self.rows.append(rows, tokens)

@@ -25,6 +25,10 @@ class Waiting:
     arrival: int
     outputs: npt.NDArray[np.int32] = field(default_factory=_nothing)
     preemptions: int = 0
+    keys: list[bytes] = field(default_factory=list)
+    """Of the whole units of its tokens, as far as they are known."""
+    hit_tokens: int = 0
+    miss: str = ""
     reason: str = "just came"
 
     @property

@@ -1,8 +1,8 @@
 """A runner that keeps no numbers but remembers what was written where, and checks every read.
 
-For each token it computes it writes (request, position) into the page slot that the tables name, then reads every token
-that the attention of each kind may see from there. A page freed too early, given away twice or moved without its table
-shows up at once.
+For each token it computes it writes what the numbers there depend on, which is all tokens up to it, into the page slot
+that the tables name; then it reads every token that the attention of each kind may see from there. A page freed too
+early, given away twice, moved without its table, or shared with someone else's tokens shows up at once.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import numpy as np
 
 from quire.cache.memory import StageMemory
 from quire.cache.tables import Table
+from quire.core.request import Request
 from quire.core.step import Step, StepResult
 from quire.scheduler.scheduler import Scheduler
 
@@ -26,7 +27,8 @@ def token_for(name: str, position: int) -> int:
 class ShadowRunner:
     def __init__(self) -> None:
         self.scheduler: Scheduler | None = None
-        self.written: list[dict[Slot, tuple[str, int]]] = []
+        self.written: list[dict[Slot, int]] = []
+        self.contents: dict[str, list[int]] = {}
         self.results: list[StepResult] = []
         self.reads = 0
         self.copies = 0
@@ -39,9 +41,9 @@ class ShadowRunner:
         assert self.scheduler is not None
         self._copy(step)
         for row, start, count in zip(step.rows.tolist(), step.starts.tolist(), step.counts.tolist(), strict=True):
-            name = self.scheduler.rows.requests[row].name
+            content = self._content(self.scheduler.rows.requests[row], start + count)
             for memory, written in zip(self.scheduler.memories, self.written, strict=True):
-                self._compute(memory, written, row, name, start, count)
+                self._compute(memory, written, row, content, start, count)
         tokens = [
             token_for(self.scheduler.rows.requests[row].name, start + count)
             for row, start, count in zip(
@@ -52,6 +54,16 @@ class ShadowRunner:
             )
         ]
         self.results.append(StepResult(step.number, np.array(tokens, dtype=np.int64)))
+
+    def _content(self, request: Request, tokens: int) -> list[int]:
+        """For each position, a digest of the scope and of all tokens up to it."""
+        content = self.contents.setdefault(request.name, [])
+        while len(content) < tokens:
+            position = len(content)
+            has_prompt = position < len(request.prompt)
+            token = int(request.prompt[position]) if has_prompt else token_for(request.name, position)
+            content.append(hash((content[-1] if content else hash(request.scope), token)))
+        return content
 
     def collect(self) -> StepResult:
         return self.results.pop(0)
@@ -67,15 +79,15 @@ class ShadowRunner:
             self.copies += len(place)
 
     def _compute(
-        self, memory: StageMemory, written: dict[Slot, tuple[str, int]], row: int, name: str, start: int, count: int
+        self, memory: StageMemory, written: dict[Slot, int], row: int, content: list[int], start: int, count: int
     ) -> None:
         for kind, table in enumerate(memory.tables):
             for position in range(start, start + count):
                 for page, where in _slots(table, row, position):
-                    written[(kind, page, where)] = (name, position)
+                    written[(kind, page, where)] = content[position]
                 for seen in _seen(table, position):
                     for page, where in _slots(table, row, seen):
-                        assert written.get((kind, page, where)) == (name, seen), (table.plan.name, name, position, seen)
+                        assert written.get((kind, page, where)) == content[seen], (table.plan.name, row, position, seen)
                         self.reads += 1
 
 

@@ -66,8 +66,10 @@ def engine_for(plan: Plan, overlap: int = 2, **options: object) -> tuple[Engine,
     return engine, runner
 
 
-def request(name: str, prompt: int, outputs: int, **more: object) -> Request:
+def request(name: str, prompt: int, outputs: int, shared: int = 0, **more: object) -> Request:
+    """The first `shared` tokens are everyone's, the rest its own."""
     tokens = np.arange(prompt, dtype=np.int32)
+    tokens[shared:] += abs(hash(name)) % 10_000 + 1
     return Request(name, tokens, outputs, **more)  # type: ignore[arg-type]
 
 
@@ -87,27 +89,32 @@ def run(engine: Engine, most_steps: int) -> int:
 
 
 def is_empty(engine: Engine) -> bool:
+    """After the last request only the cache holds pages; after dropping the cache, nothing does."""
+    engine.scheduler.prefix.drop()
+    check(engine)
     return all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
 
 
 names_of_kinds = st.lists(st.sampled_from(sorted(KINDS)), min_size=1, max_size=4, unique=True)
-work = st.lists(st.tuples(st.integers(1, 150), st.integers(1, 60), st.integers(0, 2)), min_size=1, max_size=9)
+work = st.lists(
+    st.tuples(st.integers(1, 150), st.integers(1, 60), st.integers(0, 2), st.integers(0, 150)), min_size=1, max_size=9
+)
 
 
 @settings(max_examples=60, deadline=None)
 @given(names_of_kinds, work, st.integers(0, 2), st.integers(1, 3), st.sampled_from([3, 17, 64]), st.integers(1, 2))
 def test_everyone_finishes_in_the_smallest_pool_with_the_right_tokens(
-    names: list[str], work: list[tuple[int, int, int]], lookahead: int, overlap: int, budget: int, stages: int
+    names: list[str], work: list[tuple[int, int, int, int]], lookahead: int, overlap: int, budget: int, stages: int
 ) -> None:
     """A pool for one request of the longest length, many requests, any priorities: all end, nothing is held after the
     last, and every request yields what it would have yielded alone."""
     plan = small_plan(names, None, lookahead=lookahead, budget=budget, stages=min(stages, len(names)))
     engine, _ = engine_for(plan, overlap)
     streams = [
-        engine.submit(request(f"r{i}", prompt, outputs, priority=priority))
-        for i, (prompt, outputs, priority) in enumerate(work)
+        engine.submit(request(f"r{i}", prompt, outputs, shared, priority=priority))
+        for i, (prompt, outputs, priority, shared) in enumerate(work)
     ]
-    run(engine, 3 * sum(prompt + outputs for prompt, outputs, _ in work) + 10)
+    run(engine, 3 * sum(prompt + outputs for prompt, outputs, *_ in work) + 10)
     for stream in streams:
         first = len(stream.request.prompt)
         expected = [token_for(stream.request.name, first + i) for i in range(stream.request.max_tokens)]
@@ -119,11 +126,11 @@ def test_everyone_finishes_in_the_smallest_pool_with_the_right_tokens(
 @settings(max_examples=40, deadline=None)
 @given(st.data(), names_of_kinds, work)
 def test_cancelling_at_any_moment_leaves_nothing_behind(
-    data: st.DataObject, names: list[str], work: list[tuple[int, int, int]]
+    data: st.DataObject, names: list[str], work: list[tuple[int, int, int, int]]
 ) -> None:
     engine, _ = engine_for(small_plan(names, None))
-    for i, (prompt, outputs, _) in enumerate(work):
-        engine.submit(request(f"r{i}", prompt, outputs))
+    for i, (prompt, outputs, _, shared) in enumerate(work):
+        engine.submit(request(f"r{i}", prompt, outputs, shared))
     for _ in range(data.draw(st.integers(0, 30), "steps")):
         engine.step()
         victim = data.draw(st.integers(0, len(work) - 1), "victim")
@@ -239,3 +246,76 @@ def test_preemption_and_compaction_really_happen_here() -> None:
     run(engine, 5000)
     assert "preempted" in events
     assert runner.reads > 1000
+
+
+REUSABLE = [["full"], ["window"], ["full", "window"], ["chunked", "full"], ["sink", "full"]]
+
+
+@pytest.mark.parametrize("names", REUSABLE)
+def test_a_prompt_that_came_before_is_not_computed_again(names: list[str]) -> None:
+    """All but the last unit of it is found, whatever the mix of kinds, and the tokens are those of a cold run."""
+    engine, _ = engine_for(small_plan(names, 200))
+    unit = engine.scheduler.prefix.unit
+    first = engine.submit(request("same", 150, 5))
+    run(engine, 100)
+    engine.submit(Request("again", first.request.prompt, 5))
+    engine.step()
+    row = engine.scheduler.rows.row_of["again"]
+    assert engine.scheduler.tickets[row].hit_tokens == 149 // unit * unit > 0
+    run(engine, 100)
+    assert is_empty(engine)
+
+
+@pytest.mark.parametrize("names", REUSABLE)
+def test_a_turn_that_goes_on_finds_what_the_last_one_left(names: list[str]) -> None:
+    """The next turn's prompt is the last one's prompt and answer, and a little more."""
+    engine, _ = engine_for(small_plan(names, 200))
+    unit = engine.scheduler.prefix.unit
+    first = engine.submit(request("turn", 70, 75))
+    run(engine, 200)
+    whole = np.concatenate([first.request.prompt, first.tokens(), np.array([1, 2, 3], dtype=np.int32)])
+    engine.submit(Request("turn", whole, 5))
+    engine.step()
+    row = engine.scheduler.rows.row_of["turn"]
+    assert engine.scheduler.tickets[row].hit_tokens == 144 // unit * unit > 70 // unit * unit
+
+
+def test_scopes_do_not_see_each_other() -> None:
+    """Same prompt, two scopes: no hit; same scope: a hit."""
+    engine, _ = engine_for(small_plan(["full", "window"], 200))
+    prompt = request("first", 150, 5).prompt
+    hits = []
+    for name, scope in (("a", "one"), ("b", "two"), ("c", "one")):
+        engine.submit(Request(name, prompt, 5, scope=scope))
+        engine.step()
+        hits.append(engine.scheduler.tickets[engine.scheduler.rows.row_of[name]].hit_tokens > 0)
+        run(engine, 100)
+    assert hits == [False, False, True]
+
+
+def test_a_miss_says_why() -> None:
+    engine, _ = engine_for(small_plan(["full", "window"], 200))
+    engine.submit(request("short", 3, 2))
+    engine.step()
+    assert engine.scheduler.tickets[0].miss == "below_unit"
+    run(engine, 20)
+    engine.submit(request("new", 150, 2))
+    engine.step()
+    assert engine.scheduler.tickets[engine.scheduler.rows.row_of["new"]].miss == "no_overlap"
+    stateful, _ = engine_for(small_plan(["state", "full"], 60))
+    assert "no checkpoints yet" in stateful.scheduler.prefix.disabled
+
+
+def test_the_cache_gives_way_before_anyone_is_preempted() -> None:
+    """A pool full of cached prefixes takes a new request as if it were empty."""
+    events: list[str] = []
+    smallest = small_plan(["full", "window"], None).stages[0].sheets
+    engine, _ = engine_for(
+        small_plan(["full", "window"], smallest + 4),
+        listener=lambda event, _request, _reason: events.append(event),
+    )
+    for i in range(8):
+        engine.submit(request(f"r{i}", 150, 60))
+        run(engine, 500)
+    assert "preempted" not in events
+    assert 0 < len(engine.scheduler.prefix.nodes) < 8 * 209 // engine.scheduler.prefix.unit

@@ -1,0 +1,36 @@
+"""Names for prefixes: a chain of SHA-256 digests, one per unit of tokens, that starts with who may share them.
+
+    root ──tokens[0:64]──▶ key 0 ──tokens[64:128]──▶ key 1 ──▶ …
+
+Equal keys mean equal model, layout, dtype, scope and tokens from the first one on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from quire.core.request import Tokens
+
+
+def root_key(fields: Sequence[str]) -> bytes:
+    """Over typed, length-prefixed fields, so that no two lists of fields can run into each other."""
+    digest = hashlib.sha256(b"quire-prefix/1")
+    for field in fields:
+        data = field.encode()
+        digest.update(b"s" + len(data).to_bytes(8, "little") + data)
+    return digest.digest()
+
+
+def extend(key: bytes, tokens: Tokens, unit: int) -> list[bytes]:
+    """Keys of all whole units of `tokens`, which follow the prefix that `key` names."""
+    data = np.ascontiguousarray(tokens, dtype="<i4").tobytes()
+    size = 4 * unit
+    keys = []
+    sha256 = hashlib.sha256
+    for begin in range(0, len(data) - size + 1, size):
+        key = sha256(key + data[begin : begin + size]).digest()
+        keys.append(key)
+    return keys

@@ -1,0 +1,229 @@
+"""Prefixes that were computed before, and the pages that still hold them.
+
+    key 0 ─▶ key 1 ─▶ key 2 ─▶ key 3 (leaf)         a node per unit of tokens, under its chained key
+      │        │        │        │
+    full     full     full     full                 every kind that grows keeps its pages at each node
+                      window   window               others keep theirs at tails only: where a prompt or a turn ended
+
+A hit at a boundary is usable only if every kind proves coverage: full the whole prefix, a window its tail, a chunk what
+there is of it. Eviction takes leaves, the least recently used first, so no page is kept that nothing can reach.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from quire.cache.memory import StageMemory
+from quire.cache.pool import Holder
+from quire.plan.plan import Plan
+
+
+class Miss(str, Enum):
+    """Why a prompt found nothing."""
+
+    NO_OVERLAP = "no_overlap"
+    BELOW_UNIT = "below_unit"
+    TAIL_EVICTED = "tail_evicted"
+    DISABLED = "disabled"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A prefix of `tokens` tokens that can be adopted, along `nodes`; 0 tokens: a miss, and why."""
+
+    tokens: int
+    nodes: tuple[int, ...] = ()
+    miss: Miss | None = None
+
+
+@dataclass(slots=True)
+class _Node:
+    key: bytes
+    parent: int | None
+    children: int = 0
+    used: int = 0
+
+
+class PrefixIndex:
+    def __init__(self, plan: Plan, memories: list[StageMemory]) -> None:
+        self.memories = memories
+        kinds = [table.plan for memory in memories for table in memory.tables]
+        self.disabled = next(
+            (f"{k.name} has no checkpoints yet" for k in kinds if k.kind.kind in ("state", "cross")), ""
+        )
+        """Why nothing is ever found; empty: prefixes are reused."""
+        tokens = (1 if self.disabled else kind.page_tokens for kind in kinds)
+        self.unit = math.lcm(plan.match_unit_tokens, *tokens)
+        self.nodes: dict[int, _Node] = {}
+        self.node_of: dict[bytes, int] = {}
+        self._free: list[int] = []
+        self._clock = 0
+        self._leaves: list[tuple[int, int]] = []
+        """A heap of (last use, node); stale entries are skipped."""
+        self.growing = [[i for i, table in enumerate(m.tables) if table.kind.grows] for m in memories]
+        self.others = [[i for i, table in enumerate(m.tables) if not table.kind.grows] for m in memories]
+        if not self.disabled:
+            for memory in memories:
+                memory.keep_units(self.unit)
+
+    # ── looking up ────────────────────────────────────────────────────────
+
+    def find(self, keys: list[bytes], prompt_tokens: int) -> Hit:
+        """The greatest boundary that every kind can prove, before the prompt's last token. Changes nothing."""
+        if self.disabled:
+            return Hit(0, miss=Miss.DISABLED)
+        most = (prompt_tokens - 1) // self.unit
+        if not most:
+            return Hit(0, miss=Miss.BELOW_UNIT)
+        chain: list[int] = []
+        for key in keys[:most]:
+            node = self.node_of.get(key)
+            if node is None:
+                break
+            chain.append(node)
+        if not chain:
+            return Hit(0, miss=Miss.NO_OVERLAP)
+        units = self._provable(np.array(chain))
+        return Hit(units * self.unit, tuple(chain[:units])) if units else Hit(0, miss=Miss.TAIL_EVICTED)
+
+    def _provable(self, chain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
+        """The most units of the chain at whose end each kind finds the pages that its live set touches."""
+        boundaries = np.arange(1, len(chain) + 1) * self.unit
+        usable = np.ones(len(chain), dtype=bool)
+        for memory in self.memories:
+            for table, kept in zip(memory.tables, memory.kept, strict=True):
+                missing = np.concatenate([[0], np.cumsum(~kept.present[chain].ravel())])
+                page_tokens = table.plan.page_tokens
+                first = table.kind.first_page(boundaries, page_tokens)
+                usable &= missing[boundaries // page_tokens] == missing[first]
+                usable &= missing[table.kind.kept_pages(boundaries, page_tokens)] == 0
+        found = np.flatnonzero(usable)
+        return int(found[-1]) + 1 if len(found) else 0
+
+    def adopt(self, row: int, hit: Hit) -> None:
+        """Lets a row start behind a hit: it holds the pages that its live set touches, and computes none of them."""
+        self._clock += 1
+        for node in hit.nodes:
+            self.nodes[node].used = self._clock
+        self._remember_leaf(hit.nodes[-1])
+        chain = np.array(hit.nodes)
+        for memory in self.memories:
+            for kind, table in enumerate(memory.tables):
+                pages = memory.kept[kind].pages[chain].reshape(-1, table.plan.groups)
+                memory.pool.hold(kind, table.adopt(row, hit.tokens, pages), Holder.REQUEST)
+
+    # ── remembering ───────────────────────────────────────────────────────
+
+    def remember(self, row: int, keys: list[bytes], begin: int, end: int, prompt_units: int) -> None:
+        """Keeps what a row computed of units [begin, end): the kinds that grow, and the others' tail if `end` is one.
+
+        Tails are kept where the prompt ends and at the newest boundary behind it, so that a later turn finds one.
+        """
+        if self.disabled:
+            return
+        self._clock += 1
+        parent = self.node_of.get(keys[begin - 1]) if begin else None
+        if begin and parent is None:
+            return  # what came before was forgotten: nothing could reach this
+        for unit in range(begin, end):
+            node = self.node_of.get(keys[unit])
+            if node is None:
+                node = self._add(keys[unit], parent)
+            self.nodes[node].used = self._clock
+            self._keep(row, node, unit, self.growing)
+            parent = node
+        if end >= prompt_units:
+            self._keep_tail(row, keys, end, prompt_units)
+        if parent is not None:
+            self._remember_leaf(parent)
+
+    def _keep_tail(self, row: int, keys: list[bytes], end: int, prompt_units: int) -> None:
+        """From the newest unit back to one that is kept already; tails between prompt and newest are let go."""
+        for unit in range(end - 1, -1, -1):
+            node = self.node_of.get(keys[unit])
+            if node is None or not self._keep(row, node, unit, self.others):
+                break
+        boundary = np.asarray(end * self.unit)
+        first = min(
+            (int(t.kind.first_live(boundary)) for m in self.memories for t in m.tables if not t.kind.grows), default=0
+        )
+        left = first // self.unit - 1
+        if left >= prompt_units and keys[left] in self.node_of:
+            for memory, kinds in zip(self.memories, self.others, strict=True):
+                memory.forget(self.node_of[keys[left]], kinds)
+
+    def _keep(self, row: int, node: int, unit: int, kinds: list[list[int]]) -> bool:
+        """Marks a row's pages of one unit as cached. False: nothing was added."""
+        added = False
+        for memory, chosen in zip(self.memories, kinds, strict=True):
+            for kind in chosen:
+                pages, held = memory.tables[kind].unit_pages(row, unit, self.unit)
+                added |= memory.keep(kind, node, pages, held)
+        return added
+
+    def _add(self, key: bytes, parent: int | None) -> int:
+        node = self._free.pop() if self._free else len(self.nodes)
+        self.nodes[node] = _Node(key, parent)
+        self.node_of[key] = node
+        if parent is not None:
+            self.nodes[parent].children += 1
+        for memory in self.memories:
+            memory.widen(node)
+        return node
+
+    def _remember_leaf(self, node: int) -> None:
+        heapq.heappush(self._leaves, (self.nodes[node].used, node))
+
+    # ── forgetting ────────────────────────────────────────────────────────
+
+    def evict_one(self, must: bool) -> bool:
+        """Forgets the least recently used leaf that gives a page back.
+
+        If none does and it must be, the oldest leaf goes all the same: behind it lie nodes whose pages may be free.
+        False: nothing was forgotten.
+        """
+        passed: list[tuple[int, int]] = []
+        found = None
+        while self._leaves and found is None:
+            used, number = heapq.heappop(self._leaves)
+            node = self.nodes.get(number)
+            if node is None or node.used != used or node.children:
+                continue
+            if any(memory.gives_back(number) for memory in self.memories):
+                found = number
+            else:
+                passed.append((used, number))
+        if found is None and must and passed:
+            found = passed.pop(0)[1]
+        for leaf in passed:
+            heapq.heappush(self._leaves, leaf)
+        if found is not None:
+            self._forget(found, self.nodes[found])
+        return found is not None
+
+    def _forget(self, number: int, node: _Node) -> None:
+        for memory in self.memories:
+            memory.forget(number, range(len(memory.tables)))
+        del self.nodes[number], self.node_of[node.key]
+        self._free.append(number)
+        if node.parent is not None:
+            parent = self.nodes[node.parent]
+            parent.children -= 1
+            if not parent.children:
+                self._remember_leaf(node.parent)
+
+    def drop(self) -> None:
+        """Forgets everything that no request holds, and everything else with it."""
+        for number in sorted(self.nodes, key=lambda number: -self.nodes[number].used):
+            self._drop_chain(number)
+
+    def _drop_chain(self, number: int | None) -> None:
+        while number is not None and number in self.nodes and not self.nodes[number].children:
+            node = self.nodes[number]
+            self._forget(number, node)
+            number = node.parent
