@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench-capacity clean
+.PHONY: help setup run test lint bench-capacity bench-control clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -32,6 +32,9 @@ lint: setup  ## Formatting, lint, types and the layers of the house
 
 bench-capacity: setup  ## Waste and requests per model, beside a peer's planner
 	$(BIN)/python bench/capacity.py $(ARGUMENTS)
+
+bench-control: setup  ## Python per step, beside vLLM 0.32.0 (installed into .venv-vllm)
+	$(BIN)/python bench/control.py $(ARGUMENTS)
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

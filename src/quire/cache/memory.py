@@ -43,16 +43,22 @@ class StageMemory:
         for kept in self.kept:
             kept.widen(node)
 
-    def keep(self, kind: int, node: int, pages: npt.NDArray[np.int64], held: npt.NDArray[np.bool_]) -> bool:
-        """The cache holds a request's pages too, unless the node has them already. True: something was added."""
-        kept = self.kept[kind]
-        new = held & ~kept.present[node]
-        if not new.any():
-            return False
-        kept.pages[node][new] = pages[new]
-        kept.present[node] |= new
-        self.pool.hold(kind, np.asarray(pages[new].ravel()), Holder.CACHE)
-        return True
+    def keep(self, kinds: Sequence[int], rows: Rows, nodes: Rows, units: Counts, unit_tokens: int) -> int:
+        """The cache holds the rows' pages of these units too, unless their nodes have them already.
+
+        Nodes differ. Returns how many pages were added.
+        """
+        added = 0
+        for kind in kinds:
+            pages, held = self.tables[kind].unit_pages(rows, units, unit_tokens)
+            kept = self.kept[kind]
+            which, page = np.nonzero(held & ~kept.present[nodes])
+            if len(which):
+                kept.pages[nodes[which], page] = pages[which, page]
+                kept.present[nodes[which], page] = True
+                self.pool.hold(kind, np.asarray(pages[which, page].ravel()), Holder.CACHE)
+                added += len(which)
+        return added
 
     def forget(self, node: int, kinds: Sequence[int]) -> None:
         """Drops what a node keeps of some kinds."""
@@ -99,6 +105,10 @@ class StageMemory:
         for index, table in enumerate(self.tables):
             if not table.kind.grows:
                 self.pool.drop(index, table.cut(rows, settled), Holder.REQUEST)
+
+    def addresses(self, kind: int, row: int) -> npt.NDArray[np.int32]:
+        """Where a row's pages of one kind lie, in granules of 256 bytes: (group, column), as kernels read them."""
+        return self.pool.addresses(kind, self.tables[kind].pages[row])
 
     def release(self, row: int) -> None:
         """Gives back everything a row holds."""

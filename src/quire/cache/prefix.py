@@ -124,47 +124,71 @@ class PrefixIndex:
 
         Tails are kept where the prompt ends and at the newest boundary behind it, so that a later turn finds one.
         """
-        if self.disabled:
-            return
         self._clock += 1
+        nodes = self._nodes(keys, begin, end)
+        if not nodes:
+            return
+        self._keep(self.growing, [row] * len(nodes), nodes, list(range(begin, end)))
+        if end >= prompt_units:
+            for unit in range(end - 1, -1, -1):
+                node = self.node_of.get(keys[unit])
+                if node is None or not self._keep(self.others, [row], [node], [unit]):
+                    break
+            self._let_tails_go([keys], [end], [prompt_units])
+        self._remember_leaf(nodes[-1])
+
+    def remember_next(
+        self, rows: list[int], keys: list[list[bytes]], units: list[int], prompt_units: list[int]
+    ) -> None:
+        """The same for one new unit of each of many rows, all behind their prompts: what a step of decode brings."""
+        self._clock += 1
+        chosen: dict[int, int] = {}
+        for index, (own, unit) in enumerate(zip(keys, units, strict=True)):
+            nodes = self._nodes(own, unit, unit + 1)
+            if nodes and nodes[0] not in chosen:
+                chosen[nodes[0]] = index
+                self._remember_leaf(nodes[0])
+        if not chosen:
+            return
+        order = list(chosen.values())
+        row_list, unit_list = [rows[i] for i in order], [units[i] for i in order]
+        self._keep(self.growing, row_list, list(chosen), unit_list)
+        if any(self.others):
+            self._keep(self.others, row_list, list(chosen), unit_list)
+            ends = [units[i] + 1 for i in order]
+            self._let_tails_go([keys[i] for i in order], ends, [prompt_units[i] for i in order])
+
+    def _nodes(self, keys: list[bytes], begin: int, end: int) -> list[int]:
+        """The nodes of some units, made where they are new; none if what came before was forgotten."""
         parent = self.node_of.get(keys[begin - 1]) if begin else None
         if begin and parent is None:
-            return  # what came before was forgotten: nothing could reach this
-        for unit in range(begin, end):
-            node = self.node_of.get(keys[unit])
+            return []
+        nodes = []
+        for key in keys[begin:end]:
+            node = self.node_of.get(key)
             if node is None:
-                node = self._add(keys[unit], parent)
+                node = self._add(key, parent)
             self.nodes[node].used = self._clock
-            self._keep(row, node, unit, self.growing)
+            nodes.append(node)
             parent = node
-        if end >= prompt_units:
-            self._keep_tail(row, keys, end, prompt_units)
-        if parent is not None:
-            self._remember_leaf(parent)
+        return nodes
 
-    def _keep_tail(self, row: int, keys: list[bytes], end: int, prompt_units: int) -> None:
-        """From the newest unit back to one that is kept already; tails between prompt and newest are let go."""
-        for unit in range(end - 1, -1, -1):
-            node = self.node_of.get(keys[unit])
-            if node is None or not self._keep(row, node, unit, self.others):
-                break
-        boundary = np.asarray(end * self.unit)
-        first = min(
-            (int(t.kind.first_live(boundary)) for m in self.memories for t in m.tables if not t.kind.grows), default=0
-        )
-        left = first // self.unit - 1
-        if left >= prompt_units and keys[left] in self.node_of:
-            for memory, kinds in zip(self.memories, self.others, strict=True):
-                memory.forget(self.node_of[keys[left]], kinds)
+    def _keep(self, kinds: list[list[int]], rows: list[int], nodes: list[int], units: list[int]) -> int:
+        who, where, which = (np.array(values, dtype=np.int64) for values in (rows, nodes, units))
+        return sum(m.keep(own, who, where, which, self.unit) for m, own in zip(self.memories, kinds, strict=True))
 
-    def _keep(self, row: int, node: int, unit: int, kinds: list[list[int]]) -> bool:
-        """Marks a row's pages of one unit as cached. False: nothing was added."""
-        added = False
-        for memory, chosen in zip(self.memories, kinds, strict=True):
-            for kind in chosen:
-                pages, held = memory.tables[kind].unit_pages(row, unit, self.unit)
-                added |= memory.keep(kind, node, pages, held)
-        return added
+    def _let_tails_go(self, keys: list[list[bytes]], ends: list[int], prompt_units: list[int]) -> None:
+        """A unit that left the newest tail, and is not part of the prompt's, is of no use to kinds that do not grow."""
+        tables = [table for memory in self.memories for table in memory.tables if not table.kind.grows]
+        if not tables:
+            return
+        boundaries = np.array(ends, dtype=np.int64) * self.unit
+        firsts = np.min([table.kind.first_live(boundaries) for table in tables], axis=0)
+        for own, first, prompt in zip(keys, (firsts // self.unit).tolist(), prompt_units, strict=True):
+            node = self.node_of.get(own[first - 1]) if first - 1 >= prompt else None
+            if node is not None:
+                for memory, kinds in zip(self.memories, self.others, strict=True):
+                    memory.forget(node, kinds)
 
     def _add(self, key: bytes, parent: int | None) -> int:
         node = self._free.pop() if self._free else len(self.nodes)

@@ -65,6 +65,13 @@ class Rows:
         self._free.append(row)
         return outputs
 
+    def tokens(self, row: int, begin: int, end: int) -> npt.NDArray[np.int32]:
+        """Tokens [begin, end) of a request, prompt and outputs."""
+        prompt = self.requests[row].prompt
+        size = len(prompt)
+        outputs = self.outputs[row, max(0, begin - size) : max(0, end - size)]
+        return outputs if begin >= size else np.concatenate([prompt[begin:end], outputs])
+
     def append(self, rows: Ints, tokens: Ints) -> None:
         """One more output for each row."""
         counts = self.output_counts[rows]

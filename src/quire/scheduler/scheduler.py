@@ -343,17 +343,31 @@ class Scheduler:
             return
         unit, state = self.prefix.unit, self.rows
         done = state.settled[rows] // unit
-        for index in np.flatnonzero(done > state.remembered[rows]).tolist():
-            row = int(rows[index])
-            ticket, request, units = self.tickets[row], state.requests[row], int(done[index])
-            if units > len(ticket.keys):
-                tokens = np.concatenate([request.prompt, state.outputs[row, : state.output_counts[row]]])
-                begin = len(ticket.keys)
-                last = ticket.keys[-1] if begin else root_key((self.layout, request.scope))
-                ticket.keys += extend(last, tokens[begin * unit : units * unit], unit)
-            prompt_units = (len(request.prompt) - 1) // unit
-            self.prefix.remember(row, ticket.keys, int(state.remembered[row]), units, prompt_units)
-            state.remembered[row] = units
+        crossing = done > state.remembered[rows]
+        if not crossing.any():
+            return
+        prompt_units = (state.prompt[rows] - 1) // unit
+        is_next = crossing & (done == state.remembered[rows] + 1) & (done > prompt_units)
+        chosen = rows[is_next].tolist()
+        if chosen:
+            units = done[is_next].tolist()
+            keys = [self._keys(row, end) for row, end in zip(chosen, units, strict=True)]
+            self.prefix.remember_next(chosen, keys, [end - 1 for end in units], prompt_units[is_next].tolist())
+        for index in np.flatnonzero(crossing & ~is_next).tolist():
+            row, end = int(rows[index]), int(done[index])
+            begin = int(state.remembered[row])
+            self.prefix.remember(row, self._keys(row, end), begin, end, int(prompt_units[index]))
+        state.remembered[rows] = done
+
+    def _keys(self, row: int, units: int) -> list[bytes]:
+        """A request's keys, at least for its first `units` units."""
+        keys, state, unit = self.tickets[row].keys, self.rows, self.prefix.unit
+        begin = len(keys)
+        if begin < units:
+            request = state.requests[row]
+            last = keys[-1] if begin else root_key((self.layout, request.scope))
+            keys += extend(last, state.tokens(row, begin * unit, units * unit), unit)
+        return keys
 
     def _yield(self, rows: Ints, tokens: Ints) -> None:
         self.rows.append(rows, tokens)

@@ -1,0 +1,150 @@
+"""The cost of Python per step: Quire's engine loop beside vLLM 0.32.0's scheduler, interleaved in one run on one core.
+
+    python bench/control.py [--rounds 3] [--without-peer]
+
+The workload: N requests of 1,536 + (i mod 16) tokens, all prefilled, then decode steps in which every request gets one
+token. Quire runs its whole loop (schedule, launch, collect, apply, stop checks, streams, prefix keys); the model's
+output is a constant. Best against best, because timings on shared machines vary by half.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from quire.core.request import Request
+from quire.core.step import Step, StepResult
+from quire.engine.engine import Engine
+from quire.models.shapefile import shape_from_json
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+LAYOUTS = {
+    "full": [{"count": 32, "kind": "full", "kv_heads": 1, "head_dim": 16}],
+    "gemma3": [
+        {"count": 52, "kind": "window", "window": 1024, "kv_heads": 1, "head_dim": 16},
+        {"count": 10, "kind": "full", "kv_heads": 1, "head_dim": 16},
+    ],
+}
+"""Layers as in Llama-3.1-8B and Gemma-3-27B; narrow heads, so that the pool can be addressed. No bytes are touched."""
+GOALS = {
+    ("decode", "full", 1024): 15,
+    ("decode", "gemma3", 1024): 25,
+    ("decode", "full", 64): 4,
+    ("decode", "gemma3", 64): 4,
+}
+
+
+class ConstantRunner:
+    """Every row yields the same token, at no cost."""
+
+    def __init__(self) -> None:
+        self.flying: list[Step] = []
+
+    def launch(self, step: Step) -> None:
+        self.flying.append(step)
+
+    def collect(self) -> StepResult:
+        step = self.flying.pop(0)
+        return StepResult(step.number, np.full(int(step.samples.sum()), 7, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Figure:
+    workload: str
+    layout: str
+    requests: int
+    best_ms: float
+    median_ms: float
+
+
+def plan_for(layout: str, requests: int, unit: int, length: int) -> Plan:
+    shape = shape_from_json({"quire_shape": 1, "name": layout, "max_length": 131_072, "layers": LAYOUTS[layout]})
+    settings = Settings(max_requests=requests, batch_tokens=16_384, max_length=length, match_unit_tokens=unit)
+    return make_plan(shape, settings, Budget(pool_bytes=400 << 30))
+
+
+def ready_engine(layout: str, requests: int, prompt: int, unit: int) -> Engine:
+    """All requests prefilled and decoding."""
+    engine = Engine(plan_for(layout, requests, unit, prompt + 12_016), ConstantRunner(), overlap=1)
+    engine.scheduler.typical_output = 1.0
+    random = np.random.default_rng(0)
+    for i in range(requests):
+        tokens = random.integers(0, 30_000, prompt + i % 16).astype(np.int32)
+        engine.submit(Request(f"r{i}", tokens, 12_000, stop_tokens=(2,)))
+    state = engine.scheduler.rows
+    while len(engine.scheduler.queue) or (state.known - state.computed)[engine.scheduler.order()].max() > 1:
+        engine.step()
+    assert len(engine.scheduler.tickets) == requests
+    return engine
+
+
+def decode(
+    layout: str, requests: int, prompt: int = 1536, unit: int = 64, steps: int = 320, warmup: int = 32
+) -> Figure:
+    engine = ready_engine(layout, requests, prompt, unit)
+    times = []
+    for step in range(warmup + steps):
+        begin = time.perf_counter()
+        engine.step()
+        if step >= warmup:
+            times.append(1e3 * (time.perf_counter() - begin))
+    # Steps that cross a page or a unit cost more than others: a step costs what they cost on average.
+    means = np.array(times).reshape(-1, 64).mean(axis=1)
+    return Figure("decode", layout, requests, float(means.min()), float(np.median(means)))
+
+
+def peer(python: Path, workload: str, layout: str, requests: int) -> Figure:
+    command = [str(python), str(Path(__file__).with_name("peer_control.py")), "--workload", workload]
+    command += ["--layout", layout, "--requests", str(requests), "--repeat", "3"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "VLLM_TARGET_DEVICE": "cpu"}
+    )
+    line = json.loads(done.stdout.strip().splitlines()[-1])
+    return Figure(workload, layout, requests, line["best_ms"], line["median_ms"])
+
+
+def best(figures: list[Figure]) -> Figure:
+    return min(figures, key=lambda figure: figure.best_ms)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds; the best of each side counts")
+    parser.add_argument("--without-peer", action="store_true", help="Quire alone, without installing anything")
+    options = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    python = None
+    if not options.without_peer:
+        from peer_environment import peer_python
+
+        python = peer_python()
+    print("| workload | layers | requests | Quire, ms a step | vLLM 0.32.0, ms a step | vLLM ÷ Quire | goal |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for (workload, layout, requests), goal in GOALS.items():
+        ours, theirs = [], []
+        for _ in range(options.rounds):
+            ours.append(decode(layout, requests))
+            if python is not None:
+                theirs.append(peer(python, workload, layout, requests))
+            print(".", end="", file=sys.stderr, flush=True)
+        mine = best(ours).best_ms
+        other = f"{best(theirs).best_ms:.2f} | {best(theirs).best_ms / mine:.1f}×" if theirs else "– | –"
+        print(f"| {workload} | {layout} | {requests:,} | {mine:.3f} | {other} | ≥ {goal}× |", flush=True)
+    for length in (1_024, 100_000):
+        figure = decode("full", 1024, prompt=length)
+        print(f"| decode at {length:,} tokens | full | 1,024 | {figure.best_ms:.3f} | – | – | – |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
