@@ -27,6 +27,7 @@ from quire.models.shapefile import shape_from_json
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.scheduler.waiting import Waiting
 
 LAYOUTS = {
     "full": [{"count": 32, "kind": "full", "kv_heads": 1, "head_dim": 16}],
@@ -36,12 +37,29 @@ LAYOUTS = {
     ],
 }
 """Layers as in Llama-3.1-8B and Gemma-3-27B; narrow heads, so that the pool can be addressed. No bytes are touched."""
-GOALS = {
-    ("decode", "full", 1024): 15,
-    ("decode", "gemma3", 1024): 25,
-    ("decode", "full", 64): 4,
-    ("decode", "gemma3", 64): 4,
-}
+
+
+@dataclass(frozen=True)
+class Race:
+    workload: str
+    layout: str
+    requests: int
+    unit: int
+    goal: float
+
+
+RACES = (
+    Race("decode", "full", 1024, 64, 15),
+    Race("decode", "gemma3", 1024, 64, 25),
+    Race("decode", "full", 64, 64, 4),
+    Race("decode", "gemma3", 64, 64, 4),
+    Race("prefill", "full", 8, 16, 2.5),
+    Race("prefill", "full", 8, 64, 4),
+    Race("prefill", "gemma3", 8, 16, 6),
+    Race("prefill", "gemma3", 8, 64, 10),
+    Race("lookup", "full", 1, 16, 6),
+    Race("lookup", "full", 1, 64, 10),
+)
 
 
 class ConstantRunner:
@@ -103,14 +121,57 @@ def decode(
     return Figure("decode", layout, requests, float(means.min()), float(np.median(means)))
 
 
+def prefill(layout: str, requests: int = 8, unit: int = 64, prompt: int = 8192, rounds: int = 64) -> Figure:
+    """Construct and hash a request, look it up (a miss), allocate it in chunks, free the oldest: ms for one of them."""
+    engine = Engine(plan_for(layout, requests + 1, unit, prompt + 4096), ConstantRunner(), overlap=1)
+    engine.scheduler.typical_output = 1.0
+    random = np.random.default_rng(0)
+    prompts = [random.integers(0, 128_000, prompt).astype(np.int32) for _ in range(rounds + requests)]
+    times = []
+    for i, tokens in enumerate(prompts):
+        begin = time.perf_counter()
+        engine.submit(Request(f"r{i}", tokens, 1024))
+        while engine.scheduler.rows.row_of.get(f"r{i}") is None or engine.streams[f"r{i}"].tokens().size == 0:
+            engine.step()
+        if i >= requests:
+            engine.cancel(f"r{i - requests}")
+            times.append(1e3 * (time.perf_counter() - begin))
+    return Figure("prefill", layout, requests, float(np.min(times)), float(np.median(times)))
+
+
+def lookup(layout: str, unit: int = 64, prompt: int = 32_768, rounds: int = 64) -> Figure:
+    """Find a prompt that the cache holds, its keys known: ms."""
+    engine = Engine(plan_for(layout, 2, unit, prompt + 4096), ConstantRunner(), overlap=1)
+    tokens = np.random.default_rng(0).integers(0, 128_000, prompt).astype(np.int32)
+    engine.submit(Request("first", tokens, 1))
+    engine.drain()
+    waiting = Waiting(Request("again", tokens, 1), 1)
+    reuse = engine.scheduler.reuse
+    reuse.name(waiting)
+    times = []
+    for _ in range(rounds):
+        begin = time.perf_counter()
+        hit = reuse.index.find(waiting.keys, prompt)
+        times.append(1e3 * (time.perf_counter() - begin))
+        assert hit.tokens == (prompt - 1) // reuse.index.unit * reuse.index.unit
+    return Figure("lookup", layout, 1, float(np.min(times)), float(np.median(times)))
+
+
 def peer(python: Path, workload: str, layout: str, requests: int) -> Figure:
     command = [str(python), str(Path(__file__).with_name("peer_control.py")), "--workload", workload]
     command += ["--layout", layout, "--requests", str(requests), "--repeat", "3"]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "VLLM_TARGET_DEVICE": "cpu"}
-    )
+    environment = {**os.environ, "VLLM_TARGET_DEVICE": "cpu"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     line = json.loads(done.stdout.strip().splitlines()[-1])
     return Figure(workload, layout, requests, line["best_ms"], line["median_ms"])
+
+
+def run(race: Race) -> Figure:
+    if race.workload == "decode":
+        return decode(race.layout, race.requests, unit=race.unit)
+    return (
+        prefill(race.layout, race.requests, race.unit) if race.workload == "prefill" else lookup(race.layout, race.unit)
+    )
 
 
 def best(figures: list[Figure]) -> Figure:
@@ -121,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds; the best of each side counts")
     parser.add_argument("--without-peer", action="store_true", help="Quire alone, without installing anything")
+    parser.add_argument("--only", choices=("decode", "prefill", "lookup"), help="one workload")
     options = parser.parse_args()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -129,21 +191,26 @@ def main() -> None:
         from peer_environment import peer_python
 
         python = peer_python()
-    print("| workload | layers | requests | Quire, ms a step | vLLM 0.32.0, ms a step | vLLM ÷ Quire | goal |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
-    for (workload, layout, requests), goal in GOALS.items():
+    print("| workload | layers | requests | match unit | Quire, ms | vLLM 0.32.0, ms | vLLM ÷ Quire | goal |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for race in RACES:
+        if options.only and race.workload != options.only:
+            continue
         ours, theirs = [], []
         for _ in range(options.rounds):
-            ours.append(decode(layout, requests))
+            ours.append(run(race))
             if python is not None:
-                theirs.append(peer(python, workload, layout, requests))
+                theirs.append(peer(python, race.workload, race.layout, race.requests))
             print(".", end="", file=sys.stderr, flush=True)
         mine = best(ours).best_ms
         other = f"{best(theirs).best_ms:.2f} | {best(theirs).best_ms / mine:.1f}×" if theirs else "– | –"
-        print(f"| {workload} | {layout} | {requests:,} | {mine:.3f} | {other} | ≥ {goal}× |", flush=True)
+        head = f"| {race.workload} | {race.layout} | {race.requests:,} | {race.unit} | {mine:.3f}"
+        print(f"{head} | {other} | ≥ {race.goal}× |", flush=True)
+    if options.only not in (None, "decode"):
+        return
     for length in (1_024, 100_000):
         figure = decode("full", 1024, prompt=length)
-        print(f"| decode at {length:,} tokens | full | 1,024 | {figure.best_ms:.3f} | – | – | – |", flush=True)
+        print(f"| decode at {length:,} tokens | full | 1,024 | 64 | {figure.best_ms:.3f} | – | – | – |", flush=True)
 
 
 if __name__ == "__main__":

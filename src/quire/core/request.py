@@ -11,6 +11,7 @@ import numpy.typing as npt
 from quire.core.errors import InputError
 
 Tokens = npt.NDArray[np.int32]
+MOST_STOP_TOKENS = 8
 
 
 class Ending(str, Enum):
@@ -40,6 +41,8 @@ class Request:
             raise InputError(f"request {self.name} has an empty prompt: give at least 1 token")
         if self.max_tokens < 1:
             raise InputError(f"request {self.name} asks for {self.max_tokens} tokens: ask for at least 1")
+        if len(self.stop_tokens) > MOST_STOP_TOKENS:
+            raise InputError(f"request {self.name} has {len(self.stop_tokens)} stop tokens: give {MOST_STOP_TOKENS}")
 
     @property
     def limit(self) -> int:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.errors import InputError
 from quire.core.request import Ending, Request
 from quire.core.step import Runner
 from quire.plan.plan import Plan
-from quire.scheduler.scheduler import Ended, Listener, Scheduler, _unheard
+from quire.scheduler.endings import Ended, Listener, unheard
+from quire.scheduler.scheduler import Scheduler
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +50,7 @@ class Engine:
         overlap: int = 2,
         queue_bound: int = 4096,
         clock: Callable[[], float] = time.monotonic,
-        listener: Listener = _unheard,
+        listener: Listener = unheard,
     ) -> None:
         self.scheduler = Scheduler(plan, queue_bound, listener)
         self.runner = runner
@@ -60,6 +62,8 @@ class Engine:
 
     def submit(self, request: Request) -> Stream:
         """Raises NeverFits or QueueFull within the call; otherwise the request will end."""
+        if request.name in self.streams:
+            raise InputError(f"a request named {request.name} is running or waiting: give each its own name")
         self.scheduler.submit(request)
         stream = Stream(request, self)
         self.streams[request.name] = stream

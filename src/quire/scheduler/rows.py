@@ -10,12 +10,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.request import Request
+from quire.core.request import MOST_STOP_TOKENS, Request
 
 Ints = npt.NDArray[np.int64]
 NO_TOKEN = -1
 """Fills the columns of stop tokens that a request does not use; no token has this number."""
-STOP_COLUMNS = 8
 
 
 class Rows:
@@ -31,7 +30,7 @@ class Rows:
         self.remembered = np.zeros(count, dtype=np.int64)
         """Units of its tokens that the prefix index has seen."""
         self.epoch = np.zeros(count, dtype=np.int64)
-        self.stops = np.full((count, STOP_COLUMNS), NO_TOKEN, dtype=np.int64)
+        self.stops = np.full((count, MOST_STOP_TOKENS), NO_TOKEN, dtype=np.int64)
         self.outputs = np.zeros((count, 64), dtype=np.int32)
         self.output_counts = np.zeros(count, dtype=np.int64)
         self.requests: dict[int, Request] = {}

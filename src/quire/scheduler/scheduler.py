@@ -11,23 +11,20 @@ removes what fragmentation holds. So whenever nothing is in flight, the next ste
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.cache.compaction import compact
-from quire.cache.keys import extend, root_key
 from quire.cache.memory import StageMemory
-from quire.cache.prefix import PrefixIndex
 from quire.core.errors import NeverFits
 from quire.core.request import Ending, Request
 from quire.core.step import Step, StepResult
 from quire.plan import bound
-from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
+from quire.scheduler.endings import Ended, Listener, unheard
+from quire.scheduler.reuse import Reuse
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.waiting import Queue, Waiting
 
@@ -35,30 +32,12 @@ QUEUE_SIGHT = 8
 """How far down the queue a step looks for someone who fits."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ended:
-    """A request that is over: what it yielded, and why it ended."""
-
-    request: Request
-    outputs: npt.NDArray[np.int32]
-    ending: Ending
-
-
-Listener = Callable[[str, Request, str], None]
-"""Hears (event, request, reason) of what happens to single requests: admitted, preempted, ended."""
-
-
-def _unheard(event: str, request: Request, reason: str) -> None:
-    del event, request, reason
-
-
 class Scheduler:
-    def __init__(self, plan: Plan, queue_bound: int = 4096, listener: Listener = _unheard) -> None:
+    def __init__(self, plan: Plan, queue_bound: int = 4096, listener: Listener = unheard) -> None:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
-        self.prefix = PrefixIndex(plan, self.memories)
-        self.layout = layout_fingerprint(plan)
+        self.reuse = Reuse(plan, self.memories, self.rows)
         self.queue = Queue(queue_bound)
         self.listener = listener
         self.tickets: dict[int, Waiting] = {}
@@ -83,8 +62,7 @@ class Scheduler:
         waiting = Waiting(request, self._arrivals)
         self.queue.add(waiting)
         self._arrivals += 1
-        if not self.prefix.disabled:
-            waiting.keys = extend(root_key((self.layout, request.scope)), request.prompt, self.prefix.unit)
+        self.reuse.name(waiting)
 
     def _never(self, request: Request) -> str:
         stages = [stage for stage in self.plan.stages if stage.kinds]
@@ -192,7 +170,7 @@ class Scheduler:
 
     def _evict(self, rows: Ints, granted: Ints, must: bool) -> bool:
         """Forgets cached prefixes until all these rows fit. False: they do not, and no more can be forgotten."""
-        while self.prefix.evict_one(must):
+        while self.reuse.index.evict_one(must):
             if self._fitting(rows, granted) == len(rows):
                 return True
         self._cache_is_in_use = True
@@ -287,18 +265,9 @@ class Scheduler:
         row = self.rows.enter(waiting.request, waiting.outputs)
         self.tickets[row] = waiting
         self._order_is_stale = True
-        self._reuse(row, waiting)
+        self.reuse.start(row, waiting)
         self.listener("admitted", waiting.request, f"after {waiting.preemptions} preemptions")
         return row
-
-    def _reuse(self, row: int, waiting: Waiting) -> None:
-        """Starts a row behind the longest prefix that every kind can prove."""
-        hit = self.prefix.find(waiting.keys, int(self.rows.known[row]))
-        waiting.hit_tokens, waiting.miss = hit.tokens, hit.miss.value if hit.miss else ""
-        self.rows.remembered[row] = hit.tokens // self.prefix.unit
-        if hit.tokens:
-            self.prefix.adopt(row, hit)
-            self.rows.settled[row] = self.rows.computed[row] = hit.tokens
 
     def _return(self, row: int, reason: str) -> None:
         """A row that could not start goes back as it came."""
@@ -332,42 +301,10 @@ class Scheduler:
         self.rows.settled[rows] += counts
         sampling = step.samples & current
         self._yield(step.rows[sampling], result.tokens[current[step.samples]])
-        self._remember(rows)
+        self.reuse.remember(rows, self.tickets)
         for memory in self.memories:
             memory.settle(rows, self.rows.settled[rows])
         return self._ended(step.rows[sampling], result.tokens[current[step.samples]])
-
-    def _remember(self, rows: Ints) -> None:
-        """Hands whole units that settled to the prefix index, before windows give their pages back."""
-        if self.prefix.disabled:
-            return
-        unit, state = self.prefix.unit, self.rows
-        done = state.settled[rows] // unit
-        crossing = done > state.remembered[rows]
-        if not crossing.any():
-            return
-        prompt_units = (state.prompt[rows] - 1) // unit
-        is_next = crossing & (done == state.remembered[rows] + 1) & (done > prompt_units)
-        chosen = rows[is_next].tolist()
-        if chosen:
-            units = done[is_next].tolist()
-            keys = [self._keys(row, end) for row, end in zip(chosen, units, strict=True)]
-            self.prefix.remember_next(chosen, keys, [end - 1 for end in units], prompt_units[is_next].tolist())
-        for index in np.flatnonzero(crossing & ~is_next).tolist():
-            row, end = int(rows[index]), int(done[index])
-            begin = int(state.remembered[row])
-            self.prefix.remember(row, self._keys(row, end), begin, end, int(prompt_units[index]))
-        state.remembered[rows] = done
-
-    def _keys(self, row: int, units: int) -> list[bytes]:
-        """A request's keys, at least for its first `units` units."""
-        keys, state, unit = self.tickets[row].keys, self.rows, self.prefix.unit
-        begin = len(keys)
-        if begin < units:
-            request = state.requests[row]
-            last = keys[-1] if begin else root_key((self.layout, request.scope))
-            keys += extend(last, state.tokens(row, begin * unit, units * unit), unit)
-        return keys
 
     def _yield(self, rows: Ints, tokens: Ints) -> None:
         self.rows.append(rows, tokens)

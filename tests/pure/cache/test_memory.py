@@ -14,32 +14,17 @@ from quire.cache.audit import BooksDoNotBalance, audit
 from quire.cache.compaction import compact, sheets_to_gain
 from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder
-from quire.core.memory import Follows, Memory, Part
 from quire.kinds import counts
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
-from quire.models.shape import Layer, ModelShape
+from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from small_kinds import KINDS
 
 ROWS, LENGTH = 6, 400
-
-
-def layer(kind: str, heads: int, **numbers: int) -> Layer:
-    parts = tuple(Part(name, heads, 64, follows=Follows.KV, replicated=kind == "state") for name in ("key", "value"))
-    return Layer((Memory(kind, parts, **numbers),))
-
-
-KINDS = {
-    "full": layer("full", 2),
-    "window": layer("window", 2, window=50),
-    "chunked": layer("chunked", 3, chunk=70),
-    "sink": layer("sink", 2, sinks=20, window=33),
-    "state": layer("state", 40),
-    "cross": layer("cross", 1, encoder_tokens=90),
-}
 
 
 def small_plan(names: list[str], sheets: int, lookahead: int = 0, reserved: int = 0) -> Plan:
