@@ -12,18 +12,20 @@ from quire.cache.tables import Rows, Table
 from quire.kinds import Counts
 from quire.plan.plan import Plan, StagePlan
 
+FIRST_NODES = 64
+"""Nodes that there is room for at first; it doubles."""
+
 
 class KeptUnits:
     """Pages of one kind that the prefix index keeps: for each node the pages of its unit, and which are there."""
 
     def __init__(self, pages_per_unit: int, groups: int) -> None:
-        self.pages = np.zeros((64, pages_per_unit, groups), dtype=np.int64)
-        self.present = np.zeros((64, pages_per_unit), dtype=bool)
+        self.pages = np.zeros((FIRST_NODES, pages_per_unit, groups), dtype=np.int64)
+        self.present = np.zeros((FIRST_NODES, pages_per_unit), dtype=bool)
 
-    def widen(self, node: int) -> None:
-        if node >= len(self.present):
-            self.pages = np.concatenate([self.pages, np.zeros_like(self.pages)])
-            self.present = np.concatenate([self.present, np.zeros_like(self.present)])
+    def widen(self) -> None:
+        self.pages = np.concatenate([self.pages, np.zeros_like(self.pages)])
+        self.present = np.concatenate([self.present, np.zeros_like(self.present)])
 
 
 class StageMemory:
@@ -39,9 +41,10 @@ class StageMemory:
     def keep_units(self, unit: int) -> None:
         self.kept = [KeptUnits(unit // table.plan.page_tokens, table.plan.groups) for table in self.tables]
 
-    def widen(self, node: int) -> None:
+    def widen(self) -> None:
+        """Room for twice as many nodes."""
         for kept in self.kept:
-            kept.widen(node)
+            kept.widen()
 
     def keep(self, kinds: Sequence[int], rows: Rows, nodes: Rows, units: Counts, unit_tokens: int) -> int:
         """The cache holds the rows' pages of these units too, unless their nodes have them already.

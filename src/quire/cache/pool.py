@@ -59,9 +59,8 @@ class Shelf:
 
     def drop_sheets(self, sheets: Pages) -> None:
         """Forgets the free pages of sheets that leave this kind."""
-        leaving = np.zeros(len(self.used_in_sheet), dtype=bool)
-        leaving[sheets] = True
-        self.replace_free(self.free_list()[~leaving[self.free_list() // self.pages_per_sheet]])
+        free = self.free_list()
+        self.replace_free(free[~np.isin(free // self.pages_per_sheet, sheets)])
 
     def in_use(self) -> npt.NDArray[np.bool_]:
         return np.asarray(self.holds.any(axis=0), dtype=np.bool_)

@@ -18,8 +18,9 @@ from enum import Enum
 
 import numpy as np
 
-from quire.cache.memory import StageMemory
+from quire.cache.memory import FIRST_NODES, StageMemory
 from quire.cache.pool import Holder
+from quire.kinds import Counts
 from quire.plan.plan import Plan
 
 
@@ -62,6 +63,7 @@ class PrefixIndex:
         self.nodes: dict[int, _Node] = {}
         self.node_of: dict[bytes, int] = {}
         self._free: list[int] = []
+        self._room = FIRST_NODES
         self._clock = 0
         self._leaves: list[tuple[int, int]] = []
         """A heap of (last use, node); stale entries are skipped."""
@@ -129,11 +131,8 @@ class PrefixIndex:
         if not nodes:
             return
         self._keep(self.growing, [row] * len(nodes), nodes, list(range(begin, end)))
-        if end >= prompt_units:
-            for unit in range(end - 1, -1, -1):
-                node = self.node_of.get(keys[unit])
-                if node is None or not self._keep(self.others, [row], [node], [unit]):
-                    break
+        if end >= prompt_units and any(self.others):
+            self._keep_tail(row, keys, end)
             self._let_tails_go([keys], [end], [prompt_units])
         self._remember_leaf(nodes[-1])
 
@@ -158,6 +157,24 @@ class PrefixIndex:
             ends = [units[i] + 1 for i in order]
             self._let_tails_go([keys[i] for i in order], ends, [prompt_units[i] for i in order])
 
+    def _keep_tail(self, row: int, keys: list[bytes], end: int) -> None:
+        """What kinds that do not grow need for a hit at the end of unit `end`, as far as nodes reach back unbroken."""
+        units, nodes = [], []
+        first = int(self._first_needed(np.array([end * self.unit]))[0]) // self.unit
+        for unit in range(end - 1, first - 1, -1):
+            node = self.node_of.get(keys[unit])
+            if node is None:
+                break
+            units.append(unit)
+            nodes.append(node)
+        self._keep(self.others, [row] * len(nodes), nodes, units)
+
+    def _first_needed(self, boundaries: Counts) -> Counts:
+        """The first token that some kind that does not grow must find for a hit; sinks count from the start."""
+        tables = [table for memory in self.memories for table in memory.tables if not table.kind.grows]
+        firsts = [np.where(t.kind.kept_pages(boundaries, 1) > 0, 0, t.kind.first_live(boundaries)) for t in tables]
+        return np.asarray(np.min(firsts, axis=0), dtype=np.int64)
+
     def _nodes(self, keys: list[bytes], begin: int, end: int) -> list[int]:
         """The nodes of some units, made where they are new; none if what came before was forgotten."""
         parent = self.node_of.get(keys[begin - 1]) if begin else None
@@ -179,11 +196,7 @@ class PrefixIndex:
 
     def _let_tails_go(self, keys: list[list[bytes]], ends: list[int], prompt_units: list[int]) -> None:
         """A unit that left the newest tail, and is not part of the prompt's, is of no use to kinds that do not grow."""
-        tables = [table for memory in self.memories for table in memory.tables if not table.kind.grows]
-        if not tables:
-            return
-        boundaries = np.array(ends, dtype=np.int64) * self.unit
-        firsts = np.min([table.kind.first_live(boundaries) for table in tables], axis=0)
+        firsts = self._first_needed(np.array(ends, dtype=np.int64) * self.unit)
         for own, first, prompt in zip(keys, (firsts // self.unit).tolist(), prompt_units, strict=True):
             node = self.node_of.get(own[first - 1]) if first - 1 >= prompt else None
             if node is not None:
@@ -196,8 +209,10 @@ class PrefixIndex:
         self.node_of[key] = node
         if parent is not None:
             self.nodes[parent].children += 1
-        for memory in self.memories:
-            memory.widen(node)
+        if node >= self._room:
+            self._room *= 2
+            for memory in self.memories:
+                memory.widen()
         return node
 
     def _remember_leaf(self, node: int) -> None:
