@@ -217,6 +217,9 @@ class PrefixIndex:
 
     def _remember_leaf(self, node: int) -> None:
         heapq.heappush(self._leaves, (self.nodes[node].used, node))
+        if len(self._leaves) > 2 * len(self.nodes) + 64:
+            self._leaves = [(kept.used, number) for number, kept in self.nodes.items() if not kept.children]
+            heapq.heapify(self._leaves)
 
     # ── forgetting ────────────────────────────────────────────────────────
 

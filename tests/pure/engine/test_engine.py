@@ -317,3 +317,17 @@ def test_the_cache_gives_way_before_anyone_is_preempted() -> None:
         run(engine, 500)
     assert "preempted" not in events
     assert 0 < len(engine.scheduler.reuse.index.nodes) < 8 * 209 // engine.scheduler.reuse.index.unit
+
+
+def test_the_index_does_not_grow_with_hits() -> None:
+    """The same prompt again and again leaves as many nodes, and a bounded list of leaves."""
+    engine, _ = engine_for(small_plan(["full", "window"], 200))
+    index = engine.scheduler.reuse.index
+    prompt = request("first", 150, 1).prompt
+    sizes = set()
+    for i in range(200):
+        engine.submit(Request(f"r{i}", prompt, 1))
+        run(engine, 20)
+        sizes.add(len(index.nodes))
+    assert len(sizes) == 1
+    assert len(index._leaves) <= 2 * len(index.nodes) + 64
