@@ -1,4 +1,4 @@
-"""Continuous integration tries the same examples every time, so that a red run can be repeated; elsewhere they are new."""
+"""Continuous integration tries the same examples every time, so that a red run can be repeated."""
 
 from __future__ import annotations
 
