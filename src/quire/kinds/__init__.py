@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from quire.core.errors import PlanError
 from quire.core.memory import Memory
-from quire.kinds.base import Counts, Interval, Kind, counts, last_period
+from quire.kinds.base import Counts, Interval, Kind, counts, decisive_moments
 from quire.kinds.chunked import Chunked
 from quire.kinds.cross import Cross
 from quire.kinds.full import Full
@@ -28,8 +28,8 @@ __all__ = [
     "State",
     "Window",
     "counts",
+    "decisive_moments",
     "kind_of",
-    "last_period",
 ]
 
 

@@ -126,9 +126,9 @@ class Kind(ABC):
                 f"the backend must accept a multiple of {self.tokens_per_unit}"
             )
 
-    def resident(self, length: int, page_tokens: int) -> int:
+    def resident(self, lengths: Counts, page_tokens: int) -> Counts:
         """Pages in steady decode: length − 1 tokens settled, one being computed."""
-        return int(self.pages(counts(length - 1), counts(1), counts(0), page_tokens))
+        return self.pages(lengths - 1, counts(1), counts(0), page_tokens)
 
     def minimum(self, length: int, ahead: int, page_tokens: int) -> int:
         """Pages without which this kind could not take a lone request to `length`, one token at a time."""
@@ -136,17 +136,17 @@ class Kind(ABC):
 
     def peak(self, length: int, chunk: int, ahead: int, page_tokens: int) -> int:
         """The most pages a lone request of `length` ever demands when up to `chunk` tokens are in flight."""
-        if length < 1:
-            return 0
-        settled = last_period(length, chunk, ahead, self.period_tokens(page_tokens))
-        new = np.minimum(chunk, length - settled)
-        return int(self.pages(settled, new, np.minimum(ahead, length - settled - new), page_tokens).max())
+        moments = decisive_moments(length, chunk, ahead, self.period_tokens(page_tokens))
+        return int(self.pages(*moments, page_tokens).max(initial=0))
 
 
-def last_period(length: int, chunk: int, ahead: int, period_tokens: int) -> Counts:
-    """The settled counts that decide a maximum over all of [0, length).
+def decisive_moments(length: int, chunk: int, ahead: int, period_tokens: int) -> tuple[Counts, Counts, Counts]:
+    """The moments (settled, new, ahead) of a lone request of `length` that decide a maximum over all its moments.
 
-    By `period_tokens`, moving c up by whole periods never lowers demand as long as c + chunk + ahead stays within
-    the length, so every c below this range has a counterpart inside it that demands at least as much.
+    By `period_tokens`, moving c up by whole periods never lowers demand as long as c + chunk + ahead stays within the
+    length, so every c below this range has a counterpart inside it that demands at least as much. New tokens end where
+    the request does, and so do lookahead tokens.
     """
-    return np.arange(max(0, length - period_tokens - chunk - ahead), length, dtype=np.int64)
+    settled = np.arange(max(0, length - period_tokens - chunk - ahead), length, dtype=np.int64)
+    new = counts(np.minimum(chunk, length - settled))
+    return settled, new, counts(np.minimum(ahead, length - settled - new))

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from quire.core.search import greatest
 from quire.core.units import ceil_div
-from quire.kinds import Counts, counts, last_period
+from quire.kinds import Counts, counts, decisive_moments
 from quire.plan.plan import KindPlan, Plan
 
 Kinds = Sequence[KindPlan]
@@ -35,12 +36,9 @@ def sheets_needed(kinds: Kinds, pages: Sequence[Counts], reserved: int = 0) -> C
 
 def peak(kinds: Kinds, length: int, chunk: int, ahead: int, reserved: int = 0) -> int:
     """The most sheets a lone request of `length` takes at any moment: exact, from the last period alone."""
-    if not kinds or length < 1:
-        return 0
     period = math.lcm(*(kind.kind.period_tokens(kind.page_tokens) for kind in kinds))
-    settled = last_period(length, chunk, ahead, period)
-    new = counts(np.minimum(chunk, length - settled))
-    return int(sheets_needed(kinds, demand(kinds, settled, new, counts(ahead), counts(length)), reserved).max())
+    moments = decisive_moments(length, chunk, ahead, period)
+    return int(sheets_needed(kinds, demand(kinds, *moments, counts(length)), reserved).max(initial=0))
 
 
 def minimum(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> int:
@@ -59,14 +57,7 @@ def longest(kinds: Kinds, sheets_at: Callable[[int], int], ahead: int, reserved:
     The minimum never falls with length, and the sheets left beside larger tables (`sheets_at`) never rise: bisection
     is exact.
     """
-    low, high = 0, limit
-    while low < high:
-        middle = (low + high + 1) // 2
-        if minimum(kinds, middle, ahead, reserved) <= sheets_at(middle):
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return greatest(0, limit, lambda length: minimum(kinds, length, ahead, reserved) <= sheets_at(length))
 
 
 def admits(plan: Plan, length: int) -> bool:
@@ -97,11 +88,8 @@ def stage_concurrency(
         pages = [counts(requests * one + extra) for one, extra in zip(each, beside, strict=True)]
         return int(sheets_needed(kinds, pages, reserved)) <= sheets
 
-    low, high = 0, min(ceil_div(sheets * k.pages_per_sheet, max(one, 1)) for k, one in zip(kinds, each, strict=True))
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    most = min(ceil_div(sheets * k.pages_per_sheet, max(one, 1)) for k, one in zip(kinds, each, strict=True))
+    return greatest(0, most, fits)
 
 
 def concurrency(plan: Plan, length: int, with_prefill: bool = False) -> int:

@@ -68,10 +68,6 @@ def exact_bytes(shares: Sequence[KindShare], lengths: Counts) -> Counts:
     return counts(sum((share.kind.units(lengths) * share.unit_bytes for share in shares), start=np.zeros_like(lengths)))
 
 
-def resident_pages(kind: Kind, lengths: Counts, page_tokens: int) -> Counts:
-    return kind.pages(lengths - 1, counts(1), counts(0), page_tokens)
-
-
 def choose_geometry(
     shares: Sequence[KindShare], model_length: int | None, forced_pages: Mapping[str, int], match_unit: int
 ) -> Geometry:
@@ -126,7 +122,7 @@ def _options(share: KindShare, forced_pages: Mapping[str, int], match_unit: int)
 def _pages_per_byte(share: KindShare, choices: Sequence[PageChoice], lengths: Counts, exact: Counts) -> Floats:
     """For each choice: pages held per byte needed, averaged over lengths. Times page bytes it is a share of waste."""
     by_size = {
-        size: float((resident_pages(share.kind, lengths, size) / exact).mean())
+        size: float((share.kind.resident(lengths, size) / exact).mean())
         for size in {choice.page_tokens for choice in choices}
     }
     return np.array([choice.groups * by_size[choice.page_tokens] for choice in choices])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
+from quire.kinds import counts
 from quire.plan.plan import HostPlan, StagePlan
 
 SESSION_TOKENS = 8192
@@ -18,7 +19,7 @@ def plan_host(stages: Sequence[StagePlan], budget_bytes: int, max_length: int) -
     for plan in (kind for stage in stages for kind in stage.kinds):
         unique = plan.unique_unit_bytes * plan.kind.units_per_page(plan.page_tokens)
         page_bytes[plan.name] = page_bytes.get(plan.name, 0) + unique
-        pages[plan.name] = plan.kind.resident(tokens, plan.page_tokens)
+        pages[plan.name] = int(plan.kind.resident(counts(tokens), plan.page_tokens))
     total = sum(pages[name] * page_bytes[name] for name in pages)
     return HostPlan(
         budget_bytes=budget_bytes,

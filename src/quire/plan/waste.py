@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from quire.kinds import counts
-from quire.plan.geometry import resident_pages, smoothed
+from quire.plan.geometry import smoothed
 from quire.plan.plan import Plan, StagePlan
 
 
@@ -19,7 +19,7 @@ def waste(plan: Plan, length: int) -> float:
     exact = np.zeros(len(lengths))
     for stage in plan.stages:
         for kind in stage.kinds:
-            pages = kind.groups * resident_pages(kind.kind, lengths, kind.page_tokens)
+            pages = kind.groups * kind.kind.resident(lengths, kind.page_tokens)
             taken += pages * (stage.sheet_bytes / kind.pages_per_sheet)
             exact += counts(kind.kind.units(lengths)) * kind.unit_bytes
     live = exact > 0

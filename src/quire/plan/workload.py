@@ -14,6 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from quire.core.errors import InputError
+from quire.core.search import greatest
 from quire.core.units import parse_tokens
 from quire.kinds import Counts, counts
 from quire.plan import bound
@@ -111,11 +112,5 @@ def _active(stage: StagePlan, plan: Plan, workload: Workload, active: Counts, wh
         pages = [counts(math.ceil(requests * mean) + prefix) for mean, prefix in zip(own, once, strict=True)]
         return int(bound.sheets_needed(stage.kinds, pages, plan.reserved_pages)) <= stage.sheets
 
-    low, high = (
-        0,
-        max(int(stage.sheets * k.pages_per_sheet / max(mean, 1e-9)) for k, mean in zip(stage.kinds, own, strict=True)),
-    )
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle - 1)
-    return low
+    most = (stage.sheets * kind.pages_per_sheet / max(mean, 1e-9) for kind, mean in zip(stage.kinds, own, strict=True))
+    return greatest(0, int(max(most)), fits)

@@ -20,7 +20,9 @@ from quire.cache.compaction import compact
 from quire.cache.memory import StageMemory
 from quire.core.errors import NeverFits
 from quire.core.request import Ending, Request
+from quire.core.search import greatest
 from quire.core.step import Step, StepResult
+from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended, Listener, unheard
@@ -178,12 +180,8 @@ class Scheduler:
 
     def _shrunk(self, rows: Ints, granted: Ints, index: int) -> int:
         """The most tokens that row `index` can have behind those before it."""
-        low, high = 0, int(granted[index]) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            trial = np.append(granted[:index], middle)
-            low, high = (middle, high) if self._fitting(rows[: index + 1], trial) > index else (low, middle - 1)
-        return low
+        before, upto = granted[:index], rows[: index + 1]
+        return greatest(0, int(granted[index]) - 1, lambda n: self._fitting(upto, np.append(before, n)) > index)
 
     def _make_room(self, rows: Ints, index: int) -> bool:
         """Compacts, or preempts the last in line if that is not `index` itself. True: try again."""
@@ -254,7 +252,7 @@ class Scheduler:
             likely[-1] = limit[-1]  # it was sent away twice: it comes back only if it can stay
         likely = np.minimum(likely, limit)
         for memory in self.memories:
-            pages = bound.demand(memory.stage.kinds, likely - 1, np.ones_like(likely), np.zeros_like(likely), limit)
+            pages = bound.demand(memory.stage.kinds, likely - 1, counts(1), counts(self.plan.lookahead), limit)
             totals = [np.asarray(count.sum(), dtype=np.int64) for count in pages]
             if int(bound.sheets_needed(memory.stage.kinds, totals, self.plan.reserved_pages)) > memory.stage.sheets:
                 return False

@@ -109,7 +109,7 @@ def test_the_peak_of_a_kind_is_its_dearest_moment_in_prefill(
 def test_what_is_resident_is_the_demand_of_steady_decode(data: st.DataObject, how: Remembers, length: int) -> None:
     """resident(L): L − 1 tokens settled, one being computed, no lookahead."""
     page = data.draw(page_for(how), "page")
-    assert rules(how).resident(length, page) == oracle.steady(how, np.array([length]), page)[0]
+    assert rules(how).resident(counts(length), page) == oracle.steady(how, np.array([length]), page)[0]
 
 
 @pytest.mark.parametrize("length", [999, 1000, 1001, 1999, 2000, 2001, 3064])

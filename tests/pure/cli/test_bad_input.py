@@ -1,0 +1,131 @@
+"""Bad input is one clear line with the numbers and the fix: never a traceback, never a silent default."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from command import refused, run_json
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [("quire.plan/1", "quire.plan/7", "this version reads"), ('"sheets": ', '"sheets": 1', "changed")],
+)
+def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
+    old: str, new: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--output", str(path))
+    path.write_text(path.read_text().replace(old, new))
+    assert words in refused(capsys, "plan", str(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gema-3-27b", "--pool", "1GiB"], "gemma-3-27b"),
+        (["gemma-3-27b", "--pool", "8elephants"], "64.68GiB"),
+        (["gemma-3-27b", "--pool", "0"], "at least 1"),
+        (["gemma-3-27b", "--device", "h300"], "h200"),
+        (["gemma-3-27b", "--device", "h200", "--memory", "80GiB"], "one of them"),
+        (["gemma-3-27b", "--pool", "1GiB", "--sheets", "4"], "one of them"),
+        (["gemma-3-27b", "--sheets", "0"], "at least 1"),
+        (["gemma-3-27b", "--sheets", "many"], "whole number"),
+        (["gemma-3-27b", "--memory", "80GiB", "--memory-fraction", "1.5"], "up to 1"),
+        (["gemma-3-27b", "--pool", "1GiB", "--memory-fraction", "0.5"], "--memory"),
+        (["gemma-3-27b", "--pool", "1GiB", "--max-length", "200000"], "131,072"),
+        (["gemma-3-27b", "--pool", "1GiB", "--max-length", "long"], "number of tokens"),
+        (["gemma-3-27b", "--pool", "1GiB", "--kv-dtype", "int3"], "choose one of"),
+        (["gemma-3-27b", "--pool", "1GiB", "--kv-dtype", "fp32"], "bf16"),
+        (["gemma-3-27b", "--pool", "1GiB", "--state-dtype", "fp8"], "fp32"),
+        (["gemma-3-27b", "--pool", "1GiB", "--tensor-parallel", "0"], "at least 1"),
+        (["gemma-3-27b", "--pool", "1GiB", "--tensor-parallel", "3000"], "query heads"),
+        (["gemma-3-27b", "--pool", "1GiB", "--pipeline-parallel", "100"], "62 layers"),
+        (["gemma-3-27b", "--pool", "1GiB", "--page-tokens", "elephant=16"], "window-1024"),
+        (["deepseek-v4-pro", "--pool", "1GiB", "--page-tokens", "64"], "multiple of 128"),
+        (["gemma-3-27b", "--pool", "1GiB", "--match-unit", "128"], "at most 64"),
+        (["gemma-3-27b", "--memory", "80GiB", "--pool", "79GiB"], "at most"),
+        (["gemma-3-27b", "--memory", "80GiB", "--sheets", "100000"], "at most"),
+        (["gemma-3-27b", "--pool", "1GiB", "--workload", "prompt=5"], "prompt=1200/6000"),
+        (["gemma-3-27b", "--pool", "1GiB", "--workload", "prompt=9/3,output=1/2"], "median"),
+        (["gemma-3-27b", "--pool", "1GiB", "--target-length", "5"], "give both"),
+        (["gemma-3-27b", "--pool", "1GiB", "--plot", "plan.pdf"], ".svg or .png"),
+        (["gemma-3-27b", "--pool", "1GiB", "--output", "/no/such/folder/plan.json"], "No such file"),
+        (["gemma-3-27b", "--pool", "1GiB", "--lengths", "1,zwei"], "number of tokens"),
+        (["gemma-3-27b", "--frobnicate"], "--frobnicate"),
+    ],
+)
+def test_bad_input_is_one_clear_line(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, "plan", *arguments)
+
+
+@pytest.mark.parametrize(
+    ("layer", "words"),
+    [
+        ({"kind": "window", "window": 0, "kv_heads": 8, "head_dim": 128}, "window"),
+        ({"kind": "elephant", "kv_heads": 8, "head_dim": 128}, "elephant"),
+        ({"kind": "full", "kv_heads": -8, "head_dim": 128}, "kv_heads"),
+        ({"kind": "full", "kv_heads": 8, "head_dim": 128, "trunk": 1}, "trunk"),
+        ({"kind": "chunked", "kv_heads": 8, "head_dim": 128}, "chunk"),
+    ],
+)
+def test_a_shape_file_with_nonsense_is_one_clear_line(
+    layer: dict[str, object], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "shape.json"
+    path.write_text(json.dumps({"quire_shape": 1, "name": "odd", "max_length": 4096, "layers": [layer]}))
+    assert words in refused(capsys, "plan", str(path), "--pool", "1GiB")
+
+
+HUGE = "9" * 400
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--pool", HUGE],
+        ["--pool", "1GiB", "--max-length", HUGE],
+        ["--sheets", "9000000000000000000"],
+        ["--pool", "1GiB", "--reserved-pages", "9000000000000000000"],
+        ["--pool", "1GiB", "--speculative-tokens", "99999999999999999999"],
+        ["--pool", "1GiB", "--batch-tokens", "100000m"],
+        ["--pool", "1GiB", "--target-length", "1k", "--target-requests", "9000000000000000"],
+        ["--pool", "1GiB", "--target-length", "1m", "--target-requests", "1"],
+        ["--pool", "1GiB", "--workload", f"prompt=1/2,output=1/2,sessions={HUGE}"],
+        ["--pool", "1GiB", "--workload", "prompt=1/2,prompt=1/3,output=1/2"],
+        ["--pool", "1TiB"],
+        ["--memory", "80"],
+        ["--memory", "80GiB", "--memory-fraction", "0"],
+        ["--device", ""],
+        ["--pool", "1GiB", "--page-tokens", "16,32"],
+        ["--pool", "1GiB", "--max-length", "1000.7"],
+        ["--pool", "1GiB", "--max-requests", "²"],
+        ["--pool", "1GiB", "--ignore-field", "zzz"],
+        ["--pool", "1GiB", "--explain", "--json"],
+        ["--pool", "1GiB", "--stage-layers", "30,30"],
+    ],
+)
+def test_numbers_beyond_reason_are_refused_and_never_wrap(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(capsys, "plan", "gemma-3-27b", *arguments)
+
+
+def test_an_unknown_option_names_its_command_and_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    message = refused(capsys, "plan", "gemma-3-27b", "--devise", "h200")
+    assert "did you mean --device?" in message
+    assert "quire plan --help" in message
+
+
+def test_a_path_that_does_not_exist_is_not_taken_for_a_hub_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "no such file or folder" in refused(capsys, "plan", "./absent", "--pool", "1GiB")
+
+
+def test_options_beside_a_saved_plan_are_refused_by_name(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--output", str(path))
+    assert "--device" in refused(capsys, "plan", str(path), "--device", "h100")
+    assert "saved plan" in refused(capsys, "whatif", str(path), "--pool", "1GiB")
