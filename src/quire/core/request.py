@@ -33,6 +33,8 @@ class Request:
     stop_tokens: tuple[int, ...] = ()
     scope: str = ""
     """Who may share what it computes: prefixes are found within a scope only."""
+    tenant: str = ""
+    """On whose account it runs, where tenants get fair shares."""
     deadline: float | None = None
     """On the engine's clock: not finished by then, it ends."""
 

@@ -28,6 +28,10 @@ class Step:
     """Which tenancy of its row each entry belongs to: a result for an earlier one is stale."""
     copies: tuple[tuple[int, int, Ints, Ints], ...] = ()
     """(stage, kind, source pages, target pages), to be done before the step, in order."""
+    loads: tuple[tuple[int, int], ...] = ()
+    """(number of the load, row): what it staged goes into the row's pages, after the copies."""
+    clears: tuple[tuple[int, int, Ints], ...] = ()
+    """(stage, kind, pages) to be zeroed after the copies: states that nothing was written to yet."""
 
     @property
     def tokens(self) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import InputError
+from quire.core.events import Listener
 from quire.core.request import Ending, Request
+from quire.core.rules import Rules
 from quire.core.step import Runner
 from quire.plan.plan import Plan
-from quire.scheduler.endings import Ended, Listener, unheard
+from quire.scheduler.endings import Ended
 from quire.scheduler.scheduler import Scheduler
 
 
@@ -47,12 +49,12 @@ class Engine:
         plan: Plan,
         runner: Runner,
         *,
+        rules: Rules | None = None,
         overlap: int = 2,
-        queue_bound: int = 4096,
         clock: Callable[[], float] = time.monotonic,
-        listener: Listener = unheard,
+        listeners: Sequence[Listener] = (),
     ) -> None:
-        self.scheduler = Scheduler(plan, queue_bound, listener)
+        self.scheduler = Scheduler(plan, rules or Rules(), listeners)
         self.runner = runner
         self.overlap = overlap
         """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""

@@ -1,8 +1,7 @@
-"""How a request's life is told: to whoever asked for it, and to whoever listens."""
+"""What is left of a request that is over."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,11 +17,3 @@ class Ended:
     request: Request
     outputs: npt.NDArray[np.int32]
     ending: Ending
-
-
-Listener = Callable[[str, Request, str], None]
-"""Hears (event, request, reason) of what happens to single requests: admitted, preempted, ended."""
-
-
-def unheard(event: str, request: Request, reason: str) -> None:
-    del event, request, reason

@@ -11,6 +11,7 @@ removes what fragmentation holds. So whenever nothing is in flight, the next ste
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -19,13 +20,15 @@ import numpy.typing as npt
 from quire.cache.compaction import compact
 from quire.cache.memory import StageMemory
 from quire.core.errors import NeverFits
+from quire.core.events import Event, Listener, What
 from quire.core.request import Ending, Request
+from quire.core.rules import Rules
 from quire.core.search import greatest
 from quire.core.step import Step, StepResult
 from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
-from quire.scheduler.endings import Ended, Listener, unheard
+from quire.scheduler.endings import Ended
 from quire.scheduler.reuse import Reuse
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.waiting import Queue, Waiting
@@ -35,13 +38,13 @@ QUEUE_SIGHT = 8
 
 
 class Scheduler:
-    def __init__(self, plan: Plan, queue_bound: int = 4096, listener: Listener = unheard) -> None:
+    def __init__(self, plan: Plan, rules: Rules, listeners: Sequence[Listener] = ()) -> None:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
         self.reuse = Reuse(plan, self.memories, self.rows)
-        self.queue = Queue(queue_bound)
-        self.listener = listener
+        self.queue = Queue(rules.queue_bound)
+        self.listeners = tuple(listeners)
         self.tickets: dict[int, Waiting] = {}
         """How each running row came in: its arrival and its preemptions."""
         self._order = np.empty(0, dtype=np.int64)
@@ -60,11 +63,13 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Accepts a request, or says at once that it could never run (or that too many wait)."""
         if not bound.admits(self.plan, request.limit):
+            self._tell(What.REFUSED, request, self._never(request), tokens=request.limit)
             raise NeverFits(self._never(request))
         waiting = Waiting(request, self._arrivals)
         self.queue.add(waiting)
         self._arrivals += 1
         self.reuse.name(waiting)
+        self._tell(What.ACCEPTED, request, prompt=len(request.prompt), max_tokens=request.max_tokens)
 
     def _never(self, request: Request) -> str:
         stages = [stage for stage in self.plan.stages if stage.kinds]
@@ -80,6 +85,7 @@ class Scheduler:
         waiting = self.queue.find(name)
         if waiting is not None:
             self.queue.remove(waiting)
+            self._tell(What.ENDED, waiting.request, ending.value, outputs=len(waiting.outputs))
             return Ended(waiting.request, waiting.outputs, ending)
         row = self.rows.row_of.get(name)
         return None if row is None else self._end(row, ending)
@@ -87,7 +93,7 @@ class Scheduler:
     def _end(self, row: int, ending: Ending) -> Ended:
         request = self.rows.requests[row]
         ended = Ended(request, self._vacate(row), ending)
-        self.listener("ended", request, ending.value)
+        self._tell(What.ENDED, request, ending.value, outputs=len(ended.outputs))
         return ended
 
     def _vacate(self, row: int) -> npt.NDArray[np.int32]:
@@ -97,6 +103,12 @@ class Scheduler:
         self._order_is_stale = True
         self._cache_is_in_use = False
         return self.rows.leave(row)
+
+    def _tell(self, what: What, request: Request | None = None, reason: str = "", **numbers: int) -> None:
+        if self.listeners:
+            event = Event(what, self._steps, request.name if request else "", reason, numbers)
+            for listener in self.listeners:
+                listener(event)
 
     def is_idle(self) -> bool:
         return not self.tickets and not len(self.queue) and not self.flying
@@ -188,6 +200,8 @@ class Scheduler:
         for stage, memory in enumerate(self.memories):
             moves = compact(memory)
             self._copies += [(stage, move.kind, move.source, move.target) for move in moves]
+            for move in moves:
+                self._tell(What.COMPACTED, reason=memory.stage.kinds[move.kind].name, pages=len(move.source))
             if moves:
                 return True
         victim = int(rows[-1])
@@ -203,7 +217,7 @@ class Scheduler:
         again = Waiting(request, ticket.arrival, outputs, ticket.preemptions + 1, ticket.keys)
         again.reason = f"preempted: {reason}"
         self.queue.add(again, returning=True)
-        self.listener("preempted", request, reason)
+        self._tell(What.PREEMPTED, request, reason, times=again.preemptions)
 
     # ── admission ─────────────────────────────────────────────────────────
 
@@ -264,7 +278,8 @@ class Scheduler:
         self.tickets[row] = waiting
         self._order_is_stale = True
         self.reuse.start(row, waiting)
-        self.listener("admitted", waiting.request, f"after {waiting.preemptions} preemptions")
+        numbers = {"hit_tokens": waiting.hit_tokens, "tokens": int(self.rows.known[row])}
+        self._tell(What.ADMITTED, waiting.request, waiting.miss, **numbers, preemptions=waiting.preemptions)
         return row
 
     def _return(self, row: int, reason: str) -> None:
@@ -288,6 +303,7 @@ class Scheduler:
         self._steps += 1
         self._copies = []
         self.flying.append(step)
+        self._tell(What.STEP, rows=len(rows), tokens=step.tokens)
         return step
 
     def apply(self, result: StepResult) -> list[Ended]:

@@ -11,6 +11,7 @@ from shadow import ShadowRunner, token_for
 from quire.cache.audit import audit
 from quire.core.errors import InputError, NeverFits, QueueFull
 from quire.core.request import Ending, Request
+from quire.core.rules import Rules
 from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
 from quire.plan import bound
@@ -225,7 +226,7 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
 
 
 def test_a_full_queue_says_so_and_takes_back_the_preempted() -> None:
-    engine, _ = engine_for(small_plan(["full"], None), queue_bound=2)
+    engine, _ = engine_for(small_plan(["full"], None), rules=Rules(queue_bound=2))
     for i in range(2):
         engine.submit(request(f"r{i}", 100, 60))
     with pytest.raises(QueueFull, match="2 requests wait already"):
@@ -237,7 +238,7 @@ def test_preemption_and_compaction_really_happen_here() -> None:
     """The laws above would be empty if the pool were never short."""
     events: list[str] = []
     plan = small_plan(["window", "chunked", "full"], None, budget=64)
-    engine, runner = engine_for(plan, listener=lambda event, _request, _reason: events.append(event))
+    engine, runner = engine_for(plan, listeners=[lambda event: events.append(event.what.value)])
     engine.scheduler.typical_output = 1.0
     for i in range(6):
         engine.submit(request(f"r{i}", 30 + 17 * i, 60))
@@ -310,7 +311,7 @@ def test_the_cache_gives_way_before_anyone_is_preempted() -> None:
     smallest = small_plan(["full", "window"], None).stages[0].sheets
     engine, _ = engine_for(
         small_plan(["full", "window"], smallest + 4),
-        listener=lambda event, _request, _reason: events.append(event),
+        listeners=[lambda event: events.append(event.what.value)],
     )
     for i in range(8):
         engine.submit(request(f"r{i}", 150, 60))

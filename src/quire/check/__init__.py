@@ -1,0 +1,1 @@
+"""Random and exhaustive runs of the real engine, audited after every step, and the bugs it must find."""

@@ -1,0 +1,46 @@
+"""What happens, told once: explanations, metrics, recorders and tests all listen to this one stream.
+
+    accepted ─▶ admitted ─▶ ended          the usual life of a request; refused ends it before it begins
+        ▲          │
+        └─preempted┘   loading ─▶ loaded | load_failed
+
+Events are about requests and the cache, not about tokens: a step tells one, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class What(str, Enum):
+    """Each name appears in docs/events.md with what its numbers mean."""
+
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    ADMITTED = "admitted"
+    WAITS = "waits"
+    PREEMPTED = "preempted"
+    ENDED = "ended"
+    LOADING = "loading"
+    LOADED = "loaded"
+    LOAD_FAILED = "load_failed"
+    EVICTED = "evicted"
+    CHECKPOINT = "checkpoint"
+    COMPACTED = "compacted"
+    STEP = "step"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    what: What
+    step: int
+    """How many steps were launched before it."""
+    request: str = ""
+    """Whom it concerns; empty where it concerns nobody in particular."""
+    reason: str = ""
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+Listener = Callable[[Event], None]

@@ -1,0 +1,1 @@
+"""The same engine on virtual time: traces, cost models, reports."""
