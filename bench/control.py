@@ -24,7 +24,9 @@ import numpy as np
 from quire.core.request import Request
 from quire.core.step import Step, StepResult
 from quire.engine.engine import Engine
+from quire.kinds import counts
 from quire.models.shapefile import shape_from_json
+from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -87,9 +89,13 @@ class Figure:
 
 
 def plan_for(layout: str, requests: int, unit: int, length: int) -> Plan:
+    """A pool that just holds so many requests of that length."""
     shape = shape_from_json({"quire_shape": 1, "name": layout, "max_length": 131_072, "layers": LAYOUTS[layout]})
     settings = Settings(max_requests=requests, batch_tokens=16_384, max_length=length, match_unit_tokens=unit)
-    return make_plan(shape, settings, Budget(pool_bytes=400 << 30))
+    stage = make_plan(shape, settings, Budget(pool_bytes=400 << 30)).stages[0]
+    pages = [counts(requests * each) for each in bound.resident(stage.kinds, length, 0)]
+    sheets = int(bound.sheets_needed(stage.kinds, pages)) + bound.peak(stage.kinds, length, 16_384, 0)
+    return make_plan(shape, settings, Budget(sheets=(sheets,)))
 
 
 def ready_engine(layout: str, requests: int, prompt: int, unit: int) -> Engine:
@@ -150,7 +156,7 @@ def lookup(layout: str, unit: int = 64, prompt: int = 32_768, rounds: int = 64) 
     times = []
     for _ in range(rounds):
         begin = time.perf_counter()
-        hit = reuse.index.find(waiting.keys, prompt)
+        hit = reuse.index.find(waiting.keys, waiting.root, tokens)
         times.append(1e3 * (time.perf_counter() - begin))
         assert hit.tokens == (prompt - 1) // reuse.index.unit * reuse.index.unit
     return Figure("lookup", layout, 1, float(np.mean(times)))

@@ -34,3 +34,8 @@ def extend(key: bytes, tokens: Tokens, unit: int) -> list[bytes]:
         key = sha256(key + data[begin : begin + size]).digest()
         keys.append(key)
     return keys
+
+
+def end_key(key: bytes, tokens: Tokens) -> bytes:
+    """Of a turn that ended between two units, a few tokens behind the prefix that `key` names."""
+    return hashlib.sha256(key + b"end" + np.ascontiguousarray(tokens, dtype="<i4").tobytes()).digest()

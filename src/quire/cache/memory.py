@@ -7,13 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from quire.cache.pool import Holder, Pool
+from quire.cache.nodes import FIRST_NODES, Chain
+from quire.cache.pool import Holder, Pages, Pool
 from quire.cache.tables import Rows, Table
 from quire.kinds import Counts
 from quire.plan.plan import Plan, StagePlan
-
-FIRST_NODES = 64
-"""Nodes that there is room for at first; it doubles."""
 
 
 class KeptUnits:
@@ -27,6 +25,9 @@ class KeptUnits:
         self.pages = np.concatenate([self.pages, np.zeros_like(self.pages)])
         self.present = np.concatenate([self.present, np.zeros_like(self.present)])
 
+    def of(self, chain: Chain) -> Pages:
+        return np.asarray(self.pages[chain][self.present[chain]].ravel(), dtype=np.int64)
+
 
 class StageMemory:
     """Answers whether rows can grow, grows them, and takes back what left their live sets."""
@@ -39,37 +40,34 @@ class StageMemory:
         """By kind; empty while nothing is reused."""
 
     def keep_units(self, unit: int) -> None:
-        self.kept = [KeptUnits(unit // table.plan.page_tokens, table.plan.groups) for table in self.tables]
+        """The cache will keep pages by units of so many tokens; of a state one page, whatever the unit."""
+        spans = [unit if table.kind.kind == "state" else table.plan.page_tokens for table in self.tables]
+        self.kept = [KeptUnits(unit // span, t.plan.groups) for t, span in zip(self.tables, spans, strict=True)]
 
     def widen(self) -> None:
         """Room for twice as many nodes."""
         for kept in self.kept:
             kept.widen()
 
-    def keep(self, kinds: Sequence[int], rows: Rows, nodes: Rows, units: Counts, unit_tokens: int) -> int:
-        """The cache holds the rows' pages of these units too, unless their nodes have them already.
-
-        Nodes differ. Returns how many pages were added.
-        """
-        added = 0
+    def keep(self, kinds: Sequence[int], row: int, chain: Chain, units: Counts, ends: Counts) -> None:
+        """The cache holds a row's pages of these units too, up to where each ends, unless its node has them."""
         for kind in kinds:
-            pages, held = self.tables[kind].unit_pages(rows, units, unit_tokens)
-            kept = self.kept[kind]
-            which, page = np.nonzero(held & ~kept.present[nodes])
+            table, kept = self.tables[kind], self.kept[kind]
+            logical = units[:, None] * kept.present.shape[1] + np.arange(kept.present.shape[1])
+            begins = logical * table.plan.page_tokens < ends[:, None]
+            which, page = np.nonzero(table.holds(row, logical) & begins & ~kept.present[chain])
             if len(which):
-                kept.pages[nodes[which], page] = pages[which, page]
-                kept.present[nodes[which], page] = True
-                self.pool.hold(kind, np.asarray(pages[which, page].ravel()), Holder.CACHE)
-                added += len(which)
-        return added
+                pages = table.pages[row][:, table.column(logical[which, page])].T
+                kept.pages[chain[which], page] = pages
+                kept.present[chain[which], page] = True
+                self.pool.hold(kind, pages.ravel(), Holder.CACHE)
 
-    def forget(self, node: int, kinds: Sequence[int]) -> None:
-        """Drops what a node keeps of some kinds."""
+    def forget(self, chain: Chain, kinds: Sequence[int]) -> None:
+        """Drops what nodes keep of some kinds."""
         for kind in kinds:
-            kept = self.kept[kind]
-            if kept.present[node].any():
-                pages = kept.pages[node][kept.present[node]].ravel()
-                kept.present[node] = False
+            pages = self.kept[kind].of(chain)
+            if len(pages):
+                self.kept[kind].present[chain] = False
                 self.pool.drop(kind, pages, Holder.CACHE)
 
     def gives_back(self, node: int) -> bool:
@@ -79,6 +77,54 @@ class StageMemory:
             if len(pages) and not (shelf.holds[Holder.REQUEST, pages] + shelf.holds[Holder.PIN, pages]).all():
                 return True
         return False
+
+    def copy_state(self, kind: int, row: int, node: int) -> tuple[Pages, Pages]:
+        """A checkpoint: a page of the cache's own for a node, to be copied from the row's. The caller made room."""
+        source = self.tables[kind].pages[row, :, 0].copy()
+        target = self.pool.take(kind, len(source), Holder.CACHE)
+        self.kept[kind].pages[node, 0], self.kept[kind].present[node, 0] = target, True
+        return source, target
+
+    def adopt(self, row: int, boundary: int, chain: Chain) -> None:
+        """Lets a row start at `boundary` with the pages that its live set touches there, shared with the cache."""
+        for kind, (table, kept) in enumerate(zip(self.tables, self.kept, strict=True)):
+            if table.kind.kind == "state":
+                logical = kept.pages[chain[-1]]
+            else:
+                logical = kept.pages[chain].reshape(-1, table.plan.groups)[: -(-boundary // table.plan.page_tokens)]
+            self.pool.hold(kind, table.adopt(row, boundary, logical), Holder.REQUEST)
+
+    def written_on(self, boundary: int) -> list[int]:
+        """Kinds whose last page a row that starts at `boundary` goes on writing: it must be its own."""
+        return [
+            kind
+            for kind, table in enumerate(self.tables)
+            if table.kind.kind == "state" or boundary % table.plan.page_tokens
+        ]
+
+    def part(self, kind: int, row: int) -> tuple[Pages, Pages]:
+        """Gives a row its own page in place of the last one it shares, to be copied. The caller made room."""
+        table = self.tables[kind]
+        column, source = int(table.column(table.end[row] - 1)), self._last(kind, row)
+        target = self.pool.take(kind, len(source))
+        table.pages[row, :, column] = target
+        self.pool.drop(kind, source, Holder.REQUEST)
+        return source, target
+
+    def can_take_over(self, kinds: Sequence[int], row: int) -> bool:
+        """Whether nobody but the cache shares the row's last pages of these kinds."""
+        return not any(self.pool.is_shared(kind, self._last(kind, row)) for kind in kinds)
+
+    def take_over(self, kinds: Sequence[int], row: int, node: int) -> None:
+        """Makes them the row's own by taking them from the cache."""
+        for kind in kinds:
+            pages, kept = self._last(kind, row), self.kept[kind]
+            kept.present[node] &= ~np.isin(kept.pages[node], pages).any(axis=1)
+            self.pool.drop(kind, pages, Holder.CACHE)
+
+    def _last(self, kind: int, row: int) -> Pages:
+        table = self.tables[kind]
+        return np.asarray(table.pages[row, :, int(table.column(table.end[row] - 1))].copy(), dtype=np.int64)
 
     def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
         """For each kind: pages that each row lacks for its demand, all groups together."""
@@ -94,20 +140,31 @@ class StageMemory:
             wanted -= -over // shelf.pages_per_sheet
         return int(np.searchsorted(wanted, self.pool.free_sheets, side="right"))
 
-    def grow(self, rows: Rows, needs: Sequence[Counts]) -> None:
-        """Takes the pages that `needs` says; the caller has asked `fitting`."""
+    def grow(self, rows: Rows, needs: Sequence[Counts]) -> list[tuple[int, Pages]]:
+        """Takes the pages that `needs` says; the caller has asked `fitting`. Returns states that must be zeroed."""
+        fresh = []
         for index, (table, need) in enumerate(zip(self.tables, needs, strict=True)):
             growing = np.flatnonzero(need)
             if len(growing):
                 counts = need[growing] // table.plan.groups
                 pages = self.pool.take(index, int(need[growing].sum()))
                 table.append(rows[growing], counts, pages)
+                if table.kind.kind == "state":
+                    fresh.append((index, pages))
+        return fresh
 
     def settle(self, rows: Rows, settled: Counts) -> None:
         """Gives back the pages that no later token reads any more."""
         for index, table in enumerate(self.tables):
-            if not table.kind.grows:
-                self.pool.drop(index, table.cut(rows, settled), Holder.REQUEST)
+            if not table.kind.grows and len(pages := table.cut(rows, settled)):
+                self._drop_shared(index, pages)
+
+    def _drop_shared(self, kind: int, pages: Pages) -> None:
+        """As `drop`, for pages that several rows may give back at once."""
+        distinct, times = np.unique(pages, return_counts=True)
+        if len(distinct) < len(pages):
+            self.pool.shelves[kind].holds[Holder.REQUEST, distinct] -= (times - 1).astype(np.int32)
+        self.pool.drop(kind, distinct, Holder.REQUEST)
 
     def addresses(self, kind: int, row: int) -> npt.NDArray[np.int32]:
         """Where a row's pages of one kind lie, in granules of 256 bytes: (group, column), as kernels read them."""

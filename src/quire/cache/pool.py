@@ -59,6 +59,8 @@ class Shelf:
 
     def drop_sheets(self, sheets: Pages) -> None:
         """Forgets the free pages of sheets that leave this kind."""
+        if self.pages_per_sheet == 1:
+            return  # a page that was free had a sheet of its own, which left at once
         free = self.free_list()
         self.replace_free(free[~np.isin(free // self.pages_per_sheet, sheets)])
 
@@ -114,8 +116,16 @@ class Pool:
         """One more holder for pages that are in use. A page may appear once only."""
         self.shelves[kind].holds[holder, pages] += 1
 
+    def is_shared(self, kind: int, pages: Pages) -> bool:
+        """Whether anyone but the cache and one request holds one of these pages."""
+        holds = self.shelves[kind].holds
+        return bool(((holds[Holder.REQUEST, pages] > 1) | (holds[Holder.PIN, pages] > 0)).any())
+
     def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
-        """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty."""
+        """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty.
+
+        A page may appear once only.
+        """
         if not len(pages):
             return
         shelf = self.shelves[kind]
@@ -125,10 +135,10 @@ class Pool:
             return
         sheets = freed // shelf.pages_per_sheet
         np.subtract.at(shelf.used_in_sheet, sheets, 1)
-        shelf.put(freed)
-        empty = np.unique(sheets[shelf.used_in_sheet[sheets] == 0])
-        if len(empty):
-            self._close(kind, empty)
+        is_empty = shelf.used_in_sheet[sheets] == 0
+        shelf.put(freed[~is_empty])
+        if is_empty.any():
+            self._close(kind, np.unique(sheets[is_empty]))
 
     def move(self, kind: int, source: Pages, target: Pages) -> None:
         """Carries holders from pages in use to free pages of the same kind; sheets left empty become free."""

@@ -1,27 +1,39 @@
 """Prefixes that were computed before, and the pages that still hold them.
 
-    key 0 ─▶ key 1 ─▶ key 2 ─▶ key 3 (leaf)         a node per unit of tokens, under its chained key
-      │        │        │        │
-    full     full     full     full                 every kind that grows keeps its pages at each node
-                      window   window               others keep theirs at tails only: where a prompt or a turn ended
+    key 0 ─▶ key 1 ─▶ key 2 ─▶ key 3 ─▶ end         a node per unit of tokens, and one where a turn ended between units
+      │        │        │        │       │
+    full     full     full     full    full         kinds that grow keep their pages at every node
+                      window   window  window       others at boundaries only: where a prompt ends, where prompts part
+                        ◆                ◆          (◆ a state's checkpoint), where a turn ended
 
-A hit at a boundary is usable only if every kind proves coverage: full the whole prefix, a window its tail, a chunk what
-there is of it. Eviction takes leaves, the least recently used first, so no page is kept that nothing can reach.
+A hit ends at the greatest boundary that every kind can prove. What is forgotten goes in bundles, from a chain's end to
+the boundary before it, so that no kind strands another.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
 
-from quire.cache.memory import FIRST_NODES, StageMemory
-from quire.cache.pool import Holder
+from quire.cache.coverage import Coverage, Kinds
+from quire.cache.keys import end_key
+from quire.cache.memory import StageMemory
+from quire.cache.nodes import NO_NODE, Chain, Nodes
+from quire.cache.order import ByValue, Order
+from quire.core.request import Tokens
 from quire.kinds import Counts
 from quire.plan.plan import Plan
+
+BOUNDARIES_KEPT = 2
+"""Of a chain that goes on: where its last prompt and its last turn ended; older ones only where chains part."""
+
+
+USED_ONCE = 2
+"""Hits of a node that was made and then found by one request."""
 
 
 class Miss(str, Enum):
@@ -30,242 +42,286 @@ class Miss(str, Enum):
     NO_OVERLAP = "no_overlap"
     BELOW_UNIT = "below_unit"
     TAIL_EVICTED = "tail_evicted"
+    CHECKPOINT_ABSENT = "checkpoint_absent"
+    SCOPE = "scope"
     DISABLED = "disabled"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Hit:
-    """A prefix of `tokens` tokens that can be adopted, along `nodes`; 0 tokens: a miss, and why."""
+    """A prefix of `tokens` tokens that can be adopted, along `chain`; 0 tokens: a miss, and why."""
 
     tokens: int
-    nodes: tuple[int, ...] = ()
+    chain: Chain
+    """Nodes of whole units, then that of an end between units if the hit is there."""
+    overlap: int = 0
+    """Units that were computed before, whether or not a hit can end there."""
     miss: Miss | None = None
 
 
-@dataclass(slots=True)
-class _Node:
-    key: bytes
-    parent: int | None
-    children: int = 0
-    used: int = 0
+def missed(miss: Miss, overlap: int = 0) -> Hit:
+    return Hit(0, np.empty(0, dtype=np.int64), overlap, miss)
 
 
 class PrefixIndex:
-    def __init__(self, plan: Plan, memories: list[StageMemory]) -> None:
+    def __init__(self, plan: Plan, memories: list[StageMemory], order: Order | None = None) -> None:
         self.memories = memories
-        kinds = [table.plan for memory in memories for table in memory.tables]
-        self.disabled = next(
-            (f"{k.name} has no checkpoints yet" for k in kinds if k.kind.kind in ("state", "cross")), ""
-        )
-        """Why nothing is ever found; empty: prefixes are reused."""
-        tokens = (1 if self.disabled else kind.page_tokens for kind in kinds)
-        self.unit = math.lcm(plan.match_unit_tokens, *tokens)
-        self.nodes: dict[int, _Node] = {}
-        self.node_of: dict[bytes, int] = {}
-        self._free: list[int] = []
-        self._room = FIRST_NODES
-        self._clock = 0
-        self._leaves: list[tuple[int, int]] = []
-        """A heap of (last use, node); stale entries are skipped."""
-        self.growing = [[i for i, table in enumerate(m.tables) if table.kind.grows] for m in memories]
-        self.others = [[i for i, table in enumerate(m.tables) if not table.kind.grows] for m in memories]
-        if not self.disabled:
-            for memory in memories:
-                memory.keep_units(self.unit)
+        self.coverage = Coverage(plan, memories)
+        self.disabled, self.unit = self.coverage.disabled, self.coverage.unit
+        self.order = order or ByValue()
+        self.nodes = Nodes()
+        self.ends: dict[bytes, list[int]] = {}
+        """Ends of turns between units, by the key of the unit before (or the root)."""
+        self._before: dict[int, bytes] = {}
+        self._leaves: list[tuple[float, int]] = []
+        """A heap of (rank, node); stale entries are skipped."""
+        self._paths: dict[int, Chain] = {}
+        """Of leaves: the chains that end with them, so that nobody walks them node by node."""
+        self._held: list[tuple[float, int]] = []
+        """Leaves whose pages were all in use when something had to go."""
 
     # ── looking up ────────────────────────────────────────────────────────
 
-    def find(self, keys: list[bytes], prompt_tokens: int) -> Hit:
-        """The greatest boundary that every kind can prove, before the prompt's last token. Changes nothing."""
+    def find(self, keys: Sequence[bytes], root: bytes, tokens: Tokens, most_tokens: int | None = None) -> Hit:
+        """The greatest boundary that every kind can prove, before the last of `tokens`. Changes nothing."""
         if self.disabled:
-            return Hit(0, miss=Miss.DISABLED)
-        most = (prompt_tokens - 1) // self.unit
-        if not most:
-            return Hit(0, miss=Miss.BELOW_UNIT)
-        chain: list[int] = []
-        for key in keys[:most]:
-            node = self.node_of.get(key)
-            if node is None:
-                break
-            chain.append(node)
-        if not chain:
-            return Hit(0, miss=Miss.NO_OVERLAP)
-        units = self._provable(np.array(chain))
-        return Hit(units * self.unit, tuple(chain[:units])) if units else Hit(0, miss=Miss.TAIL_EVICTED)
+            return missed(Miss.DISABLED)
+        limit = len(tokens) - 1 if most_tokens is None else most_tokens
+        most = limit // self.unit
+        depth = units = self.nodes.depth(keys[:most])
+        chain = self.nodes.chain(keys[:depth])
+        if self.coverage.has_boundaries:
+            usable = np.flatnonzero(self.coverage.usable(chain, self.nodes.tokens[chain]))
+            units = int(usable[-1]) + 1 if len(usable) else 0
+            end = self._find_end(keys, root, tokens[:limit], units, chain)
+            if end is not None:
+                stop = int(self.nodes.tokens[end])
+                return Hit(stop, np.append(chain[: stop // self.unit], end), depth)
+        if units:
+            return Hit(units * self.unit, chain[:units], depth)
+        return missed(self._why(most, depth), depth)
 
-    def _provable(self, chain: np.ndarray[tuple[int], np.dtype[np.int64]]) -> int:
-        """The most units of the chain at whose end each kind finds the pages that its live set touches."""
-        boundaries = np.arange(1, len(chain) + 1) * self.unit
-        usable = np.ones(len(chain), dtype=bool)
-        for memory in self.memories:
-            for table, kept in zip(memory.tables, memory.kept, strict=True):
-                missing = np.concatenate([[0], np.cumsum(~kept.present[chain].ravel())])
-                page_tokens = table.plan.page_tokens
-                first = table.kind.first_page(boundaries, page_tokens)
-                usable &= missing[boundaries // page_tokens] == missing[first]
-                usable &= missing[table.kind.kept_pages(boundaries, page_tokens)] == 0
-        found = np.flatnonzero(usable)
-        return int(found[-1]) + 1 if len(found) else 0
+    def _why(self, most: int, depth: int) -> Miss:
+        if depth:
+            return Miss.CHECKPOINT_ABSENT if self.coverage.has_states else Miss.TAIL_EVICTED
+        return Miss.NO_OVERLAP if most else Miss.BELOW_UNIT
 
-    def adopt(self, row: int, hit: Hit) -> None:
-        """Lets a row start behind a hit: it holds the pages that its live set touches, and computes none of them."""
-        self._clock += 1
-        for node in hit.nodes:
-            self.nodes[node].used = self._clock
-        self._remember_leaf(hit.nodes[-1])
-        chain = np.array(hit.nodes)
-        for memory in self.memories:
-            for kind, table in enumerate(memory.tables):
-                pages = memory.kept[kind].pages[chain].reshape(-1, table.plan.groups)
-                memory.pool.hold(kind, table.adopt(row, hit.tokens, pages), Holder.REQUEST)
+    def _find_end(self, keys: Sequence[bytes], root: bytes, tokens: Tokens, units: int, chain: Chain) -> int | None:
+        """The deepest end of a turn between units that lies behind `units` units, if its tokens are these."""
+        for unit in range(len(chain), units - 1, -1) if self.ends else ():
+            before = keys[unit - 1] if unit else root
+            for end in sorted(self.ends.get(before, ()), key=lambda node: -int(self.nodes.tokens[node])):
+                stop = int(self.nodes.tokens[end])
+                is_it = stop <= len(tokens) and self.nodes.key[end] == end_key(before, tokens[unit * self.unit : stop])
+                if is_it and self._is_usable(np.append(chain[:unit], end)):
+                    return end
+        return None
+
+    def _is_usable(self, chain: Chain) -> bool:
+        return bool(self.coverage.usable(chain, self.nodes.tokens[chain])[-1])
+
+    def touch(self, chain: Chain) -> None:
+        """A hit ended here: everything that led to it has proved its worth once more."""
+        self.nodes.hits[chain] += 1
+        self._rank(chain)
 
     # ── remembering ───────────────────────────────────────────────────────
 
-    def remember(self, row: int, keys: list[bytes], begin: int, end: int, prompt_units: int) -> None:
-        """Keeps what a row computed of units [begin, end): the kinds that grow, and the others' tail if `end` is one.
+    def remember(self, row: int, keys: Sequence[bytes], units: int) -> Chain:
+        """Keeps what a row holds of its first `units` units, for the kinds that grow; returns their nodes."""
+        depth = self.nodes.depth(keys[:units])
+        chain = self.nodes.chain(keys[:depth])
+        if depth < units:
+            ends = self.unit * np.arange(depth + 1, units + 1)
+            new = self._add(keys[depth:units], int(chain[-1]) if depth else NO_NODE, ends)
+            self._keep(self.coverage.growing, row, new, np.arange(depth, units))
+            chain = np.concatenate([chain, new])
+            self._rank(chain)
+        return chain
 
-        Tails are kept where the prompt ends and at the newest boundary behind it, so that a later turn finds one.
+    def keep_boundary(self, row: int, chain: Chain) -> None:
+        """Keeps what kinds with a tail need for a hit at the chain's end. The row's live set has not passed it."""
+        needed = self.coverage.needed_units(int(self.nodes.tokens[chain[-1]]))
+        self._keep(self.coverage.tails, row, chain[needed], needed)
+        self.nodes.is_boundary[chain[-1]] = True
+        self._rank(chain)
+
+    def keep_end(self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes) -> None:
+        """A turn ended behind these tokens: the row's pages stay where they are, its states too.
+
+        `came_from`: the end that it went on from, of no more use unless others went on from there as well.
         """
-        self._clock += 1
-        nodes = self._nodes(keys, begin, end)
-        if not nodes:
+        units = len(tokens) // self.unit
+        chain = self.remember(row, keys, units)
+        if not self.coverage.has_boundaries:
             return
-        self._keep(self.growing, [row] * len(nodes), nodes, list(range(begin, end)))
-        if end >= prompt_units and any(self.others):
-            self._keep_tail(row, keys, end)
-            self._let_tails_go([keys], [end], [prompt_units])
-        self._remember_leaf(nodes[-1])
+        if len(tokens) % self.unit:
+            chain = np.append(chain, self._end_node(keys[units - 1] if units else root, chain, tokens))
+            self._keep(self.coverage.growing, row, chain[-1:], np.array([units]))
+        self._keep(self.coverage.states, row, chain[-1:], np.zeros(1, dtype=np.int64))
+        self.keep_boundary(row, chain)
+        self._let_go_before(chain)
+        old = self.nodes.node_of.get(came_from)
+        if old is not None and old != chain[-1] and self.nodes.hits[old] <= USED_ONCE:
+            self._forget(np.array([old]))
 
-    def remember_next(
-        self, rows: list[int], keys: list[list[bytes]], units: list[int], prompt_units: list[int]
-    ) -> None:
-        """The same for one new unit of each of many rows, all behind their prompts: what a step of decode brings."""
-        self._clock += 1
-        chosen: dict[int, int] = {}
-        for index, (own, unit) in enumerate(zip(keys, units, strict=True)):
-            nodes = self._nodes(own, unit, unit + 1)
-            if nodes and nodes[0] not in chosen:
-                chosen[nodes[0]] = index
-                self._remember_leaf(nodes[0])
-        if not chosen:
+    def _end_node(self, before: bytes, chain: Chain, tokens: Tokens) -> int:
+        key = end_key(before, tokens[len(chain) * self.unit :])
+        if key not in self.nodes.node_of:
+            self._add([key], int(chain[-1]) if len(chain) else NO_NODE, np.array([len(tokens)]))
+            self.ends.setdefault(before, []).append(self.nodes.node_of[key])
+            self._before[self.nodes.node_of[key]] = before
+        return self.nodes.node_of[key]
+
+    def checkpoint(self, row: int, chain: Chain) -> list[tuple[int, int, Chain, Chain]]:
+        """Copies a row's states to pages of the cache, for hits at the chain's end. The caller has made room."""
+        copies = []
+        for stage, (memory, kinds) in enumerate(zip(self.memories, self.coverage.states, strict=True)):
+            copies += [(stage, kind, *memory.copy_state(kind, row, int(chain[-1]))) for kind in kinds]
+        self._rank(chain)
+        return copies
+
+    def lost(self, node: int) -> None:
+        """A row took over pages without which no hit can end here."""
+        self.nodes.is_boundary[node] = False
+        if node in self._before:
+            self._forget(np.array([node]))
+
+    def _let_go_before(self, chain: Chain) -> None:
+        """A chain that went on keeps its newest boundaries and those where others branch off."""
+        nodes = self.nodes
+        marked = np.flatnonzero(nodes.is_boundary[chain])
+        kept = marked[(nodes.children[chain[marked]] > 1) | (marked >= marked[-BOUNDARIES_KEPT:][0])]
+        old = np.setdiff1d(marked, kept)
+        if not len(old):
             return
-        order = list(chosen.values())
-        row_list, unit_list = [rows[i] for i in order], [units[i] for i in order]
-        self._keep(self.growing, row_list, list(chosen), unit_list)
-        if any(self.others):
-            self._keep(self.others, row_list, list(chosen), unit_list)
-            ends = [units[i] + 1 for i in order]
-            self._let_tails_go([keys[i] for i in order], ends, [prompt_units[i] for i in order])
+        nodes.is_boundary[chain[old]] = False
+        self._forget_pages(chain[old], self.coverage.states)
+        ends = [end for key in nodes.key[chain] for end in self.ends.get(key, ())]
+        needed = [self.coverage.needed_units(int(tokens)) for tokens in nodes.tokens[[*chain[kept], *ends]]]
+        self._forget_pages(np.delete(chain, np.unique(np.concatenate(needed))), self.coverage.tails)
 
-    def _keep_tail(self, row: int, keys: list[bytes], end: int) -> None:
-        """What kinds that do not grow need for a hit at the end of unit `end`, as far as nodes reach back unbroken."""
-        units, nodes = [], []
-        first = int(self._first_needed(np.array([end * self.unit]))[0]) // self.unit
-        for unit in range(end - 1, first - 1, -1):
-            node = self.node_of.get(keys[unit])
-            if node is None:
-                break
-            units.append(unit)
-            nodes.append(node)
-        self._keep(self.others, [row] * len(nodes), nodes, units)
-
-    def _first_needed(self, boundaries: Counts) -> Counts:
-        """The first token that some kind that does not grow must find for a hit; sinks count from the start."""
-        tables = [table for memory in self.memories for table in memory.tables if not table.kind.grows]
-        firsts = [np.where(t.kind.kept_pages(boundaries, 1) > 0, 0, t.kind.first_live(boundaries)) for t in tables]
-        return np.asarray(np.min(firsts, axis=0), dtype=np.int64)
-
-    def _nodes(self, keys: list[bytes], begin: int, end: int) -> list[int]:
-        """The nodes of some units, made where they are new; none if what came before was forgotten."""
-        parent = self.node_of.get(keys[begin - 1]) if begin else None
-        if begin and parent is None:
-            return []
-        nodes = []
-        for key in keys[begin:end]:
-            node = self.node_of.get(key)
-            if node is None:
-                node = self._add(key, parent)
-            self.nodes[node].used = self._clock
-            nodes.append(node)
-            parent = node
-        return nodes
-
-    def _keep(self, kinds: list[list[int]], rows: list[int], nodes: list[int], units: list[int]) -> int:
-        who, where, which = (np.array(values, dtype=np.int64) for values in (rows, nodes, units))
-        return sum(m.keep(own, who, where, which, self.unit) for m, own in zip(self.memories, kinds, strict=True))
-
-    def _let_tails_go(self, keys: list[list[bytes]], ends: list[int], prompt_units: list[int]) -> None:
-        """A unit that left the newest tail, and is not part of the prompt's, is of no use to kinds that do not grow."""
-        firsts = self._first_needed(np.array(ends, dtype=np.int64) * self.unit)
-        for own, first, prompt in zip(keys, (firsts // self.unit).tolist(), prompt_units, strict=True):
-            node = self.node_of.get(own[first - 1]) if first - 1 >= prompt else None
-            if node is not None:
-                for memory, kinds in zip(self.memories, self.others, strict=True):
-                    memory.forget(node, kinds)
-
-    def _add(self, key: bytes, parent: int | None) -> int:
-        node = self._free.pop() if self._free else len(self.nodes)
-        self.nodes[node] = _Node(key, parent)
-        self.node_of[key] = node
-        if parent is not None:
-            self.nodes[parent].children += 1
-        if node >= self._room:
-            self._room *= 2
+    def _add(self, keys: Sequence[bytes], parent: int, ends: Counts) -> Chain:
+        while self.nodes.is_short_of(len(keys)):
+            self.nodes.widen()
             for memory in self.memories:
                 memory.widen()
-        return node
+        self._paths.pop(parent, None)
+        return self.nodes.add(keys, parent, ends)
 
-    def _remember_leaf(self, node: int) -> None:
-        heapq.heappush(self._leaves, (self.nodes[node].used, node))
-        if len(self._leaves) > 2 * len(self.nodes) + 64:
-            self._leaves = [(kept.used, number) for number, kept in self.nodes.items() if not kept.children]
-            heapq.heapify(self._leaves)
+    def _keep(self, kinds: Kinds, row: int, chain: Chain, units: Counts) -> None:
+        for memory, own in zip(self.memories, kinds, strict=True):
+            memory.keep(own, row, chain, units, self.nodes.tokens[chain])
 
     # ── forgetting ────────────────────────────────────────────────────────
 
-    def evict_one(self, must: bool) -> bool:
-        """Forgets the least recently used leaf that gives a page back.
+    def _rank(self, chain: Chain) -> None:
+        """Everything up to a chain's end was used now. Boundaries on the way have a worth of their own."""
+        begin = tokens = 0
+        for place in self._bundle_ends(chain):
+            node = int(chain[place])
+            worth = self.coverage.worth(int(self.nodes.tokens[node]) - tokens)
+            self.nodes.rank[chain[begin : place + 1]] = self.order.rank(
+                self.nodes.key[node], int(self.nodes.hits[node]), worth
+            )
+            begin, tokens = place + 1, int(self.nodes.tokens[node])
+        if not self.nodes.children[chain[-1]]:
+            self._paths[int(chain[-1])] = chain
+            self._push(int(chain[-1]))
 
-        If none does and it must be, the oldest leaf goes all the same: behind it lie nodes whose pages may be free.
-        False: nothing was forgotten.
+    def _bundle_ends(self, chain: Chain) -> list[int]:
+        """Places in a chain where a bundle ends: its boundaries, and its end."""
+        places = np.flatnonzero(self.nodes.is_boundary[chain[:-1]]).tolist() if self.coverage.has_boundaries else []
+        return [*places, len(chain) - 1]
+
+    def _push(self, node: int) -> None:
+        heapq.heappush(self._leaves, (float(self.nodes.rank[node]), node))
+        if len(self._leaves) > 2 * len(self.nodes) + 64:
+            leaves = self.nodes.leaves()
+            self._held = []
+            self._leaves = list(zip(self.nodes.rank[leaves].tolist(), leaves.tolist(), strict=True))
+            heapq.heapify(self._leaves)
+
+    def evict(self, units: int, must: bool) -> int:
+        """Forgets the lowest-ranked end of a chain that gives a page back, up to `units` units of it and more only to
+        reach a boundary. Returns the tokens forgotten, 0: nothing was.
+
+        If none gives a page back and it must be, the lowest goes all the same: behind it lie nodes whose pages may.
         """
-        passed: list[tuple[int, int]] = []
-        found = None
-        while self._leaves and found is None:
-            used, number = heapq.heappop(self._leaves)
-            node = self.nodes.get(number)
-            if node is None or node.used != used or node.children:
-                continue
-            if any(memory.gives_back(number) for memory in self.memories):
-                found = number
-            else:
-                passed.append((used, number))
-        if found is None and must and passed:
-            found = passed.pop(0)[1]
-        for leaf in passed:
-            heapq.heappush(self._leaves, leaf)
-        if found is not None:
-            self._forget(found, self.nodes[found])
-        return found is not None
+        found = self._pop_giving()
+        if found is None and must and self._held:
+            self.try_again()
+            found = self._pop_giving()
+            if found is None:
+                self.try_again()
+                found = self._pop()
+        return 0 if found is None else self._forget_bundle(found, units)
 
-    def _forget(self, number: int, node: _Node) -> None:
-        for memory in self.memories:
-            memory.forget(number, range(len(memory.tables)))
-        del self.nodes[number], self.node_of[node.key]
-        self._free.append(number)
-        if node.parent is not None:
-            parent = self.nodes[node.parent]
-            parent.children -= 1
-            if not parent.children:
-                self._remember_leaf(node.parent)
+    def _pop_giving(self) -> int | None:
+        """The lowest-ranked leaf that gives a page back; those before it are set aside."""
+        while (node := self._pop()) is not None:
+            if any(memory.gives_back(node) for memory in self.memories):
+                return node
+            self._held.append((self.nodes.rank.item(node), node))
+        return None
+
+    def _pop(self) -> int | None:
+        while self._leaves:
+            rank, node = heapq.heappop(self._leaves)
+            if self.nodes.key[node] is not None and self.nodes.rank[node] == rank and not self.nodes.children[node]:
+                return node
+        return None
+
+    def try_again(self) -> None:
+        """Pages were given back: leaves that were all in use may have some to give by now."""
+        for leaf in self._held:
+            heapq.heappush(self._leaves, leaf)
+        self._held = []
+
+    def _forget_bundle(self, leaf: int, units: int) -> int:
+        """From a leaf upwards, as far as nodes are of one bundle. Returns how many tokens it had."""
+        nodes = self.nodes
+        chain = self._paths.pop(leaf) if leaf in self._paths else nodes.path(leaf)
+        self.order.forgot(nodes.rank.item(leaf))
+        begin = self._bundle_begin(chain, units)
+        self._forget(chain[begin:])
+        if begin and not nodes.children[chain[begin - 1]]:
+            self._paths[int(chain[begin - 1])] = chain[:begin]
+            self._push(int(chain[begin - 1]))
+        return int(nodes.tokens[leaf]) - (int(nodes.tokens[chain[begin - 1]]) if begin else 0)
+
+    def _bundle_begin(self, chain: Chain, units: int) -> int:
+        """With boundaries: back to the last place where a hit can end. Without: `units` of what ranks as low."""
+        nodes, before = self.nodes, chain[:-1]
+        stays = nodes.children[before] > 1
+        if self.coverage.has_boundaries:
+            stays |= nodes.is_boundary[before]
+        else:
+            stays |= nodes.rank[before] > nodes.rank[chain[-1]]
+            stays[: max(0, len(chain) - units)] = True
+        places = np.flatnonzero(stays)
+        return int(places[-1]) + 1 if len(places) else 0
+
+    def _forget(self, bundle: Chain) -> None:
+        self._forget_pages(bundle, [list(range(len(memory.tables))) for memory in self.memories])
+        self._paths.pop(int(bundle[-1]), None)
+        if int(bundle[-1]) in self._before:
+            self._forget_end(int(bundle[-1]))
+        self.nodes.remove(bundle)
+
+    def _forget_end(self, node: int) -> None:
+        before = self._before.pop(node)
+        self.ends[before].remove(node)
+        if not self.ends[before]:
+            del self.ends[before]
+
+    def _forget_pages(self, chain: Chain, kinds: Kinds) -> None:
+        for memory, own in zip(self.memories, kinds, strict=True):
+            memory.forget(chain, own)
 
     def drop(self) -> None:
         """Forgets everything that no request holds, and everything else with it."""
-        for number in sorted(self.nodes, key=lambda number: -self.nodes[number].used):
-            self._drop_chain(number)
-
-    def _drop_chain(self, number: int | None) -> None:
-        while number is not None and number in self.nodes and not self.nodes[number].children:
-            node = self.nodes[number]
-            self._forget(number, node)
-            number = node.parent
+        while len(leaves := self.nodes.leaves()):
+            for leaf in leaves:
+                self._forget(np.array([leaf]))
+        self._leaves, self._held = [], []

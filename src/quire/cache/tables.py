@@ -78,15 +78,10 @@ class Table:
         self.first[row] = self.end[row] = self.kept[row] = 0
         return pages
 
-    def unit_pages(
-        self, rows: Rows, units: Counts, unit_tokens: int
-    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-        """The pages of one unit of each row (row, page, group), and which of them the row holds."""
-        each = unit_tokens // self.plan.page_tokens
-        logical = units[:, None] * each + np.arange(each)
-        first, end, kept = (bound[rows][:, None] for bound in (self.first, self.end, self.kept))
-        held = ((logical >= first) & (logical < end)) | (logical < kept)
-        return self.pages[rows[:, None], :, self.column(logical)], held
+    def holds(self, row: int, logical: Counts) -> npt.NDArray[np.bool_]:
+        """Which of a row's logical pages it holds."""
+        run = (logical >= self.first[row]) & (logical < self.end[row])
+        return np.asarray(run | (logical < self.kept[row]), dtype=np.bool_)
 
     def adopt(self, row: int, boundary: int, logical: npt.NDArray[np.int64]) -> Pages:
         """Starts a row at `boundary` with cached pages (page, group), and returns those that it now holds."""

@@ -1,1 +1,1 @@
-"""Random and exhaustive runs of the real engine, audited after every step, and the bugs it must find."""
+"""Tries to break promises: random runs with every book audited, every schedule of small systems, and planted bugs."""

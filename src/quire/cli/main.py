@@ -18,8 +18,10 @@ from quire.core.errors import QuireError
 COMMANDS = {
     "plan": "from a model's configuration to an exact memory plan",
     "whatif": "what each setting would change about a plan",
+    "simulate": "the engine on virtual time: how a model would serve a trace",
     "models": "the catalogue of known models",
     "devices": "the accelerators that --device knows",
+    "check": "random runs of the engine with every book audited",
 }
 
 

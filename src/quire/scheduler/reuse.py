@@ -1,4 +1,7 @@
-"""Between scheduler and prefix index: names requests' tokens, starts rows behind hits, hands over what settled."""
+"""Between scheduler and prefix index: names requests' tokens, starts rows behind hits, hands over what they computed.
+
+A prompt's whole units go to the index as they settle; what a request yields only when it leaves its row, in one go.
+"""
 
 from __future__ import annotations
 
@@ -8,60 +11,197 @@ import numpy as np
 
 from quire.cache.keys import extend, root_key
 from quire.cache.memory import StageMemory
-from quire.cache.prefix import PrefixIndex
+from quire.cache.nodes import Chain
+from quire.cache.prefix import Hit, PrefixIndex
+from quire.core.search import greatest
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
-from quire.scheduler.rows import Ints, Rows
+from quire.scheduler.junctions import Junctions
+from quire.scheduler.rows import NEVER, Ints, Rows
 from quire.scheduler.waiting import Waiting
+
+Copy = tuple[int, int, Ints, Ints]
+"""stage, kind, source pages, target pages"""
+MOST_EVICTIONS = 4
+"""Bundles that a checkpoint may push out to find room."""
 
 
 class Reuse:
-    def __init__(self, plan: Plan, memories: list[StageMemory], rows: Rows) -> None:
+    def __init__(self, plan: Plan, memories: list[StageMemory], rows: Rows, copies: list[Copy]) -> None:
+        self.memories = memories
         self.index = PrefixIndex(plan, memories)
         self.rows = rows
+        self.junctions = Junctions()
+        self._copies = copies
+        """To be done before the next step, in order; compaction adds to them as well."""
         self._layout = layout_fingerprint(plan)
+        self._marks: dict[int, list[int]] = {}
+        """Units behind which a row will keep a boundary, the nearest last."""
+
+    # ── requests come and go ──────────────────────────────────────────────
 
     def name(self, waiting: Waiting) -> None:
-        """Gives a request the keys of its prompt."""
-        if not self.index.disabled:
-            root = root_key((self._layout, waiting.request.scope))
-            waiting.keys = extend(root, waiting.request.prompt, self.index.unit)
-
-    def start(self, row: int, waiting: Waiting) -> None:
-        """Starts a row behind the longest prefix that every kind can prove."""
-        hit = self.index.find(waiting.keys, int(self.rows.known[row]))
-        waiting.hit_tokens, waiting.miss = hit.tokens, hit.miss.value if hit.miss else ""
-        self.rows.remembered[row] = hit.tokens // self.index.unit
-        if hit.tokens:
-            self.index.adopt(row, hit)
-            self.rows.settled[row] = self.rows.computed[row] = hit.tokens
-
-    def remember(self, rows: Ints, tickets: Mapping[int, Waiting]) -> None:
-        """Hands whole units that settled to the index, before windows give their pages back."""
+        """Gives a request the keys of its prompt, and notes where it parts from others that were not computed yet."""
         if self.index.disabled:
             return
-        unit, state = self.index.unit, self.rows
-        done = state.settled[rows] // unit
-        crossing = done > state.remembered[rows]
-        if not crossing.any():
+        waiting.root = root_key((self._layout, waiting.request.scope))
+        waiting.keys = extend(waiting.root, waiting.request.prompt, self.index.unit)
+        if self.index.coverage.has_boundaries and (shared := self.junctions.add(waiting.keys)):
+            self._want(waiting.keys, shared)
+
+    def forget(self, waiting: Waiting) -> None:
+        """A request has ended."""
+        if self.index.coverage.has_boundaries and not self.index.disabled:
+            self.junctions.remove(waiting.keys[: len(waiting.request.prompt) // self.index.unit])
+
+    def _want(self, keys: list[bytes], units: int) -> None:
+        """Someone will go on behind these units: whoever computes them keeps a boundary there."""
+        key = keys[units - 1]
+        self.junctions.want(key)
+        row = self.junctions.computed_by(key)
+        if row is None or units in self._marks[row]:
             return
-        prompt_units = (state.prompt[rows] - 1) // unit
-        is_next = crossing & (done == state.remembered[rows] + 1) & (done > prompt_units)
-        chosen = rows[is_next].tolist()
-        if chosen:
-            units = done[is_next].tolist()
-            keys = [self._keys(row, tickets[row], end) for row, end in zip(chosen, units, strict=True)]
-            self.index.remember_next(chosen, keys, [end - 1 for end in units], prompt_units[is_next].tolist())
-        for place in np.flatnonzero(crossing & ~is_next).tolist():
-            row, end = int(rows[place]), int(done[place])
-            begin = int(state.remembered[row])
-            self.index.remember(row, self._keys(row, tickets[row], end), begin, end, int(prompt_units[place]))
-        state.remembered[rows] = done
+        if not self.index.coverage.has_states or units * self.index.unit > self.rows.computed[row]:
+            self._marks[row] = sorted([*self._marks[row], units], reverse=True)
+            self._set_stop(row)
+
+    def is_coming(self, waiting: Waiting) -> int | None:
+        """The row that is computing more of this prompt than could be reused now: worth waiting for."""
+        keys, junctions = waiting.keys, self.junctions
+        known = self.index.nodes.node_of
+        units = greatest(0, len(keys), lambda n: keys[n - 1] in known or junctions.computed_by(keys[n - 1]) is not None)
+        return junctions.computed_by(keys[units - 1]) if units else None
+
+    # ── starting behind a hit ─────────────────────────────────────────────
+
+    def start(self, row: int, waiting: Waiting) -> None:
+        """Starts a row behind the longest prefix that every kind can prove and that there is room to go on from."""
+        tokens = self.rows.tokens(row, 0, int(self.rows.known[row]))
+        keys = self._keys(row, waiting, len(tokens) // self.index.unit) if not self.index.disabled else []
+        hit = self.index.find(keys, waiting.root, tokens)
+        overlap = hit.overlap
+        while hit.tokens and not self._adopt(row, hit):
+            hit = self.index.find(keys, waiting.root, tokens, hit.tokens - 1)
+        waiting.hit_tokens, waiting.miss = hit.tokens, hit.miss.value if hit.miss else ""
+        waiting.came_from = (self.index.nodes.key[hit.chain[-1]] or b"") if hit.tokens % self.index.unit else b""
+        self.rows.settled[row] = self.rows.computed[row] = hit.tokens
+        self.rows.remembered[row] = hit.tokens // self.index.unit
+        if not self.index.disabled:
+            if overlap * self.index.unit > hit.tokens:
+                self.junctions.want(keys[overlap - 1])
+            self._set_out(row, keys)
+
+    def _set_out(self, row: int, keys: list[bytes]) -> None:
+        """Says what the row is going to compute of its prompt, and where it will keep boundaries."""
+        begin, end = int(self.rows.remembered[row]), (int(self.rows.prompt[row]) - 1) // self.index.unit
+        self.junctions.begin(keys[begin:end], row)
+        wanted = self.junctions.wanted
+        marks = [end] if self.index.coverage.has_boundaries and end > begin else []
+        if marks and wanted:
+            marks += [unit for unit in range(end - 1, begin, -1) if keys[unit - 1] in wanted]
+        self._marks[row] = marks
+        self._set_stop(row)
+
+    def _set_stop(self, row: int) -> None:
+        marks = self._marks[row] if self.index.coverage.has_states else []
+        self.rows.stop_at[row] = marks[-1] * self.index.unit if marks else NEVER
+
+    def _adopt(self, row: int, hit: Hit) -> bool:
+        """Shares the hit's pages with the row. What it will write on becomes its own: a copy if there is room, else
+        the cache's own page if nobody else holds it. False: neither, and nothing has changed."""
+        for memory in self.memories:
+            memory.adopt(row, hit.tokens, hit.chain)
+        own = [memory.written_on(hit.tokens) for memory in self.memories]
+        if self._has_room(own):
+            for stage, (memory, kinds) in enumerate(zip(self.memories, own, strict=True)):
+                self._copies += [(stage, kind, *memory.part(kind, row)) for kind in kinds]
+        elif all(memory.can_take_over(kinds, row) for memory, kinds in zip(self.memories, own, strict=True)):
+            for memory, kinds in zip(self.memories, own, strict=True):
+                memory.take_over(kinds, row, int(hit.chain[-1]))
+            self.index.touch(hit.chain)
+            self.index.lost(int(hit.chain[-1]))
+            return True
+        else:
+            for memory in self.memories:
+                memory.release(row)
+            return False
+        self.index.touch(hit.chain)
+        return True
+
+    def _has_room(self, kinds: list[list[int]]) -> bool:
+        """Whether there is a free page for each group of these kinds on every stage."""
+        for memory, own in zip(self.memories, kinds, strict=True):
+            needs = [table.plan.groups if kind in own else 0 for kind, table in enumerate(memory.tables)]
+            if memory.pool.sheets_short(needs):
+                return False
+        return True
+
+    # ── handing over ──────────────────────────────────────────────────────
+
+    def remember(self, rows: Ints, tickets: Mapping[int, Waiting]) -> None:
+        """Hands whole units of prompts that settled to the index, before windows give their pages back."""
+        if self.index.disabled:
+            return
+        state, unit = self.rows, self.index.unit
+        done = np.minimum(state.settled[rows], state.prompt[rows] - 1) // unit
+        for place in np.flatnonzero(done > state.remembered[rows]).tolist():
+            self._remember(int(rows[place]), tickets[int(rows[place])].keys, int(done[place]))
+
+    def _remember(self, row: int, keys: list[bytes], units: int) -> None:
+        chain = self.index.remember(row, keys, units)
+        self.junctions.done(keys[int(self.rows.remembered[row]) : units])
+        self.rows.remembered[row] = units
+        marks = self._marks[row]
+        while marks and marks[-1] <= units:
+            self._keep_boundary(row, keys, chain[: marks.pop()])
+        self._set_stop(row)
+
+    def _keep_boundary(self, row: int, keys: list[bytes], chain: Chain) -> None:
+        self.junctions.wanted.pop(keys[len(chain) - 1], None)
+        if self.index.coverage.has_states and not self._checkpoint(row, keys, chain):
+            return
+        self.index.keep_boundary(row, chain)
+
+    def _checkpoint(self, row: int, keys: list[bytes], chain: Chain) -> bool:
+        """Copies the row's states for a boundary, if they stand exactly there and room can be made."""
+        if self.rows.settled[row] != len(chain) * self.index.unit:
+            return False
+        if self.index.coverage.usable(chain, self.index.nodes.tokens[chain])[-1]:
+            return True
+        for _ in range(MOST_EVICTIONS):
+            if self.index.coverage.has_checkpoint_room() and self._has_room(self.index.coverage.states):
+                break
+            if not self.index.evict(1, must=False):
+                return False
+        else:
+            return False
+        if self.index.nodes.depth(keys[: len(chain)]) < len(chain):
+            return False
+        self._copies += self.index.checkpoint(row, chain)
+        return True
+
+    def leave(self, row: int, waiting: Waiting, hand_over: bool) -> None:
+        """A row is about to give its pages back: the cache keeps what someone may go on from."""
+        if self.index.disabled:
+            return
+        state, unit = self.rows, self.index.unit
+        prompt_units = (int(state.prompt[row]) - 1) // unit
+        self.junctions.done(waiting.keys[int(state.remembered[row]) : prompt_units])
+        del self._marks[row]
+        computed = int(state.computed[row])
+        if not hand_over or state.is_loading[row] or not computed:
+            return
+        if computed <= state.known[row]:
+            tokens, keys = state.tokens(row, 0, computed), self._keys(row, waiting, computed // unit)
+            self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from)
+        else:
+            units = int(state.settled[row]) // unit
+            self.index.remember(row, self._keys(row, waiting, units), units)
 
     def _keys(self, row: int, ticket: Waiting, units: int) -> list[bytes]:
         """A request's keys, at least for its first `units` units."""
         begin, unit = len(ticket.keys), self.index.unit
         if begin < units:
-            last = ticket.keys[-1] if begin else root_key((self._layout, ticket.request.scope))
+            last = ticket.keys[-1] if begin else ticket.root
             ticket.keys += extend(last, self.rows.tokens(row, begin * unit, units * unit), unit)
         return ticket.keys

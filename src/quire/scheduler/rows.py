@@ -15,6 +15,8 @@ from quire.core.request import MOST_STOP_TOKENS, Request
 Ints = npt.NDArray[np.int64]
 NO_TOKEN = -1
 """Fills the columns of stop tokens that a request does not use; no token has this number."""
+NEVER = np.iinfo(np.int64).max
+"""In `stop_at`: no checkpoint lies ahead."""
 
 
 class Rows:
@@ -29,6 +31,10 @@ class Rows:
         """Tokens that steps in flight will yield."""
         self.remembered = np.zeros(count, dtype=np.int64)
         """Units of its tokens that the prefix index has seen."""
+        self.stop_at = np.full(count, NEVER, dtype=np.int64)
+        """Where its next chunk must end, so that a checkpoint can be taken there."""
+        self.is_loading = np.zeros(count, dtype=bool)
+        """A tier is bringing its first tokens: it holds their pages and computes nothing."""
         self.epoch = np.zeros(count, dtype=np.int64)
         self.stops = np.full((count, MOST_STOP_TOKENS), NO_TOKEN, dtype=np.int64)
         self.outputs = np.zeros((count, 64), dtype=np.int32)
@@ -48,6 +54,7 @@ class Rows:
         self.prompt[row] = len(request.prompt)
         self.known[row] = len(request.prompt) + len(outputs)
         self.computed[row] = self.settled[row] = self.pending[row] = self.remembered[row] = 0
+        self.stop_at[row], self.is_loading[row] = NEVER, False
         self.limit[row] = request.limit
         self.stops[row] = NO_TOKEN
         self.stops[row, : len(request.stop_tokens)] = request.stop_tokens

@@ -29,7 +29,7 @@ from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
-from quire.scheduler.reuse import Reuse
+from quire.scheduler.reuse import Copy, Reuse
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.waiting import Queue, Waiting
 
@@ -42,7 +42,8 @@ class Scheduler:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
-        self.reuse = Reuse(plan, self.memories, self.rows)
+        self._copies: list[Copy] = []
+        self.reuse = Reuse(plan, self.memories, self.rows, self._copies)
         self.queue = Queue(rules.queue_bound)
         self.listeners = tuple(listeners)
         self.tickets: dict[int, Waiting] = {}
@@ -53,7 +54,6 @@ class Scheduler:
         """Newcomers found nothing to forget since the last request left."""
         self._arrivals = 0
         self._steps = 0
-        self._copies: list[tuple[int, int, Ints, Ints]] = []
         self.flying: list[Step] = []
         self.typical_output = 128.0
         """Learnt from what ended: how many tokens a request yields."""
@@ -85,23 +85,27 @@ class Scheduler:
         waiting = self.queue.find(name)
         if waiting is not None:
             self.queue.remove(waiting)
+            self.reuse.forget(waiting)
             self._tell(What.ENDED, waiting.request, ending.value, outputs=len(waiting.outputs))
             return Ended(waiting.request, waiting.outputs, ending)
         row = self.rows.row_of.get(name)
         return None if row is None else self._end(row, ending)
 
     def _end(self, row: int, ending: Ending) -> Ended:
-        request = self.rows.requests[row]
+        request, ticket = self.rows.requests[row], self.tickets[row]
         ended = Ended(request, self._vacate(row), ending)
+        self.reuse.forget(ticket)
         self._tell(What.ENDED, request, ending.value, outputs=len(ended.outputs))
         return ended
 
-    def _vacate(self, row: int) -> npt.NDArray[np.int32]:
+    def _vacate(self, row: int, hand_over: bool = True) -> npt.NDArray[np.int32]:
+        self.reuse.leave(row, self.tickets[row], hand_over)
         for memory in self.memories:
             memory.release(row)
         del self.tickets[row]
         self._order_is_stale = True
         self._cache_is_in_use = False
+        self.reuse.index.try_again()
         return self.rows.leave(row)
 
     def _tell(self, what: What, request: Request | None = None, reason: str = "", **numbers: int) -> None:
@@ -140,7 +144,7 @@ class Scheduler:
         """Tokens each row could compute now; no row has more than one step's budget in flight."""
         state = self.rows
         ready = state.known[rows] + state.pending[rows] - state.computed[rows]
-        ready = np.minimum(ready, state.limit[rows] - 1 - state.computed[rows])
+        ready = np.minimum(ready, np.minimum(state.limit[rows] - 1, state.stop_at[rows]) - state.computed[rows])
         flying = state.computed[rows] - state.settled[rows]
         return np.asarray(np.clip(ready, 0, self.plan.batch_tokens - flying), dtype=np.int64)
 
@@ -184,11 +188,20 @@ class Scheduler:
 
     def _evict(self, rows: Ints, granted: Ints, must: bool) -> bool:
         """Forgets cached prefixes until all these rows fit. False: they do not, and no more can be forgotten."""
-        while self.reuse.index.evict_one(must):
+        while tokens := self.reuse.index.evict(self._units_short(rows, granted), must):
+            self._tell(What.EVICTED, tokens=tokens)
             if self._fitting(rows, granted) == len(rows):
                 return True
         self._cache_is_in_use = True
         return False
+
+    def _units_short(self, rows: Ints, granted: Ints) -> int:
+        """About how many units of a chain would make up for the sheets that are missing, at least one."""
+        missing = 0
+        for memory in self.memories:
+            needs = [int(need.sum()) for need in self._needs(memory, rows, granted)]
+            missing += memory.pool.sheets_short(needs) * memory.stage.sheet_bytes
+        return 1 + int(missing // max(1.0, self.reuse.index.unit * self.plan.bytes_per_token))
 
     def _shrunk(self, rows: Ints, granted: Ints, index: int) -> int:
         """The most tokens that row `index` can have behind those before it."""
@@ -214,7 +227,7 @@ class Scheduler:
         """Recompute later: pages go back now, tokens stay. Results in flight for it are stale."""
         ticket, request = self.tickets[row], self.rows.requests[row]
         outputs = self._vacate(row)
-        again = Waiting(request, ticket.arrival, outputs, ticket.preemptions + 1, ticket.keys)
+        again = Waiting(request, ticket.arrival, outputs, ticket.preemptions + 1, ticket.root, ticket.keys)
         again.reason = f"preempted: {reason}"
         self.queue.add(again, returning=True)
         self._tell(What.PREEMPTED, request, reason, times=again.preemptions)
@@ -238,12 +251,15 @@ class Scheduler:
         for waiting in list(islice(self.queue, QUEUE_SIGHT)):
             if budget <= 0 or not self.rows.has_room():
                 break
+            if self.reuse.is_coming(waiting) is not None:
+                waiting.reason = "a running request is computing its prefix"
+                continue
             if not self._is_likely_to_last(waiting):
                 waiting.reason = "its pages and those that the running ones are likely to need exceed the pool"
                 continue
             row = self._enter(waiting)
             more_rows = np.append(rows, row)
-            more = np.append(granted, min(budget, int(self.rows.known[row] - self.rows.computed[row])))
+            more = np.append(granted, min(budget, int(self._wanted(more_rows[-1:])[0])))
             if self._fitting(more_rows, more) < len(more_rows):
                 evicted = not self._cache_is_in_use and self._evict(more_rows, more, must=False)
                 if not evicted:
@@ -285,23 +301,26 @@ class Scheduler:
     def _return(self, row: int, reason: str) -> None:
         """A row that could not start goes back as it came."""
         ticket = self.tickets[row]
-        self._vacate(row)
+        self._vacate(row, hand_over=False)
         ticket.reason = reason
         self.queue.add(ticket, returning=True)
 
     # ── steps leave and come back ─────────────────────────────────────────
 
     def _launch(self, rows: Ints, counts: Ints) -> Step:
-        for memory in self.memories:
-            memory.grow(rows, self._needs(memory, rows, counts))
+        clears = []
+        for stage, memory in enumerate(self.memories):
+            fresh = memory.grow(rows, self._needs(memory, rows, counts))
+            clears += [(stage, kind, pages) for kind, pages in fresh]
         state = self.rows
         starts = state.computed[rows]
         samples = starts + counts == state.known[rows] + state.pending[rows]
         state.computed[rows] += counts
         state.pending[rows] += samples
-        step = Step(self._steps, rows, starts, counts, samples, state.epoch[rows], tuple(self._copies))
+        epochs, copies = state.epoch[rows], tuple(self._copies)
+        step = Step(self._steps, rows, starts, counts, samples, epochs, copies, clears=tuple(clears))
         self._steps += 1
-        self._copies = []
+        self._copies.clear()
         self.flying.append(step)
         self._tell(What.STEP, rows=len(rows), tokens=step.tokens)
         return step

@@ -25,8 +25,11 @@ class Waiting:
     arrival: int
     outputs: npt.NDArray[np.int32] = field(default_factory=_nothing)
     preemptions: int = 0
+    root: bytes = b""
     keys: list[bytes] = field(default_factory=list)
     """Of the whole units of its tokens, as far as they are known."""
+    came_from: bytes = b""
+    """The end of a turn that it goes on from, if it found one."""
     hit_tokens: int = 0
     miss: str = ""
     reason: str = "just came"

@@ -19,6 +19,10 @@ Slot = tuple[int, int, int]
 """kind, page, place in the page"""
 
 
+ZERO = 0
+"""What a zeroed state holds."""
+
+
 def token_for(name: str, position: int) -> int:
     """The token that a request yields at a position: it depends on nothing else."""
     return (hash((name, position)) & 0x7FFF) + 10
@@ -69,19 +73,29 @@ class ShadowRunner:
         return self.results.pop(0)
 
     def _copy(self, step: Step) -> None:
+        """Copies in order, then zeroes: a state that nothing was written to holds the digest of no tokens."""
         for stage, kind, source, target in step.copies:
             written = self.written[stage]
             place = dict(zip(source.tolist(), target.tolist(), strict=True))
-            moved = {slot: what for slot, what in written.items() if slot[0] == kind and slot[1] in place}
-            for slot in moved:
+            gone = set(place.values())
+            copied = {slot: what for slot, what in written.items() if slot[0] == kind and slot[1] in place}
+            for slot in [slot for slot in written if slot[0] == kind and slot[1] in gone]:
                 del written[slot]
-            written.update({(kind, place[page], where): what for (_, page, where), what in moved.items()})
+            written.update({(kind, place[page], where): what for (_, page, where), what in copied.items()})
             self.copies += len(place)
+        for stage, kind, pages in step.clears:
+            self.written[stage].update({(kind, page, 0): ZERO for page in pages.tolist()})
 
     def _compute(
         self, memory: StageMemory, written: dict[Slot, int], row: int, content: list[int], start: int, count: int
     ) -> None:
         for kind, table in enumerate(memory.tables):
+            if table.kind.kind == "state":
+                before = content[start - 1] if start else ZERO
+                for page, _ in _slots(table, row, start):
+                    assert written.get((kind, page, 0)) == before, (table.plan.name, row, start)
+                    written[(kind, page, 0)] = content[start + count - 1]
+                continue
             for position in range(start, start + count):
                 for page, where in _slots(table, row, position):
                     written[(kind, page, where)] = content[position]
@@ -106,8 +120,6 @@ def _seen(table: Table, position: int) -> list[int]:
     """Tokens that the token at `position` attends to, from the definition of the attention."""
     kind = table.kind
     window, chunk = getattr(kind, "window", 0), getattr(kind, "chunk", 0)
-    if kind.kind == "state":
-        return [position]
     if kind.kind == "chunked":
         return [j for j in range(position + 1) if j // chunk == position // chunk]
     if kind.kind in ("window", "sink"):

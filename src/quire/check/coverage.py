@@ -1,0 +1,100 @@
+"""What was exercised, and how often: for every kind under every policy, each fault; for every kind, each mechanism."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import Enum
+
+from quire.check.systems import System
+from quire.core.rules import Policy
+from quire.kinds import KIND_NAMES
+
+
+class Fault(str, Enum):
+    """What the world does to the engine."""
+
+    ABORT = "abort"
+    DEADLINE = "deadline"
+    PIN = "pin"
+    QUEUE_FULL = "queue full"
+    LOAD_DONE = "load done"
+    LOAD_FAILED = "load failed"
+    LOAD_LATE = "load late"
+    LOAD_LOST = "load lost"
+
+
+class Mechanism(str, Enum):
+    """What the engine does about memory; the last ones count steps of systems that have it."""
+
+    HIT = "hit"
+    PREEMPTION = "preemption"
+    EVICTION = "eviction"
+    COMPACTION = "compaction"
+    CHECKPOINT = "checkpoint"
+    NEVER_FITS = "never fits"
+    LOOKAHEAD = "lookahead"
+    OVERLAP = "overlap"
+    STAGES = "stages"
+    GROUPS = "groups"
+    RESERVED = "reserved pages"
+
+
+STEPS_PER_FLOOR = 20_000
+"""Everything must have happened at least once in so many steps; shorter runs have no floor."""
+WITHOUT_REUSE = ("cross",)
+"""An encoder's output belongs to one request: models that have it reuse no prefix, and load none."""
+OF_REUSE = (Mechanism.HIT, Mechanism.EVICTION, Mechanism.CHECKPOINT)
+LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST)
+
+
+def is_possible(kind: str, what: Fault | Mechanism) -> bool:
+    """Whether it can happen at all to a system that has this kind."""
+    if what is Mechanism.CHECKPOINT:
+        return kind == "state"
+    return kind not in WITHOUT_REUSE or what not in (*OF_REUSE, *LOADS)
+
+
+class Coverage:
+    def __init__(self) -> None:
+        self.steps = 0
+        self.faults: Counter[tuple[str, Policy, Fault]] = Counter()
+        self.mechanisms: Counter[tuple[str, Mechanism]] = Counter()
+
+    def fault(self, kinds: tuple[str, ...], policy: Policy, fault: Fault) -> None:
+        self.faults.update((kind, policy, fault) for kind in kinds)
+
+    def mechanism(self, kinds: tuple[str, ...], mechanism: Mechanism) -> None:
+        self.mechanisms.update((kind, mechanism) for kind in kinds)
+
+    def rows(self) -> Iterator[tuple[str, tuple[int | None, ...]]]:
+        """Lines of a table with a column for each kind; None: impossible."""
+        for policy in Policy:
+            for fault in Fault:
+                counts = (self.faults[kind, policy, fault] if is_possible(kind, fault) else None for kind in KIND_NAMES)
+                yield f"{policy.value}, {fault.value}", tuple(counts)
+        for mechanism in Mechanism:
+            counts = (self.mechanisms[kind, mechanism] if is_possible(kind, mechanism) else None for kind in KIND_NAMES)
+            yield mechanism.value, tuple(counts)
+
+    def not_exercised(self) -> list[str]:
+        """What happened less often than a run of this length must see; nothing for short runs."""
+        floor = self.steps // STEPS_PER_FLOOR
+        return [
+            f"{name} with {kind} ({count} of {floor})"
+            for name, counts in self.rows()
+            for kind, count in zip(KIND_NAMES, counts, strict=True)
+            if count is not None and count < floor
+        ]
+
+    def count_step(self, system: System) -> None:
+        self.steps += 1
+        has = {
+            Mechanism.LOOKAHEAD: system.plan.lookahead,
+            Mechanism.OVERLAP: system.overlap > 1,
+            Mechanism.STAGES: len(system.plan.stages) > 1,
+            Mechanism.GROUPS: system.has_groups,
+            Mechanism.RESERVED: system.plan.reserved_pages,
+        }
+        for mechanism in (one for one, present in has.items() if present):
+            self.mechanism(system.kinds, mechanism)

@@ -1,0 +1,86 @@
+"""What each kind's tokens read, straight from the definition of the attention: nothing here asks a kind's own rules.
+
+    key     0 1 2 3 4 5 6 7
+    query 5 · · · ▓ ▓ ▓           window 3: itself and the two tokens before it
+    query 6 · · · · ▓ ▓ ▓         both together see 3 … 6
+
+Sets of logical pages are whole numbers, bit l for page l: small systems, so that sets can be compared at every step.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.errors import QuireError
+from quire.core.units import ceil_div
+from quire.kinds import Chunked, Cross, Kind, Sink, State, Window
+from quire.plan.plan import KindPlan, Plan, StagePlan
+
+Ints = npt.NDArray[np.int64]
+
+
+class Violation(QuireError):
+    """A promise that was not kept: always a bug in Quire, or one that was planted."""
+
+
+@cache
+def seen(kind: Kind, first: int, end: int) -> Ints:
+    """Positions that the tokens [first, end) attend to, themselves included; for kinds that keep tokens."""
+    query, key = np.arange(first, end)[:, None], np.arange(end)[None, :]
+    mask = key <= query
+    if isinstance(kind, Window):
+        mask &= key > query - kind.window
+    elif isinstance(kind, Chunked):
+        mask &= key // kind.chunk == query // kind.chunk
+    elif isinstance(kind, Sink):
+        mask &= (key > query - kind.window) | (key < kind.sinks)
+    return np.flatnonzero(mask.any(axis=0)).astype(np.int64)
+
+
+def _bits(positions: Ints, page_tokens: int) -> int:
+    return sum(1 << page for page in np.unique(positions // page_tokens).tolist())
+
+
+@cache
+def pages_read(kind: Kind, page_tokens: int, settled: int, new: int) -> int:
+    """Logical pages without which the `new` tokens in flight, or else the next one, could not read the past."""
+    positions = seen(kind, settled, settled + max(1, new))
+    return _bits(positions if new else positions[positions < settled], page_tokens)
+
+
+@cache
+def pages_touched(kind: Kind, page_tokens: int, settled: int, new: int, ahead: int) -> int:
+    """Demand: the same, and the pages of `ahead` lookahead tokens."""
+    begin = settled + new
+    return pages_read(kind, page_tokens, settled, new) | _bits(np.arange(begin, begin + ahead), page_tokens)
+
+
+def fixed_pages(kind: Kind, page_tokens: int, ahead: int) -> int:
+    """Of kinds whose pages do not follow the tokens: a state (and one per draft token to undo), an encoder's output."""
+    if isinstance(kind, Cross):
+        return ceil_div(kind.encoder_tokens, page_tokens)
+    return 1 + (ahead if isinstance(kind, State) and kind.rewinds else 0)
+
+
+def is_fixed(kind: Kind) -> bool:
+    return isinstance(kind, Cross | State)
+
+
+def fits_alone(plan: Plan, length: int) -> bool:
+    """Whether a request of `length` tokens could run in the empty pool, one token at a time: tried at every token."""
+    return 1 <= length <= plan.max_length and all(_most_sheets(plan, s, length) <= s.sheets for s in plan.stages)
+
+
+def _most_sheets(plan: Plan, stage: StagePlan, length: int) -> int:
+    def sheets(kind: KindPlan, settled: int) -> int:
+        ahead = min(plan.lookahead, length - settled - 1)
+        if is_fixed(kind.kind):
+            pages = fixed_pages(kind.kind, kind.page_tokens, ahead)
+        else:
+            pages = pages_touched(kind.kind, kind.page_tokens, settled, 1, ahead).bit_count()
+        return ceil_div(kind.groups * pages + plan.reserved_pages, kind.pages_per_sheet)
+
+    return max(sum(sheets(kind, settled) for kind in stage.kinds) for settled in range(length))

@@ -1,0 +1,144 @@
+"""Stand-ins for what lies outside the engine: a store that pins pages while it reads, and a tier that misbehaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from random import Random
+
+import numpy as np
+
+from quire.cache.pool import Holder, Pages
+from quire.check.definitions import Ints, Violation, is_fixed
+from quire.check.shadow import KindContents, ShadowRunner
+from quire.core.tier import Answer, Load
+from quire.scheduler.scheduler import Scheduler
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pin:
+    stage: int
+    kind: int
+    pages: Pages
+    contents: Ints
+    until: int
+
+
+class PinningStore:
+    """Reads pages that are settled or cached, for a few steps; meanwhile they may not change.
+
+    It pins at most as many pages of a stage as there are sheets to spare: one pinned page keeps at most one sheet from
+    the elder.
+    """
+
+    def __init__(self, scheduler: Scheduler, runner: ShadowRunner, spare: int) -> None:
+        self.scheduler, self.runner, self.spare = scheduler, runner, spare
+        self.pins: list[Pin] = []
+
+    def pin(self, random: Random, until: int) -> bool:
+        """Pins a random page that may be read. False: there is none, too many are pinned, or copies are due first."""
+        stage = random.randrange(len(self.scheduler.memories))
+        kind = random.randrange(len(self.scheduler.memories[stage].tables))
+        pages = self._readable(stage, kind)
+        if self.scheduler._copies or not len(pages) or sum(pin.stage == stage for pin in self.pins) >= self.spare:
+            return False
+        chosen = np.array([random.choice(pages.tolist())])
+        self.scheduler.memories[stage].pool.hold(kind, chosen, Holder.PIN)
+        self.pins.append(Pin(stage, kind, chosen, self._contents(stage, kind).slots[chosen].copy(), until))
+        return True
+
+    def unpin(self, now: int) -> None:
+        """Lets go what was read, and checks that it did not change meanwhile."""
+        for pin in [pin for pin in self.pins if pin.until <= now]:
+            contents = self._contents(pin.stage, pin.kind)
+            if not np.array_equal(contents.slots[pin.pages], pin.contents):
+                raise Violation(f"{contents.table.plan.name}: page {pin.pages[0]} changed while it was read")
+            self.scheduler.memories[pin.stage].pool.drop(pin.kind, pin.pages, Holder.PIN)
+            self.pins.remove(pin)
+
+    def _contents(self, stage: int, kind: int) -> KindContents:
+        return self.runner.stages[stage][kind]
+
+    def _readable(self, stage: int, kind: int) -> Pages:
+        """Pages that nobody writes to any more: cached ones, and those that settled tokens fill."""
+        memory = self.scheduler.memories[stage]
+        table, rows = memory.tables[kind], self.scheduler.rows
+        cached = np.flatnonzero(memory.pool.shelves[kind].holds[Holder.CACHE] > 0)
+        settled = [
+            table.pages[row, :, int(table.column(np.asarray(logical)))]
+            for row in rows.requests
+            for logical in range(table.first[row], min(table.end[row], rows.settled[row] // table.plan.page_tokens))
+            if not is_fixed(table.kind)
+        ]
+        return np.unique(np.concatenate([cached, *settled]))
+
+
+class Fate(str, Enum):
+    """How a load ends."""
+
+    DONE = "load done"
+    FAILED = "load failed"
+    LATE = "load late"
+    LOST = "load lost"
+
+
+@dataclass(slots=True)
+class OpenLoad:
+    load: Load
+    fate: Fate
+    begun: float
+    due: float
+
+
+class FaultyTier:
+    """Brings back what it was given, or fails, or answers when nobody waits any more, or never does."""
+
+    def __init__(
+        self, random: Random, clock: Callable[[], float], load_seconds: float, staged: dict[int, Ints]
+    ) -> None:
+        self.random, self.clock, self.load_seconds = random, clock, load_seconds
+        self.known: dict[bytes, Ints] = {}
+        """By key, the digests of its unit."""
+        self.open: dict[int, OpenLoad] = {}
+        """Loads that somebody waits for."""
+        self.staged = staged
+        self.fates: list[Fate] = []
+        """Of all loads begun since the last look."""
+        self._late: list[OpenLoad] = []
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        return next((place for place, key in enumerate(keys) if key not in self.known), len(keys))
+
+    def begin(self, load: Load) -> None:
+        now, fate = self.clock(), self.random.choice(list(Fate))
+        delay = self.load_seconds + 2 if fate is Fate.LATE else float(self.random.randint(0, 4))
+        self.open[load.number] = OpenLoad(load, fate, now, now + delay)
+        self.fates.append(fate)
+
+    def cancel(self, number: int) -> None:
+        load = self.open.pop(number)
+        if load.fate is not Fate.LOST:
+            self._late.append(load)
+
+    def answers(self) -> Sequence[Answer]:
+        now = self.clock()
+        due = [one for one in self.open.values() if one.due <= now and one.fate is not Fate.LOST]
+        for one in due:
+            del self.open[one.load.number]
+            if one.fate is Fate.DONE:
+                self.staged[one.load.number] = np.concatenate([self.known[key] for key in one.load.keys])[
+                    : one.load.tokens
+                ]
+        for one in [one for one in self._late if one.due <= now]:
+            self._late.remove(one)
+            due.append(one)
+        return [Answer(one.load.number, one.fate in (Fate.DONE, Fate.LATE), "lost") for one in due]
+
+    def waited_for(self, request: str) -> bool:
+        return any(one.load.request == request for one in self.open.values())
+
+    def check_deadlines(self) -> None:
+        for one in self.open.values():
+            if self.clock() > one.begun + self.load_seconds + 1:
+                raise Violation(f"request {one.load.request} still waits for load {one.load.number} past its deadline")

@@ -1,0 +1,222 @@
+"""Known bugs, planted on purpose: a checker that does not find them is not worth running.
+
+Each replaces one function of the engine, its memory or the bound for as long as it is planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from quire.cache import compaction
+from quire.cache.memory import StageMemory
+from quire.cache.pool import Pool
+from quire.cache.prefix import PrefixIndex
+from quire.cache.tables import Table
+from quire.engine.engine import Engine
+from quire.plan import bound
+from quire.scheduler import reuse, scheduler
+from quire.scheduler.rows import Rows
+from quire.scheduler.scheduler import Scheduler
+
+Original = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    description: str
+    owner: object
+    function: str
+    make: Callable[[Original], Original]
+    """From the right function to the wrong one."""
+
+
+def planted(name: str) -> AbstractContextManager[None]:
+    """The bug is there inside, and gone afterwards."""
+    mutation = MUTATIONS[name]
+    return _replaced(mutation.owner, mutation.function, mutation.make)
+
+
+@contextmanager
+def _replaced(owner: object, function: str, make: Callable[[Original], Original]) -> Iterator[None]:
+    original = getattr(owner, function)
+    setattr(owner, function, make(original))
+    try:
+        yield
+    finally:
+        setattr(owner, function, original)
+
+
+# ── the bound ─────────────────────────────────────────────────────────────
+
+
+def _without_reserved(sheets_needed: Original) -> Original:
+    return lambda kinds, pages, *_reserved: sheets_needed(kinds, pages)
+
+
+def _one_short(minimum: Original) -> Original:
+    return lambda *arguments: max(1, minimum(*arguments) - 1)
+
+
+def _always(admits: Original) -> Original:
+    del admits
+    return lambda plan, length: length <= 2 * plan.max_length
+
+
+# ── pages ─────────────────────────────────────────────────────────────────
+
+
+def _one_token_further(cut: Original) -> Original:
+    return lambda self, rows, settled: cut(self, rows, settled + 1)
+
+
+def _by_computed(apply: Original) -> Original:
+    def wrong(self: Scheduler, result: Any) -> Any:
+        ended = apply(self, result)
+        rows = np.array(sorted(self.tickets), dtype=np.int64)
+        for memory in self.memories:
+            memory.settle(rows, self.rows.computed[rows])
+        return ended
+
+    return wrong
+
+
+def _nothing(original: Original) -> Original:
+    del original
+    return lambda *_arguments, **_options: None
+
+
+def _twice(hold: Original) -> Original:
+    def wrong(self: Pool, kind: int, pages: Any, holder: Any) -> None:
+        hold(self, kind, pages, holder)
+        hold(self, kind, pages, holder)
+
+    return wrong
+
+
+def _kept(preempt: Original) -> Original:
+    def wrong(self: Scheduler, *arguments: Any) -> None:
+        with _replaced(StageMemory, "release", _nothing):
+            preempt(self, *arguments)
+
+    return wrong
+
+
+def _no_moves(compact: Original) -> Original:
+    del compact
+    return lambda *_arguments: []
+
+
+def _nothing_fixed(fixed: Original) -> Original:
+    return lambda shelf: np.zeros_like(fixed(shelf))
+
+
+# ── steps and results ─────────────────────────────────────────────────────
+
+
+def _without_copies(launch: Original) -> Original:
+    return lambda self, *arguments: replace(launch(self, *arguments), copies=())
+
+
+def _every_ninth_lost(apply: Original) -> Original:
+    def wrong(self: Scheduler, result: Any) -> Any:
+        if result.number % 9 == 8:
+            self.flying.pop(0)
+            return []
+        return apply(self, result)
+
+    return wrong
+
+
+def _still_pending(append: Original) -> Original:
+    def wrong(self: Scheduler, rows: Any, tokens: Any) -> None:
+        self.rows.append(rows, tokens)
+
+    del append
+    return wrong
+
+
+def _same_epoch(leave: Original) -> Original:
+    def wrong(self: Rows, row: int) -> Any:
+        outputs = leave(self, row)
+        self.epoch[row] -= 1
+        return outputs
+
+    return wrong
+
+
+# ── order and reuse ───────────────────────────────────────────────────────
+
+
+def _by_claim_alone(order: Original) -> Original:
+    def wrong(self: Scheduler) -> Any:
+        order(self)
+        return np.array(sorted(self.tickets, key=lambda row: self.tickets[row].claim), dtype=np.int64)
+
+    return wrong
+
+
+def _without_scope(root_key: Original) -> Original:
+    return lambda fields: root_key(fields[:1])
+
+
+def _whole_chain(provable: Original) -> Original:
+    del provable
+    return lambda _self, chain: len(chain)
+
+
+def _beyond_the_limit(needs: Original) -> Original:
+    def wrong(self: Scheduler, *arguments: Any) -> Any:
+        self.rows.limit += self.plan.lookahead
+        try:
+            return needs(self, *arguments)
+        finally:
+            self.rows.limit -= self.plan.lookahead
+
+    return wrong
+
+
+def _without_ahead(needs: Original) -> Original:
+    return lambda self, rows, settled, new, ahead: needs(self, rows, settled, new, ahead * 0)
+
+
+MUTATIONS: dict[str, Mutation] = {
+    "reserved-page-forgotten": Mutation(
+        "the bound does not count the pages that a backend keeps for itself", bound, "sheets_needed", _without_reserved
+    ),
+    "bound-one-short": Mutation("the bound asks for one sheet less than is needed", bound, "minimum", _one_short),
+    "never-fits-waits": Mutation("a request that cannot run is accepted and waits", bound, "admits", _always),
+    "freed-too-early": Mutation(
+        "pages go back one token before they leave the live set", Table, "cut", _one_token_further
+    ),
+    "freed-in-flight": Mutation(
+        "pages go back when tokens are scheduled, not when they settle", Scheduler, "apply", _by_computed
+    ),
+    "settle-missed": Mutation("pages that left the live set are never given back", StageMemory, "settle", _nothing),
+    "hold-counted-twice": Mutation("one more holder counts as two", Pool, "hold", _twice),
+    "preempted-pages-kept": Mutation("a preempted request does not give its pages back", Scheduler, "_preempt", _kept),
+    "compaction-off": Mutation("nothing is ever compacted", scheduler, "compact", _no_moves),
+    "pinned-page-moved": Mutation("compaction moves pages while they are read", compaction, "_fixed", _nothing_fixed),
+    "copies-dropped": Mutation("pages move in the tables, their bytes do not", Scheduler, "_launch", _without_copies),
+    "completion-lost": Mutation("every ninth result is thrown away", Scheduler, "apply", _every_ninth_lost),
+    "pending-not-counted-down": Mutation("a token that came is still expected", Scheduler, "_yield", _still_pending),
+    "stale-result-applied": Mutation(
+        "a result for an earlier tenant of a row is given to the next", Rows, "leave", _same_epoch
+    ),
+    "elder-not-first": Mutation("priority goes before age, for the elder too", Scheduler, "order", _by_claim_alone),
+    "elder-waits-for-a-row": Mutation("the elder takes no row from the others", Scheduler, "_admit_elder", _nothing),
+    "scope-left-out": Mutation("prefixes are found across scopes", reuse, "root_key", _without_scope),
+    "tail-not-checked": Mutation(
+        "a hit is taken without asking windows and states", PrefixIndex, "_provable", _whole_chain
+    ),
+    "lookahead-not-clipped": Mutation(
+        "lookahead goes beyond a request's limit", Scheduler, "_needs", _beyond_the_limit
+    ),
+    "lookahead-forgotten": Mutation("drafts get no pages", StageMemory, "needs", _without_ahead),
+    "cached-pages-kept": Mutation("what the cache forgets is not given back", StageMemory, "forget", _nothing),
+    "deadline-missed": Mutation("nobody looks at deadlines", Engine, "_expire", _nothing),
+}

@@ -1,0 +1,231 @@
+"""A runner that keeps no numbers but remembers what was written where, and checks every read.
+
+For each token it computes it writes a digest of all tokens up to it into the page slots that the tables name; then it
+reads every token that the attention of each kind may see from there. A page freed too early, given away twice, moved
+without its table, or shared with someone else's tokens shows up at once.
+
+    page    ▓▓▓▓  a digest in each slot, one array per stage and kind
+    POISON  what nobody wrote, and what another kind wrote over in the same sheet
+    DRAFT   lookahead tokens: written, never to be read
+    CLEARED a state nothing was written to yet
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.cache.tables import Table
+from quire.check.definitions import Ints, Violation, seen
+from quire.check.scripts import Script
+from quire.core.step import Step, StepResult
+from quire.kinds import Cross, State
+from quire.scheduler.scheduler import Scheduler
+
+POISON, DRAFT, CLEARED = -1, -2, 0
+STATES_ARE_CLEARED = True
+
+
+_NAMES = {POISON: "what nobody wrote", DRAFT: "a draft", CLEARED: "a cleared state"}
+
+
+class KindContents:
+    """What the pages of one kind hold on one stage: (page, slot)."""
+
+    def __init__(self, table: Table, sheets: int, longest: int) -> None:
+        self.table, self.kind = table, table.kind
+        self.page_tokens = table.plan.page_tokens
+        self.per_sheet = table.plan.pages_per_sheet
+        self.slots = np.full((sheets * self.per_sheet, self.page_tokens), POISON, dtype=np.int64)
+        self.groups = np.arange(table.plan.groups)
+        self.columns = table.column(np.arange(longest + 1))
+        self.others: list[KindContents] = []
+        """Of the same stage: what is written here is no longer theirs."""
+
+    def places(self, rows: Ints, positions: Ints) -> tuple[Ints, Ints]:
+        """Where the tables say that tokens lie: (token, group) → page, slot."""
+        logical, slots = np.divmod(positions, self.page_tokens)
+        return self.table.pages[rows, :, self.columns[logical]], slots[:, None]
+
+    def named(self, digests: Ints) -> Ints:
+        """What each group stores for a digest; what stands for no token is the same in all of them."""
+        each = digests[:, None]
+        return np.asarray(np.where(each > 0, each + self.groups, each))
+
+    def write(self, rows: Ints, positions: Ints, digests: Ints) -> None:
+        pages, slots = self.places(rows, positions)
+        self.slots[pages, slots] = self.named(digests)
+        self.spoil_others(pages)
+
+    def check(self, rows: Ints, positions: Ints, digests: Ints, names: Sequence[str], index: Ints) -> None:
+        """That each row's places hold these digests; names[index[i]] is whose they are."""
+        found = self.slots[self.places(rows, positions)]
+        wrong = np.flatnonzero((found != self.named(digests)).any(axis=1))
+        if len(wrong):
+            first = int(wrong[0])
+            what = _NAMES.get(int(found[first].min()), "the contents of other tokens")
+            raise Violation(
+                f"{self.table.plan.name}: request {names[int(index[first])]} reads position "
+                f"{int(positions[first])} and finds {what}"
+            )
+
+    def spoil_others(self, pages: Ints) -> None:
+        if self.others:
+            sheets = np.unique(pages // self.per_sheet)
+            for other in self.others:
+                other.slots.reshape(-1, other.per_sheet, other.page_tokens)[sheets] = POISON
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """A step, spelled out for every token."""
+
+    names: list[str]
+    rows: Ints
+    starts: Ints
+    ends: Ints
+    ahead: Ints
+    digests: Ints
+    """(row of the step, position)"""
+    own: Ints
+
+    def spread(self, counts: Ints) -> tuple[Ints, Ints]:
+        """For each of counts[i] things of row i: i, and its number."""
+        index = np.repeat(np.arange(len(counts)), counts)
+        return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+class ShadowRunner:
+    def __init__(self) -> None:
+        self.scripts: dict[str, Script] = {}
+        """By request: whoever submits writes them down here."""
+        self.staged: dict[int, Ints] = {}
+        """By load: the digests that a tier brought."""
+        self.before_launch: Callable[[Step], None] = lambda _step: None
+        self.stages: list[list[KindContents]] = []
+        self.launched = 0
+        self._results: list[StepResult] = []
+
+    def attach(self, scheduler: Scheduler) -> None:
+        self.plan, self.state = scheduler.plan, scheduler.rows
+        longest = self.plan.max_length + self.plan.lookahead
+        for memory in scheduler.memories:
+            kinds = [KindContents(table, memory.stage.sheets, longest) for table in memory.tables]
+            for kind in kinds:
+                kind.others = [other for other in kinds if other is not kind]
+            self.stages.append(kinds)
+        self.kinds = [kind for stage in self.stages for kind in stage]
+
+    def launch(self, step: Step) -> None:
+        self.before_launch(step)
+        self.launched += 1
+        self._prepare(step)
+        batch = self._batch(step)
+        for kind in self.kinds:
+            if isinstance(kind.kind, State):
+                _read_state(kind, batch, batch.starts)
+        for kind in self.kinds:
+            _write(kind, batch)
+        for kind in self.kinds:
+            _read(kind, batch)
+        tokens = [
+            int(self.scripts[name].tokens[end])
+            for name, end, samples in zip(batch.names, batch.ends.tolist(), step.samples.tolist(), strict=True)
+            if samples
+        ]
+        self._results.append(StepResult(step.number, np.array(tokens, dtype=np.int64)))
+
+    def collect(self) -> StepResult:
+        return self._results.pop(0)
+
+    def _batch(self, step: Step) -> Batch:
+        requests = [self.state.requests[row] for row in step.rows.tolist()]
+        scripts = [self.scripts[request.name] for request in requests]
+        digests = np.full((len(scripts), self.plan.max_length), POISON, dtype=np.int64)
+        for index, script in enumerate(scripts):
+            digests[index, : len(script.digests)] = script.digests
+        ends = step.starts + step.counts
+        limits = np.array([request.limit for request in requests])
+        return Batch(
+            [request.name for request in requests],
+            step.rows,
+            step.starts,
+            ends,
+            np.clip(limits - ends, 0, self.plan.lookahead),
+            digests,
+            np.array([script.own for script in scripts]),
+        )
+
+    # ── what comes before the batch, in this order: copies, loads, clears ─────
+
+    def _prepare(self, step: Step) -> None:
+        for stage, index, source, target in step.copies:
+            kind = self.stages[stage][index]
+            kind.slots[target] = kind.slots[source]
+            kind.spoil_others(target)
+        for number, row in step.loads:
+            for kind in self.kinds:
+                _load(kind, row, self.staged[number])
+        for stage, index, pages in step.clears:
+            kind = self.stages[stage][index]
+            kind.slots[pages] = CLEARED
+            kind.spoil_others(pages)
+
+
+def _load(kind: KindContents, row: int, digests: Ints) -> None:
+    """Brings what was staged into those pages of a row that it holds."""
+    one, table = np.array([row]), kind.table
+    if isinstance(kind.kind, State):
+        kind.write(one, np.zeros(1, dtype=np.int64), digests[-1:])
+    elif not isinstance(kind.kind, Cross):
+        logical = np.concatenate([np.arange(table.kept[row]), np.arange(table.first[row], table.end[row])])
+        positions = np.arange(len(digests))
+        positions = positions[np.isin(positions // kind.page_tokens, logical)]
+        kind.write(np.repeat(one, len(positions)), positions, digests[positions])
+
+
+def _read_state(kind: KindContents, batch: Batch, positions: Ints) -> None:
+    """The state must stand for exactly the tokens before `positions`; before the first one it is cleared."""
+    index = np.arange(len(positions))
+    if not STATES_ARE_CLEARED and (positions == 0).any():
+        return
+    before = np.where(positions > 0, batch.digests[index, positions - 1], CLEARED)
+    kind.check(batch.rows, np.zeros_like(positions), before, batch.names, index)
+
+
+def _write(kind: KindContents, batch: Batch) -> None:
+    if isinstance(kind.kind, Cross):
+        index = np.flatnonzero(batch.starts == 0)
+        index, place = (
+            np.repeat(index, kind.kind.encoder_tokens),
+            np.tile(np.arange(kind.kind.encoder_tokens), len(index)),
+        )
+        kind.write(batch.rows[index], place, batch.own[index])
+        return
+    ahead, draft = batch.spread(batch.ahead)
+    if isinstance(kind.kind, State):
+        kind.write(batch.rows, np.zeros_like(batch.ends), batch.digests[np.arange(len(batch.ends)), batch.ends - 1])
+        if kind.kind.rewinds:
+            kind.write(batch.rows[ahead], draft + 1, np.full(len(ahead), DRAFT))
+        return
+    index, place = batch.spread(batch.ends - batch.starts)
+    place += batch.starts[index]
+    kind.write(batch.rows[index], place, batch.digests[index, place])
+    kind.write(batch.rows[ahead], batch.ends[ahead] + draft, np.full(len(ahead), DRAFT))
+
+
+def _read(kind: KindContents, batch: Batch) -> None:
+    if isinstance(kind.kind, State):
+        _read_state(kind, batch, batch.ends)
+        return
+    if isinstance(kind.kind, Cross):
+        index, place = batch.spread(np.full(len(batch.rows), kind.kind.encoder_tokens))
+        digests = batch.own[index]
+    else:
+        parts = [seen(kind.kind, s, e) for s, e in zip(batch.starts.tolist(), batch.ends.tolist(), strict=True)]
+        place = np.concatenate(parts)
+        index = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+        digests = batch.digests[index, place]
+    kind.check(batch.rows[index], place, digests, batch.names, index)

@@ -1,0 +1,144 @@
+"""Random small systems: a model of any kinds, a plan with hardly more memory than one request needs, and its rules.
+
+Everything follows from one random generator, so a seed names a system.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from quire.check.definitions import Violation
+from quire.core.memory import Follows, Memory, Part
+from quire.core.rules import Policy, Rules
+from quire.kinds import KIND_NAMES
+from quire.models.shape import Layer, ModelShape
+from quire.plan import bound
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+ENOUGH = Budget(pool_bytes=1 << 30)
+LOAD_SECONDS = 6.0
+"""One step takes one second of the checker's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class System:
+    plan: Plan
+    rules: Rules
+    overlap: int
+    spare: int
+    """Sheets of each stage beyond what the longest request needs alone."""
+    has_tier: bool
+    typical_output: float
+    """What admission expects at first: small numbers let many in, and lead to preemption."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(sorted({kind.kind.kind for stage in self.plan.stages for kind in stage.kinds}))
+
+    @property
+    def has_groups(self) -> bool:
+        return any(kind.groups > 1 for stage in self.plan.stages for kind in stage.kinds)
+
+
+def random_system(random: Random) -> System:
+    kinds = random.sample(KIND_NAMES, random.choice((1, 2, 2, 3, 3, 4)))
+    if "cross" in kinds and random.random() < 0.5:
+        kinds.remove("cross")  # with it nothing is reused: half as often
+        kinds = kinds or ["full"]
+    layers = _layers(random, kinds)
+    length = random.randint(8, 48)
+    model = ModelShape("checked", "check", tuple(layers), max_length=length, weights_known=False)
+    settings = Settings(
+        max_length=length,
+        max_requests=random.choice((1, 2, 3, 4, 6)),
+        batch_tokens=random.choice((1, 2, 3, 5, 8, 16, 64)),
+        page_tokens=_page_tokens(random, kinds),
+        match_unit_tokens=random.choice((1, 2, 3, 4, 8)),
+        reserved_pages=random.choice((0, 0, 0, 1, 2)),
+        pipeline_parallel=random.choice((1, 1, min(2, len(layers)))),
+        speculative_tokens=random.choice((0, 0, 1, 2)),
+    )
+    spare = random.choice((0, 0, 0, 1, 2, 3, 8, 40))
+    plan = plan_with_spare(model, settings, spare)
+    return System(
+        in_groups(plan, spare) if random.random() < 0.25 else plan,
+        _rules(random),
+        overlap=random.choice((1, 2, 2, 3)),
+        spare=spare,
+        has_tier=random.random() < 0.5,
+        typical_output=random.choice((1.0, 4.0, 128.0)),
+    )
+
+
+def plan_with_spare(model: ModelShape, settings: Settings, spare: int) -> Plan:
+    """A plan with just the sheets that a lone request of the longest length needs, and some to spare."""
+    assert settings.max_length is not None
+    roomy = make_plan(model, settings, ENOUGH)
+    needed = [bound.minimum(s.kinds, settings.max_length, roomy.lookahead, roomy.reserved_pages) for s in roomy.stages]
+    plan = make_plan(model, settings, Budget(sheets=tuple(sheets + spare for sheets in needed)))
+    if not plan.fits:
+        raise Violation(f"a pool of {needed} sheets is what the bound asks for, and is refused: {plan.problem}")
+    return plan
+
+
+def in_groups(plan: Plan, spare: int) -> Plan:
+    """The same with two tables where there was one: half as large pages, as planners cut odd mixes."""
+    stages = []
+    for stage in plan.stages:
+        kinds = tuple(
+            replace(k, groups=2 * k.groups, page_bytes=k.page_bytes // 2, pages_per_sheet=2 * k.pages_per_sheet)
+            for k in stage.kinds
+        )
+        sheets = bound.minimum(kinds, plan.max_length, plan.lookahead, plan.reserved_pages) + spare
+        stages.append(replace(stage, kinds=kinds, sheets=sheets))
+    return replace(plan, stages=tuple(stages))
+
+
+def _layers(random: Random, kinds: list[str]) -> list[Layer]:
+    layers = []
+    width = random.choice((64, 4096))
+    for kind in kinds:
+        numbers, heads = _numbers(random, kind), random.choice((1, 1, 2, 3, 4))
+        parts = (Part("key", heads, width, follows=Follows.KV, replicated=True),)
+        layers += [Layer((Memory(kind, parts, **numbers),))] * random.randint(1, 4)
+    random.shuffle(layers)
+    return layers
+
+
+def _numbers(random: Random, kind: str) -> dict[str, Any]:
+    """The numbers beside a kind, small enough that a short request leaves every window behind."""
+    if kind == "window":
+        return {"window": random.randint(1, 12)}
+    if kind == "chunked":
+        return {"chunk": random.randint(1, 12)}
+    if kind == "sink":
+        return {"sinks": random.randint(1, 4), "window": random.randint(1, 8)}
+    if kind == "latent":
+        return {"tokens_per_state": random.choice((1, 1, 2))}
+    if kind == "cross":
+        return {"encoder_tokens": random.randint(1, 9)}
+    if kind == "state":
+        return {"rewinds": random.random() < 0.7}
+    return {}
+
+
+def _page_tokens(random: Random, kinds: list[str]) -> Mapping[str, int]:
+    """One size for all kinds, or one each; a page of latents holds whole states."""
+    sizes = (2, 4) if "latent" in kinds else (1, 2, 3, 4)
+    if random.random() < 0.5:
+        return {"": random.choice(sizes)}
+    return {kind: random.choice(sizes) for kind in kinds if kind != "state"}
+
+
+def _rules(random: Random) -> Rules:
+    return Rules(
+        policy=random.choice(list(Policy)),
+        weights={"blue": 2.0} if random.random() < 0.5 else {},
+        queue_bound=random.choice((2, 3, 64, 64)),
+        load_seconds=LOAD_SECONDS,
+    )

@@ -1,0 +1,109 @@
+"""Random small systems, driven by the real engine with every book audited after every step.
+
+The last line is the verdict: clean, a violation with the command that repeats it, or what was not exercised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from quire.cli.text import heading, table
+from quire.core.errors import InputError
+from quire.kinds import KIND_NAMES
+
+if TYPE_CHECKING:
+    from quire.check.campaign import Campaign
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--steps", type=int, default=20_000, help="engine steps to take (default 20,000)")
+    parser.add_argument("--seed", type=int, default=0, help="which random systems (default 0)")
+    parser.add_argument(
+        "--episode-seed", type=int, metavar="X", help="repeat one episode only, as a violation names it"
+    )
+    parser.add_argument("--mutate", metavar="NAME", help="plant a known bug, which must be found; list: say which")
+    parser.add_argument("--json", action="store_true", help="verdict and counts on standard output")
+
+
+def run(options: argparse.Namespace) -> None:
+    from quire.check.mutations import MUTATIONS, planted
+
+    if options.steps < 1:
+        raise InputError(f"--steps {options.steps} checks nothing: give at least 1")
+    if options.mutate == "list":
+        table(("mutation", "the bug"), [(name, one.description) for name, one in MUTATIONS.items()], left=(0, 1))
+        return
+    if options.mutate is not None and options.mutate not in MUTATIONS:
+        raise InputError(f"no mutation is called {options.mutate!r}: --mutate list names all {len(MUTATIONS)}")
+    with planted(options.mutate) if options.mutate else nullcontext():
+        campaign = _campaign(options)
+    options.exit_code = 0 if campaign.is_clean else 1
+    if options.json:
+        json.dump(_document(campaign, options), sys.stdout, indent=1)
+        print()
+    else:
+        _report(campaign, options)
+
+
+def _campaign(options: argparse.Namespace) -> Campaign:
+    from quire.check.campaign import Campaign, run_campaign, run_episode
+
+    if options.episode_seed is None:
+        return run_campaign(options.steps, options.seed, _Progress(options.steps))
+    campaign = Campaign()
+    run_episode(campaign, options.episode_seed)
+    return campaign
+
+
+class _Progress:
+    """A line on standard error, if somebody is there to read it."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps, self.begun, self.told = steps, time.monotonic(), 0.0
+
+    def __call__(self, campaign: Campaign) -> None:
+        now = time.monotonic()
+        if sys.stderr.isatty() and now - self.told > 0.5:
+            done = campaign.coverage.steps
+            self.told = now
+            print(f"\r{done:,} of {self.steps:,} steps, {done / (now - self.begun):,.0f}/s", end="", file=sys.stderr)
+            if done >= self.steps:
+                print(file=sys.stderr)
+
+
+def _report(campaign: Campaign, options: argparse.Namespace) -> None:
+    if options.episode_seed is None and campaign.failure is None:
+        heading("How often each was exercised")
+        rows = [(name, *("–" if n is None else f"{n:,}" for n in counts)) for name, counts in campaign.coverage.rows()]
+        table(("what", *KIND_NAMES), rows)
+        print()
+    if campaign.failure is not None:
+        print(f"episode {campaign.failure.episode_seed} broke at its step {campaign.failure.step}; repeat it with")
+        print(f"  {_command(campaign, options)}")
+    print(campaign.verdict())
+
+
+def _command(campaign: Campaign, options: argparse.Namespace) -> str:
+    assert campaign.failure is not None
+    mutation = f" --mutate {options.mutate}" if options.mutate else ""
+    return f"quire check --episode-seed {campaign.failure.episode_seed}{mutation}"
+
+
+def _document(campaign: Campaign, options: argparse.Namespace) -> dict[str, object]:
+    failure = campaign.failure
+    return {
+        "verdict": campaign.verdict(),
+        "steps": campaign.coverage.steps,
+        "episodes": campaign.episodes,
+        "seed": options.seed,
+        "mutation": options.mutate,
+        "violation": None if failure is None else failure.what,
+        "repeat": None if failure is None else _command(campaign, options),
+        "exercised": {name: dict(zip(KIND_NAMES, counts, strict=True)) for name, counts in campaign.coverage.rows()},
+        "not_exercised": campaign.coverage.not_exercised(),
+    }

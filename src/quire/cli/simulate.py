@@ -1,0 +1,249 @@
+"""The engine on virtual time: how a model would serve a trace, without the model and without the device.
+
+What runs is the real scheduler on the real plan; a cost model says how long each step takes (docs/simulate.md).
+Exit 0: played to the end. Exit 3: the plan does not fit. Exit 2: cannot be understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quire.cli import options as common
+from quire.cli.text import bold, heading, table
+from quire.core.errors import InputError
+from quire.core.rules import Policy, Rules
+from quire.core.units import format_bytes
+from quire.models.read import read_model
+from quire.plan.file import is_plan_file
+from quire.plan.make import make_plan
+from quire.simulate.synthetic import DEFAULT_REQUESTS, SORTS, make_trace
+from quire.simulate.traces import Trace, read_trace
+
+if TYPE_CHECKING:
+    from quire.simulate.replay import Played, Progress
+
+SYNTHETIC = "synthetic:"
+PLOT_FORMATS = (".svg", ".png")
+FIXED = ("help", "json", "plot", "compare")
+"""Not settings of a run: --compare does not change them."""
+BAR_CELLS = 40
+
+
+def _number(least: float, most: float) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise InputError(f"{text!r} is not a number") from None
+        if not least <= value <= most:
+            raise InputError(f"{text} is out of range: give at least {least:g}, at most {most:,.0f}")
+        return value
+
+    return common.reading(read)
+
+
+def _seed(text: str) -> int:
+    return common.positive(text) if text.strip("0") else 0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    common.add_planning_options(parser)
+    load = parser.add_argument_group("load")
+    sorts = ", ".join(SYNTHETIC + sort for sort in SORTS)
+    load.add_argument(
+        "--trace", default=SYNTHETIC + "chat", help=f"a Mooncake or Azure file, or {sorts} (default chat)"
+    )
+    whole = common.reading(common.positive)
+    load.add_argument(
+        "--requests", type=whole, metavar="N", help=f"the first N (default all; {DEFAULT_REQUESTS} made up)"
+    )
+    load.add_argument(
+        "--rate", type=_number(1e-6, 1e6), metavar="R", help="requests a second (default: as the trace has it)"
+    )
+    load.add_argument(
+        "--seed", type=common.reading(_seed), default=0, metavar="S", help="of made-up traces (default 0)"
+    )
+    policies = [policy.value for policy in Policy]
+    default = Rules().policy.value
+    load.add_argument("--policy", choices=policies, default=default, help=f"who goes first (default {default})")
+    cost = parser.add_argument_group("cost model")
+    cost.add_argument(
+        "--bandwidth", type=_number(1e-6, 1e6), metavar="GB/S", help="memory read by one device in a second"
+    )
+    cost.add_argument("--flops", type=_number(1e-6, 1e6), metavar="TFLOP/S", help="computed by one device in a second")
+    cost.add_argument("--overhead", type=_number(0, 1e6), default=1.0, metavar="MS", help="of each step (default 1.0)")
+    cost.add_argument(
+        "--active-share",
+        type=_number(1e-6, 1),
+        default=1.0,
+        metavar="F",
+        help="of the weights in one token (default 1.0)",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument(
+        "--compare", action="append", default=[], metavar="SETTING=VALUE", help="run again with it (may be repeated)"
+    )
+    output.add_argument("--json", action="store_true", help="the documented JSON on standard output")
+    output.add_argument(
+        "--plot", type=Path, metavar="FILE.svg|png", help="draw waiting times and memory (needs quire[plot])"
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    if options.plot and options.plot.suffix not in PLOT_FORMATS:
+        raise InputError(f"--plot {options.plot}: the name must end in {' or '.join(PLOT_FORMATS)}")
+    from quire.simulate.report import report
+
+    asked = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
+    reports, runs = [], {}
+    for setting, changed in asked.items():
+        about, runs[setting] = _play(changed, progress_bar(setting))
+        reports.append({"setting": setting, **about, **report(runs[setting])})
+    if options.plot:
+        from quire.simulate.plot import draw
+
+        draw(runs, f"{reports[0]['model']}, {reports[0]['trace']}", options.plot)
+    if options.json:
+        json.dump({"schema": "quire.simulation/1", "runs": reports}, sys.stdout, indent=1, allow_nan=False)
+        print()
+    else:
+        print_reports(reports)
+
+
+def _changed(options: argparse.Namespace, setting: str) -> argparse.Namespace:
+    """The same run with one setting changed, understood as the option of that name would be."""
+    name, given, value = setting.partition("=")
+    known = {(action.option_strings or [action.dest])[-1].lstrip("-"): action for action in options.parser._actions}
+    action = known.get(name)
+    if action is None or action.dest in FIXED or not given:
+        raise InputError(f"--compare {setting!r} is not a setting and its value: write it like batch-tokens=2048")
+    try:
+        parsed = action.type(value) if callable(action.type) else value
+    except argparse.ArgumentTypeError as error:
+        raise InputError(f"--compare {setting}: {error}") from None
+    if action.choices is not None and parsed not in action.choices:
+        raise InputError(f"--compare {setting}: choose {', '.join(map(str, action.choices))}")
+    changed = copy.copy(options)
+    setattr(changed, action.dest, [parsed] if isinstance(action.default, list) else parsed)
+    return changed
+
+
+def _play(options: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], Played]:
+    from quire.simulate.cost import cost_model
+    from quire.simulate.devices import speed_of
+    from quire.simulate.replay import Replay
+
+    if is_plan_file(Path(options.model)):
+        raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
+    speed = speed_of(options.device, options.bandwidth, options.flops)
+    model = read_model(options.model, ignore_fields=options.ignore_field)
+    plan = make_plan(model, common.settings_of(options), common.budget_of(options)).require_fit()
+    cost = cost_model(plan, model, speed, options.overhead / 1e3, options.active_share)
+    trace = _trace(options)
+    about = {
+        "model": model.name,
+        "device": options.device,
+        "devices": len(plan.ranks),
+        "trace": trace.name,
+        "policy": options.policy,
+        "cost": cost.figures(),
+    }
+    return about, Replay(plan, cost, trace, Rules(policy=Policy(options.policy))).play(progress)
+
+
+def _trace(options: argparse.Namespace) -> Trace:
+    source: str = options.trace
+    if source.startswith(SYNTHETIC):
+        trace = make_trace(source.removeprefix(SYNTHETIC), options.requests or DEFAULT_REQUESTS, options.seed)
+    else:
+        trace = read_trace(Path(source), options.requests)
+    return trace if options.rate is None else trace.at_rate(options.rate)
+
+
+def progress_bar(name: str) -> Progress:
+    """One line on standard error that rewrites itself; nothing where nobody watches."""
+    shown = -1
+
+    def show(done: int, total: int) -> None:
+        nonlocal shown
+        if sys.stderr.isatty() and (cells := BAR_CELLS * done // total) != shown:
+            shown = cells
+            bar = "█" * cells + "░" * (BAR_CELLS - cells)
+            end = "\r\x1b[K" if done == total else ""
+            print(f"\r{bar} {done:,} of {total:,} requests, {name}{end}", end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def print_reports(reports: Sequence[dict[str, Any]]) -> None:
+    """One column for each run; what is the same for all comes first."""
+    first = reports[0]
+    cost = first["cost"]
+    print(f"{bold(first['model'])} on {first['devices']} × {first['device'] or 'a device'}, {first['trace']}")
+    print(
+        f"  {cost['bytes_per_second'] / 1e12:.2f} TB/s, {cost['flops_per_second'] / 1e12:,.0f} TFLOP/s and "
+        f"{format_bytes(cost['weight_bytes'])} of weights per device, {cost['active_share']:.1%} of them in a token; "
+        f"{cost['overhead_seconds'] * 1e3:g} ms overhead a step"
+    )
+    print()
+    head = ("", *(str(one["setting"]) for one in reports))
+    table(head, [(name, *(write(one) for one in reports)) for name, write in LINES])
+    heading(f"Memory of one device ({first['setting']})")
+    table(
+        ("kind", "held, mean", "held, most", "cached, mean", "cached, most"),
+        [_memory(line) for line in first["memory"]],
+    )
+    if any(one["tenants"] for one in reports):
+        heading("Seconds to first token, p95, by tenant")
+        names = sorted({name for one in reports for name in one["tenants"]})
+        table(("tenant", *head[1:]), [(name, *(_tenant(one, name) for one in reports)) for name in names])
+
+
+def _milliseconds_of(field: str) -> Callable[[dict[str, Any]], str]:
+    def write(one: dict[str, Any]) -> str:
+        return " / ".join("–" if value is None else f"{1e3 * value:,.1f}" for value in one[field].values())
+
+    return write
+
+
+LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
+    ("requests finished", lambda one: f"{one['finished']:,}"),
+    ("refused (never fit)", lambda one: f"{one['refused']:,}"),
+    ("told to come back (queue full)", lambda one: f"{one['turned_away']:,}"),
+    ("virtual seconds", lambda one: f"{one['virtual_seconds']:,.1f}"),
+    ("device busy", lambda one: f"{one['busy_share']:.1%}"),
+    ("steps", lambda one: f"{one['steps']:,}"),
+    ("tokens a step", lambda one: f"{one['tokens_per_step']:,.1f}"),
+    ("output tokens a second", lambda one: f"{one['output_tokens_per_second']:,.1f}"),
+    ("prompt and output tokens a second", lambda one: f"{one['total_tokens_per_second']:,.1f}"),
+    ("ms to first token, p50 / p95 / p99", _milliseconds_of("seconds_to_first_token")),
+    ("ms between tokens, p50 / p95 / p99", _milliseconds_of("seconds_between_tokens")),
+    ("prompt tokens reused", lambda one: f"{one['hit_rate']:.2%}"),
+    ("… with a cache without end", lambda one: f"{one['hit_rate_ceiling']:.2%}"),
+    ("… in whole units of", lambda one: f"{one['match_unit_tokens']} tokens"),
+    ("preemptions", lambda one: f"{one['preemptions']:,}"),
+    ("evictions", lambda one: f"{one['evictions']:,}"),
+    ("… tokens forgotten", lambda one: f"{one['evicted_tokens']:,}"),
+)
+
+
+def _memory(line: dict[str, Any]) -> tuple[str, ...]:
+    """Pages and bytes of what requests hold, and of what the cache alone keeps."""
+    name = line["kind"] + (f" of stage {line['stage']}" if line["stage"] else "")
+    uses = [
+        (line[f"{who}_{what}_pages"], line[f"{who}_{what}_bytes"])
+        for who in ("held", "cached")
+        for what in ("mean", "peak")
+    ]
+    return (name, *(f"{pages:,.0f} pages, {format_bytes(size)}" for pages, size in uses))
+
+
+def _tenant(one: dict[str, Any], name: str) -> str:
+    value = one["tenants"].get(name, {}).get("seconds_to_first_token", {}).get("p95")
+    return "–" if value is None else f"{value:,.2f}"

@@ -1,0 +1,135 @@
+"""How long a step takes, from what it must read and compute. Pure: equal steps take equal time.
+
+    a stage    memory    weights once + live set of each row + what is written    ÷ bytes per second ─┐
+               compute   weights × tokens + queries × what they see               ÷ FLOP per second  ─┴─ the longer
+    a step     overhead + stage 0 + stage 1 + …
+
+Ranks of a stage work side by side on equal shares, so one rank's bytes and FLOPs tell the time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from quire.core.dtypes import DType
+from quire.core.step import Ints
+from quire.core.units import ceil_div
+from quire.kinds import Kind
+from quire.models.shape import ModelShape
+from quire.plan.layout import Entry
+from quire.plan.plan import KindPlan, Plan
+from quire.simulate.devices import Speed
+
+QUERY_BLOCK = 128
+"""Tokens of a chunk that attention takes together: each block reads the row's live set once."""
+
+
+@dataclass(frozen=True, slots=True)
+class KindCost:
+    """One kind on one rank. A unit is what `Kind.units` counts: a token, a folded state, a recurrent state."""
+
+    kind: Kind
+    read_bytes: float
+    """Of one unit, by all layers that read it: those that share another's memory too."""
+    token_bytes: float
+    """What one token writes."""
+    row_bytes: int
+    """What a row writes whatever its tokens: recurrent states."""
+    flops: float
+    """For one query and one unit."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    weight_bytes: int
+    head_bytes: int
+    """Of the output head, which only rows that yield a token need to multiply."""
+    kinds: tuple[KindCost, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    stages: tuple[StageCost, ...]
+    speed: Speed
+    overhead_seconds: float
+    active_share: float = 1.0
+    """Of the weights, in one token's computation: below 1 for mixtures of experts."""
+
+    def figures(self) -> dict[str, float]:
+        """What it was made with, for reports; weights are those of the heaviest stage, on one device."""
+        return {
+            "bytes_per_second": self.speed.bytes_per_second,
+            "flops_per_second": self.speed.flops_per_second,
+            "overhead_seconds": self.overhead_seconds,
+            "active_share": self.active_share,
+            "weight_bytes": max(stage.weight_bytes + stage.head_bytes for stage in self.stages),
+        }
+
+    def seconds(self, starts: Ints, counts: Ints, samples: int) -> float:
+        """One step in which row i computes tokens [starts[i], starts[i] + counts[i])."""
+        tokens = int(counts.sum())
+        touched = 1 - (1 - self.active_share) ** tokens
+        total = self.overhead_seconds
+        for stage in self.stages:
+            # A weight of b bytes costs b FLOPs of bf16: 2 for 2 bytes, and half the time for half the width.
+            flops = self.active_share * stage.weight_bytes * tokens + stage.head_bytes * samples
+            size = touched * stage.weight_bytes + stage.head_bytes
+            more_bytes, more_flops = _attention(stage.kinds, starts, counts, tokens)
+            slowest = max(
+                (size + more_bytes) / self.speed.bytes_per_second, (flops + more_flops) / self.speed.flops_per_second
+            )
+            total += slowest
+        return total
+
+
+def _attention(kinds: tuple[KindCost, ...], starts: Ints, counts: Ints, tokens: int) -> tuple[float, float]:
+    """Bytes and FLOPs. What a chunk's queries see grows evenly from its first to its last: half-way stands for all."""
+    size = flops = 0.0
+    first, last = starts + 1, starts + counts
+    blocks = -(-counts // QUERY_BLOCK)
+    for cost in kinds:
+        seen_twice = cost.kind.units(first) + cost.kind.units(last)
+        size += cost.read_bytes * float(seen_twice @ blocks) / 2
+        size += cost.token_bytes * tokens + cost.row_bytes * len(counts)
+        flops += cost.flops * float(seen_twice @ counts) / 2
+    return size, flops
+
+
+def cost_model(plan: Plan, model: ModelShape, speed: Speed, overhead_seconds: float, active_share: float) -> CostModel:
+    stages = []
+    ranks = plan.tensor_parallel
+    queries = max(1, ceil_div(model.query_heads, ranks))
+    for index, stage in enumerate(plan.stages):
+        head = ceil_div(model.head_bytes or model.embedding_bytes, ranks) if index == len(plan.stages) - 1 else 0
+        weights = _weight_bytes(plan, index)
+        if index == 0 and (model.head_bytes or len(plan.stages) > 1):
+            weights -= ceil_div(model.embedding_bytes, ranks)  # looked up row by row, never read whole
+        readers = Counter(source for _, source in stage.aliases)
+        kinds = tuple(_kind_cost(kind, queries, readers) for kind in stage.kinds)
+        stages.append(StageCost(max(0, weights - head), head if weights > 0 else 0, kinds))
+    return CostModel(tuple(stages), speed, overhead_seconds, active_share)
+
+
+def _weight_bytes(plan: Plan, stage: int) -> int:
+    """Of the stage's busiest rank."""
+    lines = (line for rank in plan.ranks if rank.stage == stage for line in rank.ledger)
+    return max((line.bytes for line in lines if line.name == "weights"), default=0)
+
+
+def _kind_cost(plan: KindPlan, queries: int, readers: Counter[int]) -> KindCost:
+    read = sum((1 + readers[entry.layer]) * entry.heads * entry.row_bytes for entry in plan.manifest)
+    flops = sum((1 + readers[entry.layer]) * _flops(plan.kind, entry, queries) for entry in plan.manifest)
+    state = plan.unit_bytes if plan.kind.kind == "state" else 0
+    return KindCost(plan.kind, read, plan.token_bytes, state, flops)
+
+
+def _flops(kind: Kind, entry: Entry, queries: int) -> int:
+    """A multiplication and an addition for each number and query head; a latent is key and value at once.
+
+    A recurrent state is decayed, added to and read once for each token, whatever the queries.
+    """
+    width = entry.row_bytes // DType(entry.dtype).bytes
+    if kind.kind == "state":
+        return 4 * entry.heads * width
+    return 2 * max(queries, entry.heads) * width * (2 if entry.part == "latent" else 1)

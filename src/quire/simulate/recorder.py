@@ -1,0 +1,101 @@
+"""What is written down while a trace runs: when requests came, got tokens and ended, and what they held."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from quire.cache.memory import StageMemory
+from quire.cache.pool import Holder
+from quire.core.events import Event, What
+from quire.core.step import Ints
+from quire.simulate.traces import Asked
+
+SAMPLE_STEPS = 16
+"""Steps from one count of the pages to the next: counting them all costs more than a small step does."""
+
+
+class Recorder:
+    """Columns by place in the trace, so that a step writes all its rows at once."""
+
+    def __init__(self, requests: Sequence[Asked]) -> None:
+        count = len(requests)
+        self.place_of = {asked.name: place for place, asked in enumerate(requests)}
+        self.arrived, self.first, self.last = (np.full(count, np.nan) for _ in range(3))
+        self.tenancy = np.zeros(count, dtype=np.int64)
+        """How often it was sent away: a token for an earlier tenancy is thrown away by the engine."""
+        self.hit_tokens = np.zeros(count, dtype=np.int64)
+        self.place_in_row = np.zeros(0, dtype=np.int64)
+        self.row_of: Mapping[str, int] = {}
+        self.gaps = np.zeros(sum(asked.output_tokens for asked in requests))
+        self.gap_count = self.output_tokens = 0
+        self.preemptions = self.evictions = self.evicted_tokens = self.steps = self.step_tokens = 0
+        self.ended: list[int] = []
+        """Since someone looked last."""
+
+    def attach(self, row_of: Mapping[str, int], rows: int) -> None:
+        """Where to look up the row of a request that was let in."""
+        self.row_of, self.place_in_row = row_of, np.zeros(rows, dtype=np.int64)
+
+    def hear(self, event: Event) -> None:
+        if event.what is What.STEP:
+            self.steps += 1
+            self.step_tokens += event.numbers["tokens"]
+        elif event.what is What.EVICTED:
+            self.evictions += 1
+            self.evicted_tokens += event.numbers["tokens"]
+        elif event.what is What.ADMITTED:
+            place = self.place_of[event.request]
+            self.place_in_row[self.row_of[event.request]] = place
+            if not event.numbers["preemptions"]:
+                self.hit_tokens[place] = event.numbers["hit_tokens"]
+        elif event.what is What.PREEMPTED:
+            self.preemptions += 1
+            self.tenancy[self.place_of[event.request]] += 1
+        elif event.what is What.ENDED:
+            self.ended.append(self.place_of[event.request])
+
+    def tokens_came(self, now: float, places: Ints, tenancies: Ints) -> None:
+        """One token for each of these requests, unless it was sent away meanwhile."""
+        places = places[self.tenancy[places] == tenancies]
+        since = now - self.last[places]
+        gaps = since[~np.isnan(since)]
+        self.gaps[self.gap_count : self.gap_count + len(gaps)] = gaps
+        self.gap_count += len(gaps)
+        self.output_tokens += len(places)
+        if len(gaps) < len(places):
+            self.first[places[np.isnan(since)]] = now
+        self.last[places] = now
+
+
+class MemoryUse:
+    """Pages of each kind over time: those that requests hold, and those that the cache alone keeps."""
+
+    def __init__(self, memories: Sequence[StageMemory]) -> None:
+        self.shelves = [shelf for memory in memories for shelf in memory.pool.shelves]
+        self.kinds = [(stage, kind) for stage, memory in enumerate(memories) for kind in memory.stage.kinds]
+        self.peak = np.zeros((2, len(self.shelves)), dtype=np.int64)
+        self.page_seconds = np.zeros((2, len(self.shelves)))
+        self.times: list[float] = []
+        self.samples: list[Ints] = []
+        """(held by requests, kept by the cache alone) × kinds, at each of these times."""
+        self._looks = 0
+
+    def look(self, now: float) -> None:
+        """Called after every step; counts at the first and then at every SAMPLE_STEPS-th."""
+        if self._looks % SAMPLE_STEPS == 0:
+            self.sample(now)
+        self._looks += 1
+
+    def sample(self, now: float) -> None:
+        """What was counted last held until now; then all is counted anew."""
+        if self.samples:
+            self.page_seconds += (now - self.times[-1]) * self.samples[-1]
+        counts = np.zeros_like(self.peak)
+        for place, shelf in enumerate(self.shelves):
+            held = shelf.holds[Holder.REQUEST] > 0
+            counts[:, place] = np.count_nonzero(held), np.count_nonzero(shelf.holds[Holder.CACHE][~held])
+        np.maximum(self.peak, counts, out=self.peak)
+        self.times.append(now)
+        self.samples.append(counts)

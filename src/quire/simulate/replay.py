@@ -1,0 +1,146 @@
+"""Plays a trace to the real engine on virtual time.
+
+arrivals ─▶ submit ─▶ Engine ─▶ CostRunner ─▶ clock
+    ▲                    │
+    └─ next turns ◀─ ended        idle: the clock jumps to the next arrival
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.errors import NeverFits, QueueFull
+from quire.core.request import Request
+from quire.core.rules import Rules
+from quire.engine.engine import Engine
+from quire.plan.plan import Plan
+from quire.simulate.ceiling import Ceiling
+from quire.simulate.cost import CostModel
+from quire.simulate.recorder import MemoryUse, Recorder
+from quire.simulate.runner import CostRunner, VirtualClock
+from quire.simulate.tokens import mixed_tokens, seed_of
+from quire.simulate.traces import Asked, Trace
+
+Progress = Callable[[int, int], None]
+
+
+def _silent(done: int, total: int) -> None:
+    del done, total
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Played:
+    """All that a report needs, once the last request has ended."""
+
+    trace: Trace
+    recorder: Recorder
+    memory: MemoryUse
+    seconds: float
+    busy_seconds: float
+    match_unit_tokens: int
+    ceiling_tokens: int
+    refused: int
+    turned_away: int
+    """Requests that found the queue full, and came again later."""
+
+
+class Replay:
+    def __init__(self, plan: Plan, cost: CostModel, trace: Trace, rules: Rules) -> None:
+        self.trace = trace
+        self.clock = VirtualClock()
+        self.recorder = Recorder(trace.requests)
+        self.seeds = np.array([seed_of(asked.name) for asked in trace.requests], dtype=np.uint64)
+        self.runner = CostRunner(cost, self.clock, self.recorder, self.seeds)
+        self.engine = Engine(plan, self.runner, rules=rules, clock=self.clock, listeners=[self.recorder.hear])
+        self.recorder.attach(self.engine.scheduler.rows.row_of, plan.max_requests)
+        self.memory = MemoryUse(self.engine.scheduler.memories)
+        has_tails = any(not kind.kind.grows for stage in plan.stages for kind in stage.kinds)
+        self.ceiling = Ceiling(self.engine.scheduler.reuse.index.unit, has_ends=has_tails)
+        self.ceiling_tokens = self.refused = self.turned_away = 0
+        self._coming = [(one.seconds, place) for place, one in enumerate(trace.requests) if one.after is None]
+        heapq.heapify(self._coming)
+        self._held: deque[tuple[int, Request]] = deque()
+        self._followers = _followers(trace.requests)
+
+    def play(self, progress: Progress = _silent) -> Played:
+        done, total = 0, len(self.trace.requests)
+        is_busy = False
+        while is_busy or self._coming or self._held:
+            if not is_busy and not self._held:
+                self.clock.now = max(self.clock.now, self._coming[0][0])
+            self._submit()
+            is_busy = self.engine.step()
+            self.memory.look(self.clock.now)
+            done += self._follow_up()
+            progress(done + self.refused, total)
+        return self._played()
+
+    def _submit(self) -> None:
+        """Everyone who has come by now; those who found the queue full go first, in their order."""
+        while self._held and self._accepted(*self._held[0]):
+            self._held.popleft()
+        while self._coming and self._coming[0][0] <= self.clock.now:
+            seconds, place = heapq.heappop(self._coming)
+            asked = self.trace.requests[place]
+            self.recorder.arrived[place] = seconds
+            prompt = asked.recipe.made()
+            request = Request(asked.name, prompt, asked.output_tokens, asked.priority, tenant=asked.tenant)
+            if self._held or not self._accepted(place, request):
+                self._held.append((place, request))
+                self.turned_away += 1
+
+    def _accepted(self, place: int, request: Request) -> bool:
+        """False: the queue is full, come again. A request that could never run is over, and so are its next turns."""
+        try:
+            self.engine.submit(request)
+        except QueueFull:
+            return False
+        except NeverFits:
+            self._refuse(place)
+            return True
+        positions = len(request.prompt) + np.arange(request.max_tokens)
+        answer = mixed_tokens(self.seeds[place : place + 1], positions)
+        self.ceiling_tokens += self.ceiling.of(request.prompt, answer)
+        return True
+
+    def _refuse(self, place: int) -> None:
+        self.refused += 1
+        self.recorder.arrived[place] = np.nan
+        for follower in self._followers[place]:
+            self._refuse(follower)
+
+    def _follow_up(self) -> int:
+        """Lets the next turns of what ended come in their time. Returns how many ended."""
+        ended, self.recorder.ended = self.recorder.ended, []
+        for place in ended:
+            for follower in self._followers[place]:
+                seconds = self.clock.now + self.trace.requests[follower].seconds
+                heapq.heappush(self._coming, (seconds, follower))
+        return len(ended)
+
+    def _played(self) -> Played:
+        self.memory.sample(self.clock.now)
+        return Played(
+            self.trace,
+            self.recorder,
+            self.memory,
+            self.clock.now - float(np.nanmin(self.recorder.arrived, initial=self.clock.now)),
+            self.runner.busy_seconds,
+            self.ceiling.unit_tokens,
+            self.ceiling_tokens,
+            self.refused,
+            self.turned_away,
+        )
+
+
+def _followers(requests: Sequence[Asked]) -> list[list[int]]:
+    followers: list[list[int]] = [[] for _ in requests]
+    for place, asked in enumerate(requests):
+        if asked.after is not None:
+            followers[asked.after].append(place)
+    return followers

@@ -1,0 +1,60 @@
+"""A device that computes nothing: it says when a step would be done, on a clock that jumps there.
+
+launched    step 0 ─┐  step 1 ─┐                     the device works on one step at a time;
+device      ├── 0 ──┼──── 1 ───┼── 2 ──┤             what is launched meanwhile begins when it is free
+clock               ▲ collect  ▲ collect             and time passes only where a result is waited for
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.core.step import Ints, Step, StepResult
+from quire.simulate.cost import CostModel
+from quire.simulate.recorder import Recorder
+from quire.simulate.tokens import Words, mixed_tokens
+
+
+class VirtualClock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    result: StepResult
+    end: float
+    places: Ints
+    tenancies: Ints
+
+
+class CostRunner:
+    """Yields tokens that depend on a request's name and the position alone."""
+
+    def __init__(self, cost: CostModel, clock: VirtualClock, recorder: Recorder, seeds: Words) -> None:
+        self.cost, self.clock, self.recorder, self.seeds = cost, clock, recorder, seeds
+        self.busy_seconds = 0.0
+        self._free_at = 0.0
+        self._flying: deque[_Flight] = deque()
+
+    def launch(self, step: Step) -> None:
+        samples = np.flatnonzero(step.samples)
+        seconds = self.cost.seconds(step.starts, step.counts, len(samples))
+        self._free_at = max(self._free_at, self.clock.now) + seconds
+        self.busy_seconds += seconds
+        places = self.recorder.place_in_row[step.rows[samples]]
+        tokens = mixed_tokens(self.seeds[places], step.starts[samples] + step.counts[samples])
+        result = StepResult(step.number, tokens.astype(np.int64))
+        self._flying.append(_Flight(result, self._free_at, places, self.recorder.tenancy[places]))
+
+    def collect(self) -> StepResult:
+        flight = self._flying.popleft()
+        self.clock.now = flight.end
+        self.recorder.tokens_came(flight.end, flight.places, flight.tenancies)
+        return flight.result

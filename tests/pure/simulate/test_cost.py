@@ -1,0 +1,96 @@
+"""What a step costs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from small_replay import MODEL, at_speed, cost_of, plan_of, seconds_of
+
+from quire.core.errors import InputError
+from quire.models.read import read_model
+from quire.plan.devices import DEVICES, device_bytes
+from quire.plan.make import make_plan
+from quire.plan.settings import Budget, Settings
+from quire.simulate.cost import cost_model
+from quire.simulate.devices import DATASHEETS, Speed, speed_of
+
+ENDLESS = 1e30
+
+
+def test_a_lone_decode_reads_every_weight_once_and_its_live_set_once() -> None:
+    cost = at_speed(cost_of(plan_of(), overhead=0.0), Speed(1.0, ENDLESS))
+    weights = sum(layer.weight_bytes + layer.replicated_weight_bytes for layer in MODEL.layers) + MODEL.embedding_bytes
+    token = 16 * 2 * 8 * 64 * 2
+    assert seconds_of(cost, (999, 1)) == pytest.approx(weights + 1000 * token + token)
+
+
+def test_a_prompt_multiplies_every_layer_and_sees_half_of_itself() -> None:
+    cost = at_speed(cost_of(plan_of(), overhead=0.0), Speed(ENDLESS, 1.0))
+    parameters = sum(layer.weight_bytes + layer.replicated_weight_bytes for layer in MODEL.layers) // 2
+    head = MODEL.embedding_bytes // 2
+    attention = 16 * 4 * 32 * 64 * 1000 * 1001 / 2
+    assert seconds_of(cost, (0, 1000)) == pytest.approx(2 * parameters * 1000 + 2 * head + attention)
+
+
+def test_the_overhead_is_added_once_a_step() -> None:
+    plan = plan_of()
+    fast, slow = cost_of(plan, overhead=0.0), cost_of(plan, overhead=0.5)
+    assert seconds_of(slow, (0, 7), (9, 1)) - seconds_of(fast, (0, 7), (9, 1)) == pytest.approx(0.5)
+
+
+def test_a_window_is_read_no_further_back_than_it_reaches() -> None:
+    model = read_model("gemma-3-27b")
+    plan = make_plan(model, Settings(), Budget(memory_bytes=device_bytes("h200")))
+    cost = cost_model(plan, model, Speed(1.0, ENDLESS), 0.0, 1.0)
+    full = next(kind for kind in cost.stages[0].kinds if kind.kind.grows)
+    longer = seconds_of(cost, (20_000, 1)) - seconds_of(cost, (10_000, 1))
+    assert longer == pytest.approx(10_000 * full.read_bytes)
+
+
+def test_layers_that_share_a_memory_all_read_it() -> None:
+    model = read_model("gemma-3n-e2b")
+    plan = make_plan(model, Settings(), Budget(memory_bytes=device_bytes("h200")))
+    assert plan.stages[0].aliases
+    cost = cost_model(plan, model, Speed(1.0, ENDLESS), 0.0, 1.0)
+    read = sum(kind.read_bytes for kind in cost.stages[0].kinds)
+    assert read > sum(kind.unit_bytes for kind in plan.stages[0].kinds)
+
+
+def test_ranks_share_the_bytes_and_stages_follow_one_another() -> None:
+    alone = seconds_of(cost_of(plan_of(), overhead=0.0), (1000, 1))
+    ranks = seconds_of(cost_of(plan_of(settings=Settings(tensor_parallel=4)), overhead=0.0), (1000, 1))
+    stages = seconds_of(cost_of(plan_of(settings=Settings(pipeline_parallel=2)), overhead=0.0), (1000, 1))
+    assert ranks == pytest.approx(alone / 4, rel=0.01)
+    assert stages == pytest.approx(alone, rel=0.01)
+
+
+def test_few_tokens_touch_few_experts_and_many_touch_all() -> None:
+    plan = plan_of()
+    dense, sparse = (at_speed(cost_of(plan, overhead=0.0, active=a), Speed(1.0, ENDLESS)) for a in (1.0, 0.1))
+    body = dense.stages[0].weight_bytes
+    assert seconds_of(dense, (0, 1)) - seconds_of(sparse, (0, 1)) == pytest.approx(0.9 * body)
+    assert seconds_of(sparse, (0, 500)) == pytest.approx(seconds_of(dense, (0, 500)))
+
+
+@pytest.mark.parametrize("faster", [Speed(2e12, 1e14), Speed(1e12, 2e14)])
+def test_a_faster_device_is_never_slower(faster: Speed) -> None:
+    cost = cost_of(plan_of())
+    random = np.random.default_rng(3)
+    for _ in range(50):
+        rows = [(int(random.integers(0, 5000)), int(random.integers(1, 600))) for _ in range(5)]
+        assert seconds_of(at_speed(cost, faster), *rows) <= seconds_of(cost, *rows)
+
+
+def test_every_device_that_can_be_planned_for_has_a_speed() -> None:
+    assert set(DATASHEETS) == set(DEVICES)
+    assert speed_of("H200", None, None).bytes_per_second == pytest.approx(4.32e12)
+
+
+def test_figures_of_the_user_stand_as_they_are() -> None:
+    assert speed_of(None, 4340, 600) == Speed(4340e9, 600e12)
+    assert speed_of("h200", 4340, None).bytes_per_second == 4340e9
+
+
+def test_a_device_without_speed_is_asked_for() -> None:
+    with pytest.raises(InputError, match="--flops is missing"):
+        speed_of(None, 100, None)
