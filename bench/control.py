@@ -150,7 +150,7 @@ def lookup(layout: str, unit: int = 64, prompt: int = 32_768, rounds: int = 64) 
     tokens = np.random.default_rng(0).integers(0, 128_000, prompt).astype(np.int32)
     engine.submit(Request("first", tokens, 1))
     engine.drain()
-    waiting = Waiting(Request("again", tokens, 1), 1)
+    waiting = Waiting(Request("again", tokens, 1), 1, (0, 1))
     reuse = engine.scheduler.reuse
     reuse.name(waiting)
     times = []

@@ -153,6 +153,21 @@ class StageMemory:
                     fresh.append((index, pages))
         return fresh
 
+    def keep_growing(self, row: int) -> None:
+        """Gives back what a row holds of kinds that do not grow: a load brings them as of another place."""
+        for index, table in enumerate(self.tables):
+            if not table.kind.grows:
+                self.pool.drop(index, table.clear(row), Holder.REQUEST)
+
+    def lacks(self, row: int, boundary: int) -> list[int]:
+        """For each kind: pages that a row lacks to stand at `boundary`, all groups together."""
+        return [sum(table.lacks(row, boundary)) * table.plan.groups for table in self.tables]
+
+    def begin_at(self, row: int, boundary: int) -> None:
+        """Takes them; the caller has asked for room."""
+        for index, (table, need) in enumerate(zip(self.tables, self.lacks(row, boundary), strict=True)):
+            table.begin_at(row, boundary, self.pool.take(index, need))
+
     def settle(self, rows: Rows, settled: Counts) -> None:
         """Gives back the pages that no later token reads any more."""
         for index, table in enumerate(self.tables):

@@ -81,8 +81,8 @@ class Nodes:
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
 
-    def remove(self, bundle: Chain) -> None:
-        """Forgets a run of nodes that ends with a leaf; nothing else branches off it."""
+    def remove(self, bundle: Chain) -> int:
+        """Forgets a run of nodes that ends with a leaf; nothing else branches off it. Returns what it hung on."""
         assert not self.children[bundle[-1]], "only leaves are forgotten"
         for_each(self.node_of.pop, self.key[bundle].tolist())
         self.key[bundle] = None
@@ -90,6 +90,7 @@ class Nodes:
         parent = self.parent.item(bundle[0])
         if parent != NO_NODE:
             self.children[parent] -= 1
+        return parent
 
     def path(self, node: int) -> Chain:
         """The chain that ends with a node."""

@@ -287,7 +287,6 @@ class PrefixIndex:
         self._forget(chain[begin:])
         if begin and not nodes.children[chain[begin - 1]]:
             self._paths[int(chain[begin - 1])] = chain[:begin]
-            self._push(int(chain[begin - 1]))
         return int(nodes.tokens[leaf]) - (int(nodes.tokens[chain[begin - 1]]) if begin else 0)
 
     def _bundle_begin(self, chain: Chain, units: int) -> int:
@@ -307,7 +306,9 @@ class PrefixIndex:
         self._paths.pop(int(bundle[-1]), None)
         if int(bundle[-1]) in self._before:
             self._forget_end(int(bundle[-1]))
-        self.nodes.remove(bundle)
+        parent = self.nodes.remove(bundle)
+        if parent != NO_NODE and not self.nodes.children[parent]:
+            self._push(parent)
 
     def _forget_end(self, node: int) -> None:
         before = self._before.pop(node)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from quire.cache.pool import Pages
 from quire.core.units import ceil_div
-from quire.kinds import Counts
+from quire.kinds import Counts, counts
 from quire.plan.plan import KindPlan
 
 Rows = npt.NDArray[np.int64]
@@ -45,13 +45,13 @@ class Table:
         wanted = self.kind.end_page(settled, new, ahead, self.plan.page_tokens)
         return np.asarray(np.maximum(0, wanted - self.end[rows]), dtype=np.int64)
 
-    def append(self, rows: Rows, counts: Counts, pages: Pages) -> None:
-        """Writes `counts[i]` new pages for each group behind the last page of rows[i]."""
-        owner = np.repeat(rows, counts)
-        begin = np.repeat(self.end[rows] - (np.cumsum(counts) - counts), counts)
+    def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
+        """Writes `new[i]` new pages for each group behind the last page of rows[i]."""
+        owner = np.repeat(rows, new)
+        begin = np.repeat(self.end[rows] - (np.cumsum(new) - new), new)
         columns = self.column(begin + np.arange(len(owner)))
         self.pages[owner, :, columns] = pages.reshape(len(owner), self.plan.groups)
-        self.end[rows] += counts
+        self.end[rows] += new
 
     def cut(self, rows: Rows, settled: Counts) -> Pages:
         """Forgets the pages that left the live set of `settled` tokens and returns them."""
@@ -93,8 +93,29 @@ class Table:
         self.first[row], self.end[row], self.kept[row] = first, len(logical), kept
         return np.asarray(logical[wanted].ravel(), dtype=np.int64)
 
-    def _read(self, rows: Rows, begin: Counts, counts: Counts) -> Pages:
-        owner = np.repeat(rows, counts)
-        start = np.repeat(begin - (np.cumsum(counts) - counts), counts)
+    def lacks(self, row: int, boundary: int) -> tuple[int, int]:
+        """Pages of one group that a row lacks to hold what `boundary` settled tokens leave: (sinks, the run).
+
+        A kind that grows goes on behind what the row shares already; others begin anew.
+        """
+        settled, page_tokens = np.asarray(boundary), self.plan.page_tokens
+        if self.kind.grows or self.kind.kind == "state":
+            return 0, int(self.kind.end_page(settled, counts(0), counts(0), page_tokens) - self.end[row])
+        first = int(self.kind.first_page(settled, page_tokens))
+        return int(self.kind.kept_pages(settled, page_tokens)), -(-boundary // page_tokens) - first
+
+    def begin_at(self, row: int, boundary: int, pages: Pages) -> None:
+        """Gives a row the pages that it lacks; what it held of kinds that do not grow was given back before."""
+        sinks, run = self.lacks(row, boundary)
+        one, split = np.array([row]), sinks * self.plan.groups
+        self.append(one, np.array([sinks]), pages[:split])
+        if not self.kind.grows and self.kind.kind != "state":
+            self.kept[row] = sinks
+            self.first[row] = self.end[row] = int(self.kind.first_page(np.asarray(boundary), self.plan.page_tokens))
+        self.append(one, np.array([run]), pages[split:])
+
+    def _read(self, rows: Rows, begin: Counts, number: Counts) -> Pages:
+        owner = np.repeat(rows, number)
+        start = np.repeat(begin - (np.cumsum(number) - number), number)
         columns = self.column(start + np.arange(len(owner)))
         return np.asarray(self.pages[owner, :, columns].ravel(), dtype=np.int64)

@@ -14,6 +14,7 @@ from quire.core.events import Listener
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Runner
+from quire.core.tier import Tier
 from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
 from quire.scheduler.scheduler import Scheduler
@@ -50,15 +51,19 @@ class Engine:
         runner: Runner,
         *,
         rules: Rules | None = None,
+        tier: Tier | None = None,
         overlap: int = 2,
         clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[], None] = lambda: time.sleep(0.001),
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.scheduler = Scheduler(plan, rules or Rules(), listeners)
+        self.scheduler = Scheduler(plan, rules or Rules(), tier, listeners)
         self.runner = runner
         self.overlap = overlap
         """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""
         self.clock = clock
+        self.pause = pause
+        """Called where only a load could bring something to do."""
         self.streams: dict[str, Stream] = {}
         self._deadlines: dict[str, float] = {}
 
@@ -87,12 +92,14 @@ class Engine:
     def step(self) -> bool:
         """One turn of the loop. False: there is nothing to do."""
         self._expire()
-        step = self.scheduler.schedule()
+        step = self.scheduler.schedule(self.clock())
         if step is not None:
             self.runner.launch(step)
         if self.scheduler.flying and (step is None or len(self.scheduler.flying) >= self.overlap):
             for ended in self.scheduler.apply(self.runner.collect()):
                 self._end(ended)
+        elif step is None and len(self.scheduler.loads):
+            self.pause()
         return not self.scheduler.is_idle()
 
     def drain(self) -> None:

@@ -144,9 +144,10 @@ def decisive_moments(length: int, chunk: int, ahead: int, period_tokens: int) ->
     """The moments (settled, new, ahead) of a lone request of `length` that decide a maximum over all its moments.
 
     By `period_tokens`, moving c up by whole periods never lowers demand as long as c + chunk + ahead stays within the
-    length, so every c below this range has a counterpart inside it that demands at least as much. New tokens end where
-    the request does, and so do lookahead tokens.
+    length, so every c below this range has a counterpart inside it that demands at least as much. New tokens and
+    lookahead end where the request does; where both do not fit, fewer new tokens beside the whole lookahead reach as
+    far and leave states more to rewind, so that is the moment that counts.
     """
     settled = np.arange(max(0, length - period_tokens - chunk - ahead), length, dtype=np.int64)
-    new = counts(np.minimum(chunk, length - settled))
+    new = counts(np.minimum(chunk, np.maximum(1, length - settled - ahead)))
     return settled, new, counts(np.minimum(ahead, length - settled - new))

@@ -102,6 +102,12 @@ class Reuse:
         self._marks[row] = marks
         self._set_stop(row)
 
+    def skip(self, row: int) -> None:
+        """A load brings the row's tokens up to where it now stands: boundaries before that are not its business."""
+        place = int(self.rows.computed[row]) // self.index.unit
+        self._marks[row] = [mark for mark in self._marks[row] if mark > place]
+        self._set_stop(row)
+
     def _set_stop(self, row: int) -> None:
         marks = self._marks[row] if self.index.coverage.has_states else []
         self.rows.stop_at[row] = marks[-1] * self.index.unit if marks else NEVER

@@ -35,6 +35,8 @@ class Rows:
         """Where its next chunk must end, so that a checkpoint can be taken there."""
         self.is_loading = np.zeros(count, dtype=bool)
         """A tier is bringing its first tokens: it holds their pages and computes nothing."""
+        self.is_reserved = np.zeros(count, dtype=bool)
+        """What it loaded is kept until it ends: others are let in beside its whole length."""
         self.epoch = np.zeros(count, dtype=np.int64)
         self.stops = np.full((count, MOST_STOP_TOKENS), NO_TOKEN, dtype=np.int64)
         self.outputs = np.zeros((count, 64), dtype=np.int32)
@@ -54,7 +56,7 @@ class Rows:
         self.prompt[row] = len(request.prompt)
         self.known[row] = len(request.prompt) + len(outputs)
         self.computed[row] = self.settled[row] = self.pending[row] = self.remembered[row] = 0
-        self.stop_at[row], self.is_loading[row] = NEVER, False
+        self.stop_at[row], self.is_loading[row], self.is_reserved[row] = NEVER, False, False
         self.limit[row] = request.limit
         self.stops[row] = NO_TOKEN
         self.stops[row, : len(request.stop_tokens)] = request.stop_tokens

@@ -12,47 +12,56 @@ removes what fragmentation holds. So whenever nothing is in flight, the next ste
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
-from quire.cache.compaction import compact
 from quire.cache.memory import StageMemory
 from quire.core.errors import NeverFits
 from quire.core.events import Event, Listener, What
 from quire.core.request import Ending, Request
-from quire.core.rules import Rules
-from quire.core.search import greatest
+from quire.core.rules import Policy, Rules
 from quire.core.step import Step, StepResult
-from quire.kinds import counts
+from quire.core.tier import Tier
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
+from quire.scheduler.loads import Loads
 from quire.scheduler.reuse import Copy, Reuse
+from quire.scheduler.room import Room
 from quire.scheduler.rows import Ints, Rows
-from quire.scheduler.waiting import Queue, Waiting
+from quire.scheduler.shares import Shares
+from quire.scheduler.waiting import FairQueue, Queue, Waiting, claim_of
 
+MOST_PREEMPTIONS = 2
+"""Sent away so often, a request comes back only when everyone can stay, and then gives way to elders alone: nobody is
+preempted more often than this, and once more for each older request that was not running then."""
 QUEUE_SIGHT = 8
 """How far down the queue a step looks for someone who fits."""
 
 
 class Scheduler:
-    def __init__(self, plan: Plan, rules: Rules, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(self, plan: Plan, rules: Rules, tier: Tier | None = None, listeners: Sequence[Listener] = ()) -> None:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
         self.reuse = Reuse(plan, self.memories, self.rows, self._copies)
-        self.queue = Queue(rules.queue_bound)
+        self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
+        self.loads = Loads(tier, rules.load_seconds, self.reuse.index.unit)
+        self._landed: list[tuple[int, int]] = []
+        """(load, row): staged, to be copied into the row's pages by the next step."""
+        self.shares = Shares(rules.weights)
+        is_fair = rules.policy is Policy.FAIR
+        self.queue = FairQueue(rules.queue_bound, self.shares) if is_fair else Queue(rules.queue_bound)
+        self.policy = rules.policy
         self.listeners = tuple(listeners)
         self.tickets: dict[int, Waiting] = {}
         """How each running row came in: its arrival and its preemptions."""
         self._order = np.empty(0, dtype=np.int64)
         self._order_is_stale = False
-        self._cache_is_in_use = False
-        """Newcomers found nothing to forget since the last request left."""
         self._arrivals = 0
+        self._now = 0.0
         self._steps = 0
         self.flying: list[Step] = []
         self.typical_output = 128.0
@@ -65,8 +74,9 @@ class Scheduler:
         if not bound.admits(self.plan, request.limit):
             self._tell(What.REFUSED, request, self._never(request), tokens=request.limit)
             raise NeverFits(self._never(request))
-        waiting = Waiting(request, self._arrivals)
+        waiting = Waiting(request, self._arrivals, claim_of(request, self._arrivals, self.policy))
         self.queue.add(waiting)
+        self.shares.enter(request.tenant)
         self._arrivals += 1
         self.reuse.name(waiting)
         self._tell(What.ACCEPTED, request, prompt=len(request.prompt), max_tokens=request.max_tokens)
@@ -85,26 +95,28 @@ class Scheduler:
         waiting = self.queue.find(name)
         if waiting is not None:
             self.queue.remove(waiting)
-            self.reuse.forget(waiting)
-            self._tell(What.ENDED, waiting.request, ending.value, outputs=len(waiting.outputs))
-            return Ended(waiting.request, waiting.outputs, ending)
+            return self._over(waiting, waiting.outputs, ending)
         row = self.rows.row_of.get(name)
         return None if row is None else self._end(row, ending)
 
     def _end(self, row: int, ending: Ending) -> Ended:
-        request, ticket = self.rows.requests[row], self.tickets[row]
-        ended = Ended(request, self._vacate(row), ending)
+        ticket = self.tickets[row]
+        return self._over(ticket, self._vacate(row), ending)
+
+    def _over(self, ticket: Waiting, outputs: npt.NDArray[np.int32], ending: Ending) -> Ended:
         self.reuse.forget(ticket)
-        self._tell(What.ENDED, request, ending.value, outputs=len(ended.outputs))
-        return ended
+        self.shares.leave(ticket.request.tenant)
+        self._tell(What.ENDED, ticket.request, ending.value, outputs=len(outputs))
+        return Ended(ticket.request, outputs, ending)
 
     def _vacate(self, row: int, hand_over: bool = True) -> npt.NDArray[np.int32]:
         self.reuse.leave(row, self.tickets[row], hand_over)
+        self.loads.cancel(row)
         for memory in self.memories:
             memory.release(row)
         del self.tickets[row]
         self._order_is_stale = True
-        self._cache_is_in_use = False
+        self.room.cache_is_in_use = False
         self.reuse.index.try_again()
         return self.rows.leave(row)
 
@@ -119,15 +131,18 @@ class Scheduler:
 
     # ── a step ────────────────────────────────────────────────────────────
 
-    def schedule(self) -> Step | None:
-        """The next step, or None if nothing can be computed until one in flight comes back."""
+    def schedule(self, now: float = 0.0) -> Step | None:
+        """The next step, or None if nothing can be computed until one in flight, or a load, comes back."""
+        self._now = now
+        self._end_loads()
         self._admit_elder()
         rows = self.order()
         granted = self._share(self._wanted(rows), self.plan.batch_tokens)
         rows, granted = self._fit(rows, granted)
         rows, granted = self._admit(rows, granted, self.plan.batch_tokens - int(granted.sum()))
         chosen = granted > 0
-        assert self.flying or not len(rows) or chosen[0], "the elder makes progress whenever nothing is in flight"
+        is_moving = self.flying or not len(rows) or chosen[0] or self.rows.is_loading[rows[0]]
+        assert is_moving, "the elder makes progress whenever nothing is in flight"
         return self._launch(rows[chosen], granted[chosen]) if chosen.any() else None
 
     def order(self) -> Ints:
@@ -145,6 +160,8 @@ class Scheduler:
         state = self.rows
         ready = state.known[rows] + state.pending[rows] - state.computed[rows]
         ready = np.minimum(ready, np.minimum(state.limit[rows] - 1, state.stop_at[rows]) - state.computed[rows])
+        if len(self.loads):
+            ready = ready * ~state.is_loading[rows]
         flying = state.computed[rows] - state.settled[rows]
         return np.asarray(np.clip(ready, 0, self.plan.batch_tokens - flying), dtype=np.int64)
 
@@ -154,31 +171,16 @@ class Scheduler:
         before = np.cumsum(wanted) - wanted
         return np.asarray(np.clip(budget - before, 0, wanted), dtype=np.int64)
 
-    def _needs(self, memory: StageMemory, rows: Ints, granted: Ints) -> list[Ints]:
-        state = self.rows
-        settled = state.settled[rows]
-        new = state.computed[rows] - settled + granted
-        if self.plan.lookahead:
-            ahead = np.clip(state.limit[rows] - settled - new, 0, self.plan.lookahead)
-        else:
-            ahead = np.zeros_like(new)
-        needs = memory.needs(rows, settled, new, ahead)
-        return needs if granted.all() else [need * (granted > 0) for need in needs]
-
-    def _fitting(self, rows: Ints, granted: Ints) -> int:
-        """How many rows, from the first on, can have what they were granted, on every stage."""
-        return min(memory.fitting(self._needs(memory, rows, granted)) for memory in self.memories)
-
     def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints]:
         """Makes room where pages are short, for the first in line and at the expense of the last."""
         while True:
-            fitting = self._fitting(rows, granted)
+            fitting = self.room.fitting(rows, granted)
             if fitting == len(rows):
                 return rows, granted
-            if self._evict(rows[: fitting + 1], granted[: fitting + 1], must=True):
+            if self.room.evict(rows[: fitting + 1], granted[: fitting + 1], must=True):
                 continue
             granted = granted.copy()
-            granted[fitting] = self._shrunk(rows, granted, fitting)
+            granted[fitting] = self.room.shrunk(rows, granted, fitting)
             if granted[fitting]:
                 continue
             if not self._make_room(rows, fitting):
@@ -186,51 +188,30 @@ class Scheduler:
             rows = self.order()
             granted = self._share(self._wanted(rows), self.plan.batch_tokens)
 
-    def _evict(self, rows: Ints, granted: Ints, must: bool) -> bool:
-        """Forgets cached prefixes until all these rows fit. False: they do not, and no more can be forgotten."""
-        while tokens := self.reuse.index.evict(self._units_short(rows, granted), must):
-            self._tell(What.EVICTED, tokens=tokens)
-            if self._fitting(rows, granted) == len(rows):
-                return True
-        self._cache_is_in_use = True
-        return False
-
-    def _units_short(self, rows: Ints, granted: Ints) -> int:
-        """About how many units of a chain would make up for the sheets that are missing, at least one."""
-        missing = 0
-        for memory in self.memories:
-            needs = [int(need.sum()) for need in self._needs(memory, rows, granted)]
-            missing += memory.pool.sheets_short(needs) * memory.stage.sheet_bytes
-        return 1 + int(missing // max(1.0, self.reuse.index.unit * self.plan.bytes_per_token))
-
-    def _shrunk(self, rows: Ints, granted: Ints, index: int) -> int:
-        """The most tokens that row `index` can have behind those before it."""
-        before, upto = granted[:index], rows[: index + 1]
-        return greatest(0, int(granted[index]) - 1, lambda n: self._fitting(upto, np.append(before, n)) > index)
-
     def _make_room(self, rows: Ints, index: int) -> bool:
-        """Compacts, or preempts the last in line if that is not `index` itself. True: try again."""
-        for stage, memory in enumerate(self.memories):
-            moves = compact(memory)
-            self._copies += [(stage, move.kind, move.source, move.target) for move in moves]
-            for move in moves:
-                self._tell(What.COMPACTED, reason=memory.stage.kinds[move.kind].name, pages=len(move.source))
-            if moves:
-                return True
-        victim = int(rows[-1])
-        if len(rows) - 1 <= index:
+        """Compacts, or preempts the last in line behind `index`. True: try again.
+
+        Who was promised to stay gives way to the elder alone, and after everyone else.
+        """
+        if self.room.compact():
+            return True
+        behind = rows[index + 1 :]
+        free = behind[~self.rows.is_reserved[behind]]
+        victims = behind if index == 0 and not len(free) else free
+        if not len(victims):
             return False
-        self._preempt(victim, f"row {int(rows[index])} needs its pages")
+        self._preempt(int(victims[-1]), f"{self.rows.requests[int(rows[index])].name} needs its pages")
         return True
 
     def _preempt(self, row: int, reason: str) -> None:
         """Recompute later: pages go back now, tokens stay. Results in flight for it are stale."""
         ticket, request = self.tickets[row], self.rows.requests[row]
         outputs = self._vacate(row)
-        again = Waiting(request, ticket.arrival, outputs, ticket.preemptions + 1, ticket.root, ticket.keys)
+        times = ticket.preemptions + 1
+        again = Waiting(request, ticket.arrival, ticket.claim, outputs, times, ticket.root, ticket.keys)
         again.reason = f"preempted: {reason}"
         self.queue.add(again, returning=True)
-        self._tell(What.PREEMPTED, request, reason, times=again.preemptions)
+        self._tell(What.PREEMPTED, request, reason, times=times)
 
     # ── admission ─────────────────────────────────────────────────────────
 
@@ -241,52 +222,98 @@ class Scheduler:
             return
         if not self.rows.has_room():
             self._preempt(int(order[-1]), "the elder needs its row")
-        self._enter(elder)
+        row = self._enter(elder)
+        self._welcome(row)
+        self._try_load(row, elder)
 
     def _admit(self, rows: Ints, granted: Ints, budget: int) -> tuple[Ints, Ints]:
         """Lets waiting requests in, in the order of their claims; one that does not fit yet lets smaller ones pass.
 
         It cannot be passed for ever: sooner or later it is the elder.
         """
-        for waiting in list(islice(self.queue, QUEUE_SIGHT)):
+        for waiting in self.queue.first(QUEUE_SIGHT):
             if budget <= 0 or not self.rows.has_room():
                 break
-            if self.reuse.is_coming(waiting) is not None:
-                waiting.reason = "a running request is computing its prefix"
-                continue
-            if not self._is_likely_to_last(waiting):
-                waiting.reason = "its pages and those that the running ones are likely to need exceed the pool"
+            if reason := self._why_not_yet(waiting):
+                waiting.reason = reason
                 continue
             row = self._enter(waiting)
+            if self._try_load(row, waiting):
+                self._welcome(row)
+                continue
             more_rows = np.append(rows, row)
             more = np.append(granted, min(budget, int(self._wanted(more_rows[-1:])[0])))
-            if self._fitting(more_rows, more) < len(more_rows):
-                evicted = not self._cache_is_in_use and self._evict(more_rows, more, must=False)
+            if self.room.fitting(more_rows, more) < len(more_rows):
+                evicted = not self.room.cache_is_in_use and self.room.evict(more_rows, more, must=False)
                 if not evicted:
-                    more[-1] = self._shrunk(more_rows, more, len(more_rows) - 1)
+                    more[-1] = self.room.shrunk(more_rows, more, len(more_rows) - 1)
             if not more[-1]:
                 self._return(row, "no page is free for its first token")
                 continue
+            self._welcome(row)
             rows, granted = more_rows, more
             budget -= int(more[-1])
         return rows, granted
 
+    def _why_not_yet(self, waiting: Waiting) -> str:
+        """Policy, not capacity; empty: let it in."""
+        computing = self.reuse.is_coming(waiting)
+        if computing is not None:
+            return f"{self.rows.requests[computing].name} is computing its prefix"
+        if waiting.preemptions >= MOST_PREEMPTIONS and not self._can_all_stay(waiting):
+            return f"it was preempted {waiting.preemptions} times and comes back only if it can stay"
+        if not self._is_likely_to_last(waiting):
+            return "its pages and those that the running ones are likely to need exceed the pool"
+        return ""
+
     def _is_likely_to_last(self, waiting: Waiting) -> bool:
-        """Policy, not capacity: would everyone fit at the length they are likely to reach?"""
-        rows = self.order()
-        known = np.append(self.rows.known[rows], len(waiting.request.prompt) + len(waiting.outputs))
-        limit = np.append(self.rows.limit[rows], waiting.request.limit)
-        prompt = np.append(self.rows.prompt[rows], len(waiting.request.prompt))
-        likely = np.maximum(known + 1, prompt + int(self.typical_output))
-        if waiting.preemptions > 1:
-            likely[-1] = limit[-1]  # it was sent away twice: it comes back only if it can stay
-        likely = np.minimum(likely, limit)
+        """Would everyone fit at the length they are likely to reach?"""
+        state, rows = self.rows, self.order()
+        limit = np.append(state.limit[rows], waiting.request.limit)
+        known = np.append(state.known[rows], len(waiting.request.prompt) + len(waiting.outputs))
+        prompt = np.append(state.prompt[rows], len(waiting.request.prompt))
+        likely = np.minimum(np.maximum(known + 1, prompt + int(self.typical_output)), limit)
+        likely[:-1] = np.where(state.is_reserved[rows], limit[:-1], likely[:-1])
+        return self.room.can_hold(likely, limit)
+
+    def _can_all_stay(self, *newcomers: Waiting) -> bool:
+        """Would everyone fit at the longest they may become?"""
+        limit = np.append(self.rows.limit[self.order()], [one.request.limit for one in newcomers]).astype(np.int64)
+        return self.room.can_hold(limit, limit)
+
+    # ── loads ─────────────────────────────────────────────────────────────
+
+    def _try_load(self, row: int, waiting: Waiting) -> bool:
+        """Lets a tier bring more of a prompt than was found here, if the request can then stay to its end."""
+        tokens = self.loads.offer(waiting)
+        if tokens < waiting.hit_tokens + self.reuse.index.unit:
+            return False
+        if self.order()[0] != row and not self._can_all_stay():
+            return False
+        if not self.room.make_at(row, tokens):
+            return False
         for memory in self.memories:
-            pages = bound.demand(memory.stage.kinds, likely - 1, counts(1), counts(self.plan.lookahead), limit)
-            totals = [np.asarray(count.sum(), dtype=np.int64) for count in pages]
-            if int(bound.sheets_needed(memory.stage.kinds, totals, self.plan.reserved_pages)) > memory.stage.sheets:
-                return False
+            memory.keep_growing(row)
+            memory.begin_at(row, tokens)
+        self.rows.settled[row] = self.rows.computed[row] = tokens
+        self.rows.is_loading[row] = self.rows.is_reserved[row] = True
+        self.reuse.skip(row)
+        load = self.loads.begin(row, waiting, self._now)
+        self._tell(What.LOADING, waiting.request, tokens=tokens, load=load.number)
         return True
+
+    def _end_loads(self) -> None:
+        """Rows whose loads are done go on; those whose loads failed or are late begin again without."""
+        for over in list(self.loads.over(self._now)):
+            request = self.rows.requests[over.row]
+            if not over.reason:
+                self.rows.is_loading[over.row] = False
+                self._landed.append((over.load.number, over.row))
+                self._tell(What.LOADED, request, tokens=over.load.tokens, load=over.load.number)
+            else:
+                self.tickets[over.row].may_load = False
+                self._return(over.row, f"its load failed: {over.reason}")
+                self._tell(What.LOAD_FAILED, request, over.reason, tokens=over.load.tokens, load=over.load.number)
 
     def _enter(self, waiting: Waiting) -> int:
         self.queue.remove(waiting)
@@ -294,9 +321,13 @@ class Scheduler:
         self.tickets[row] = waiting
         self._order_is_stale = True
         self.reuse.start(row, waiting)
+        self.rows.is_reserved[row] = waiting.preemptions >= MOST_PREEMPTIONS
+        return row
+
+    def _welcome(self, row: int) -> None:
+        waiting = self.tickets[row]
         numbers = {"hit_tokens": waiting.hit_tokens, "tokens": int(self.rows.known[row])}
         self._tell(What.ADMITTED, waiting.request, waiting.miss, **numbers, preemptions=waiting.preemptions)
-        return row
 
     def _return(self, row: int, reason: str) -> None:
         """A row that could not start goes back as it came."""
@@ -310,17 +341,21 @@ class Scheduler:
     def _launch(self, rows: Ints, counts: Ints) -> Step:
         clears = []
         for stage, memory in enumerate(self.memories):
-            fresh = memory.grow(rows, self._needs(memory, rows, counts))
+            fresh = memory.grow(rows, self.room.needs(memory, rows, counts))
             clears += [(stage, kind, pages) for kind, pages in fresh]
         state = self.rows
         starts = state.computed[rows]
         samples = starts + counts == state.known[rows] + state.pending[rows]
         state.computed[rows] += counts
         state.pending[rows] += samples
-        epochs, copies = state.epoch[rows], tuple(self._copies)
-        step = Step(self._steps, rows, starts, counts, samples, epochs, copies, clears=tuple(clears))
+        epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
+        step = Step(self._steps, rows, starts, counts, samples, epochs, copies, loads, tuple(clears))
         self._steps += 1
         self._copies.clear()
+        self._landed.clear()
+        if self.policy is Policy.FAIR:
+            for row, tokens in zip(rows.tolist(), counts.tolist(), strict=True):
+                self.shares.charge(state.requests[row].tenant, tokens)
         self.flying.append(step)
         self._tell(What.STEP, rows=len(rows), tokens=step.tokens)
         return step

@@ -11,10 +11,19 @@ import numpy.typing as npt
 
 from quire.core.errors import QueueFull
 from quire.core.request import Request
+from quire.core.rules import Policy
+from quire.scheduler.shares import Shares
+
+Claim = tuple[int, int]
+"""Sorts requests: the lowest goes first."""
 
 
 def _nothing() -> npt.NDArray[np.int32]:
     return np.empty(0, dtype=np.int32)
+
+
+def claim_of(request: Request, arrival: int, policy: Policy) -> Claim:
+    return (-request.priority if policy is Policy.PRIORITY else 0, arrival)
 
 
 @dataclass(slots=True, eq=False)
@@ -23,6 +32,7 @@ class Waiting:
 
     request: Request
     arrival: int
+    claim: Claim
     outputs: npt.NDArray[np.int32] = field(default_factory=_nothing)
     preemptions: int = 0
     root: bytes = b""
@@ -30,13 +40,13 @@ class Waiting:
     """Of the whole units of its tokens, as far as they are known."""
     came_from: bytes = b""
     """The end of a turn that it goes on from, if it found one."""
+    may_load: bool = True
+    """False after a load failed: it computes its tokens."""
+    offer: int | None = None
+    """Tokens that the tier can bring; None: not asked yet."""
     hit_tokens: int = 0
     miss: str = ""
     reason: str = "just came"
-
-    @property
-    def claim(self) -> tuple[int, int]:
-        return (-self.request.priority, self.arrival)
 
 
 class Queue:
@@ -44,12 +54,17 @@ class Queue:
         self.bound = bound
         self._by_claim: list[Waiting] = []
         self._by_arrival: list[Waiting] = []
+        self._by_name: dict[str, Waiting] = {}
 
     def __len__(self) -> int:
-        return len(self._by_claim)
+        return len(self._by_name)
+
+    def first(self, count: int) -> list[Waiting]:
+        """Whose turn it is."""
+        return self._by_claim[:count]
 
     def __iter__(self) -> Iterator[Waiting]:
-        return iter(self._by_claim)
+        return iter(self._by_arrival)
 
     def add(self, waiting: Waiting, returning: bool = False) -> None:
         """A preempted request returns whatever the bound: it was accepted before."""
@@ -57,16 +72,51 @@ class Queue:
             raise QueueFull(f"{len(self):,} requests wait already: come back later or raise the queue's bound")
         bisect.insort(self._by_claim, waiting, key=lambda one: one.claim)
         bisect.insort(self._by_arrival, waiting, key=lambda one: one.arrival)
+        self._by_name[waiting.request.name] = waiting
 
     def remove(self, waiting: Waiting) -> None:
-        self._by_claim.remove(waiting)
-        self._by_arrival.remove(waiting)
+        del self._by_claim[bisect.bisect_left(self._by_claim, waiting.claim, key=lambda one: one.claim)]
+        del self._by_arrival[bisect.bisect_left(self._by_arrival, waiting.arrival, key=lambda one: one.arrival)]
+        del self._by_name[waiting.request.name]
 
     def elder(self) -> Waiting | None:
         return self._by_arrival[0] if self._by_arrival else None
 
-    def head(self) -> Waiting | None:
-        return self._by_claim[0] if self._by_claim else None
-
     def find(self, name: str) -> Waiting | None:
-        return next((one for one in self._by_claim if one.request.name == name), None)
+        return self._by_name.get(name)
+
+
+class FairQueue(Queue):
+    """Tenants take turns, by what they were served; each one's requests in the order in which they came."""
+
+    def __init__(self, bound: int, shares: Shares) -> None:
+        super().__init__(bound)
+        self._shares = shares
+        self._of_tenant: dict[str, list[Waiting]] = {}
+
+    def add(self, waiting: Waiting, returning: bool = False) -> None:
+        super().add(waiting, returning)
+        own = self._of_tenant.setdefault(waiting.request.tenant, [])
+        bisect.insort(own, waiting, key=lambda one: one.arrival)
+
+    def remove(self, waiting: Waiting) -> None:
+        super().remove(waiting)
+        own = self._of_tenant[waiting.request.tenant]
+        own.remove(waiting)
+        if not own:
+            del self._of_tenant[waiting.request.tenant]
+
+    def first(self, count: int) -> list[Waiting]:
+        """As if each one named had been served its prompt already, so that others come next."""
+        served = {tenant: self._shares.served(tenant) for tenant in self._of_tenant}
+        taken = dict.fromkeys(self._of_tenant, 0)
+        chosen: list[Waiting] = []
+        while served and len(chosen) < count:
+            tenant = min(served, key=lambda one: (served[one], self._of_tenant[one][taken[one]].arrival))
+            waiting = self._of_tenant[tenant][taken[tenant]]
+            chosen.append(waiting)
+            taken[tenant] += 1
+            served[tenant] += len(waiting.request.prompt) / self._shares.weight(tenant)
+            if taken[tenant] == len(self._of_tenant[tenant]):
+                del served[tenant]
+        return chosen

@@ -1,0 +1,84 @@
+"""Prefixes on their way from a tier: who waits for which load, until when, and what its end means.
+
+    begin ──▶ answered, done  ──▶ the next step copies what was staged into the row's pages
+          ──▶ answered, failed ─┐
+          ──▶ deadline passed  ─┴▶ the request computes its tokens instead, and does not ask again
+
+A load owns staging memory alone. Its request holds the pages all the while, and can be sent away at any moment: an
+answer that comes afterwards has a number that nobody waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.core.tier import Load, Tier
+from quire.scheduler.waiting import Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A load that is over. An empty reason: it is done."""
+
+    load: Load
+    row: int
+    reason: str = ""
+
+
+class Loads:
+    def __init__(self, tier: Tier | None, seconds: float, unit: int) -> None:
+        self._tier = tier
+        self._seconds = seconds
+        self._unit = unit
+        self._open: dict[int, tuple[Load, int, float]] = {}
+        """By number: the load, its row, its deadline."""
+        self._number_of: dict[int, int] = {}
+        """By row."""
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def offer(self, waiting: Waiting) -> int:
+        """How many tokens of a prompt the tier can bring, all but the last one at most. Asked once per request."""
+        if self._tier is None or not waiting.may_load:
+            return 0
+        if waiting.offer is None:
+            most = (len(waiting.request.prompt) - 1) // self._unit
+            waiting.offer = self._unit * min(most, self._tier.find(waiting.keys[:most]))
+        return waiting.offer
+
+    def begin(self, row: int, waiting: Waiting, now: float) -> Load:
+        assert self._tier is not None
+        assert waiting.offer, "nothing was offered"
+        keys = tuple(waiting.keys[: waiting.offer // self._unit])
+        load = Load(self._numbers, waiting.request.name, keys, waiting.offer)
+        self._numbers += 1
+        self._open[load.number] = (load, row, now + self._seconds)
+        self._number_of[row] = load.number
+        self._tier.begin(load)
+        return load
+
+    def cancel(self, row: int) -> None:
+        """The row is given up; nobody waits for its load any more."""
+        number = self._number_of.pop(row, None)
+        if number is not None and self._tier is not None:
+            del self._open[number]
+            self._tier.cancel(number)
+
+    def over(self, now: float) -> Iterator[Outcome]:
+        """Loads that were answered, then those that are late."""
+        for answer in self._tier.answers() if self._tier is not None else ():
+            if answer.number in self._open:
+                reason = "" if answer.is_done else answer.reason or "the tier failed"
+                yield self._close(answer.number, reason)
+        for number in [number for number, (_, _, deadline) in self._open.items() if deadline <= now]:
+            if self._tier is not None:
+                self._tier.cancel(number)
+            yield self._close(number, f"no answer in {self._seconds:g} s")
+
+    def _close(self, number: int, reason: str) -> Outcome:
+        load, row, _ = self._open.pop(number)
+        del self._number_of[row]
+        return Outcome(load, row, reason)

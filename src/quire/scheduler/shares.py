@@ -1,0 +1,37 @@
+"""Fair shares: how many tokens each tenant was served, divided by its weight. Whoever has had least goes next.
+
+A tenant that comes back starts level with the least served of those who are here: being away earns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class Shares:
+    def __init__(self, weights: Mapping[str, float]) -> None:
+        self._weights = dict(weights)
+        self._served: dict[str, float] = {}
+        self._requests: dict[str, int] = {}
+        """Accepted and unfinished, by tenant: who is here."""
+
+    def weight(self, tenant: str) -> float:
+        return self._weights.get(tenant, 1.0)
+
+    def served(self, tenant: str) -> float:
+        return self._served.get(tenant, 0.0)
+
+    def enter(self, tenant: str) -> None:
+        """One more request of a tenant was accepted."""
+        if tenant not in self._requests:
+            level = min((self._served[other] for other in self._requests), default=self.served(tenant))
+            self._served[tenant] = max(self.served(tenant), level)
+        self._requests[tenant] = self._requests.get(tenant, 0) + 1
+
+    def leave(self, tenant: str) -> None:
+        self._requests[tenant] -= 1
+        if not self._requests[tenant]:
+            del self._requests[tenant]
+
+    def charge(self, tenant: str, tokens: int) -> None:
+        self._served[tenant] = self.served(tenant) + tokens / self.weight(tenant)
