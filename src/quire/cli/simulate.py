@@ -11,6 +11,7 @@ import copy
 import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ from quire.simulate.synthetic import DEFAULT_REQUESTS, SORTS, make_trace
 from quire.simulate.traces import Trace, read_trace
 
 if TYPE_CHECKING:
-    from quire.simulate.replay import Played, Progress
+    from quire.plan.plan import Plan
+    from quire.simulate.cost import CostModel
+    from quire.simulate.replay import Progress
 
 SYNTHETIC = "synthetic:"
 PLOT_FORMATS = (".svg", ".png")
@@ -54,37 +57,8 @@ def _seed(text: str) -> int:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_planning_options(parser)
-    load = parser.add_argument_group("load")
-    sorts = ", ".join(SYNTHETIC + sort for sort in SORTS)
-    load.add_argument(
-        "--trace", default=SYNTHETIC + "chat", help=f"a Mooncake or Azure file, or {sorts} (default chat)"
-    )
-    whole = common.reading(common.positive)
-    load.add_argument(
-        "--requests", type=whole, metavar="N", help=f"the first N (default all; {DEFAULT_REQUESTS} made up)"
-    )
-    load.add_argument(
-        "--rate", type=_number(1e-6, 1e6), metavar="R", help="requests a second (default: as the trace has it)"
-    )
-    load.add_argument(
-        "--seed", type=common.reading(_seed), default=0, metavar="S", help="of made-up traces (default 0)"
-    )
-    policies = [policy.value for policy in Policy]
-    default = Rules().policy.value
-    load.add_argument("--policy", choices=policies, default=default, help=f"who goes first (default {default})")
-    cost = parser.add_argument_group("cost model")
-    cost.add_argument(
-        "--bandwidth", type=_number(1e-6, 1e6), metavar="GB/S", help="memory read by one device in a second"
-    )
-    cost.add_argument("--flops", type=_number(1e-6, 1e6), metavar="TFLOP/S", help="computed by one device in a second")
-    cost.add_argument("--overhead", type=_number(0, 1e6), default=1.0, metavar="MS", help="of each step (default 1.0)")
-    cost.add_argument(
-        "--active-share",
-        type=_number(1e-6, 1),
-        default=1.0,
-        metavar="F",
-        help="of the weights in one token (default 1.0)",
-    )
+    _add_load_options(parser.add_argument_group("load"))
+    _add_cost_options(parser.add_argument_group("cost model"))
     output = parser.add_argument_group("output")
     output.add_argument(
         "--compare", action="append", default=[], metavar="SETTING=VALUE", help="run again with it (may be repeated)"
@@ -95,20 +69,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_load_options(group: argparse._ArgumentGroup) -> None:
+    whole, seed = common.reading(common.positive), common.reading(_seed)
+    sorts = ", ".join(SYNTHETIC + sort for sort in SORTS)
+    trace = f"a Mooncake or Azure file, or {sorts} (default chat)"
+    requests = f"the first N (default all; {DEFAULT_REQUESTS} made up)"
+    policies, default = [policy.value for policy in Policy], Rules().policy.value
+    group.add_argument("--trace", default=SYNTHETIC + "chat", metavar="FILE|synthetic:SORT", help=trace)
+    group.add_argument("--requests", type=whole, metavar="N", help=requests)
+    group.add_argument("--rate", type=_number(1e-6, 1e6), metavar="R", help="requests a second (default: the trace's)")
+    group.add_argument("--seed", type=seed, default=0, metavar="S", help="of made-up traces (default 0)")
+    group.add_argument("--policy", choices=policies, default=default, help=f"who goes first (default {default})")
+
+
+def _add_cost_options(group: argparse._ArgumentGroup) -> None:
+    speed, share = _number(1e-6, 1e6), _number(1e-6, 1)
+    group.add_argument("--bandwidth", type=speed, metavar="GB/S", help="memory that one device reads in a second")
+    group.add_argument("--flops", type=speed, metavar="TFLOP/S", help="what one device computes in a second")
+    group.add_argument("--overhead", type=_number(0, 1e6), default=1.0, metavar="MS", help="of each step (default 1.0)")
+    group.add_argument(
+        "--active-share", type=share, default=1.0, metavar="F", help="of the weights in one token (default 1.0)"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One setting, understood: what will be played, and what to say about it."""
+
+    about: dict[str, Any]
+    plan: Plan
+    cost: CostModel
+    trace: Trace
+    rules: Rules
+
+
 def run(options: argparse.Namespace) -> None:
-    if options.plot and options.plot.suffix not in PLOT_FORMATS:
-        raise InputError(f"--plot {options.plot}: the name must end in {' or '.join(PLOT_FORMATS)}")
+    from quire.simulate.replay import Replay
     from quire.simulate.report import report
 
+    if options.plot and options.plot.suffix not in PLOT_FORMATS:
+        raise InputError(f"--plot {options.plot}: the name must end in {' or '.join(PLOT_FORMATS)}")
     asked = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
-    reports, runs = [], {}
-    for setting, changed in asked.items():
-        about, runs[setting] = _play(changed, progress_bar(setting))
-        reports.append({"setting": setting, **about, **report(runs[setting])})
+    runs = {setting: _prepared(changed) for setting, changed in asked.items()}
+    played = {
+        setting: Replay(run.plan, run.cost, run.trace, run.rules).play(progress_bar(setting))
+        for setting, run in runs.items()
+    }
+    reports = [{"setting": setting, **runs[setting].about, **report(played[setting])} for setting in runs]
     if options.plot:
         from quire.simulate.plot import draw
 
-        draw(runs, f"{reports[0]['model']}, {reports[0]['trace']}", options.plot)
+        draw(played, f"{reports[0]['model']}, {reports[0]['trace']}", options.plot)
     if options.json:
         json.dump({"schema": "quire.simulation/1", "runs": reports}, sys.stdout, indent=1, allow_nan=False)
         print()
@@ -125,7 +136,7 @@ def _changed(options: argparse.Namespace, setting: str) -> argparse.Namespace:
         raise InputError(f"--compare {setting!r} is not a setting and its value: write it like batch-tokens=2048")
     try:
         parsed = action.type(value) if callable(action.type) else value
-    except argparse.ArgumentTypeError as error:
+    except (argparse.ArgumentTypeError, ValueError) as error:
         raise InputError(f"--compare {setting}: {error}") from None
     if action.choices is not None and parsed not in action.choices:
         raise InputError(f"--compare {setting}: choose {', '.join(map(str, action.choices))}")
@@ -134,10 +145,9 @@ def _changed(options: argparse.Namespace, setting: str) -> argparse.Namespace:
     return changed
 
 
-def _play(options: argparse.Namespace, progress: Progress) -> tuple[dict[str, Any], Played]:
+def _prepared(options: argparse.Namespace) -> _Run:
     from quire.simulate.cost import cost_model
     from quire.simulate.devices import speed_of
-    from quire.simulate.replay import Replay
 
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
@@ -154,7 +164,7 @@ def _play(options: argparse.Namespace, progress: Progress) -> tuple[dict[str, An
         "policy": options.policy,
         "cost": cost.figures(),
     }
-    return about, Replay(plan, cost, trace, Rules(policy=Policy(options.policy))).play(progress)
+    return _Run(about, plan, cost, trace, Rules(policy=Policy(options.policy)))
 
 
 def _trace(options: argparse.Namespace) -> Trace:

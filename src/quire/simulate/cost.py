@@ -97,24 +97,31 @@ def _attention(kinds: tuple[KindCost, ...], starts: Ints, counts: Ints, tokens: 
 
 
 def cost_model(plan: Plan, model: ModelShape, speed: Speed, overhead_seconds: float, active_share: float) -> CostModel:
+    queries = max(1, ceil_div(model.query_heads, plan.tensor_parallel))
     stages = []
-    ranks = plan.tensor_parallel
-    queries = max(1, ceil_div(model.query_heads, ranks))
     for index, stage in enumerate(plan.stages):
-        head = ceil_div(model.head_bytes or model.embedding_bytes, ranks) if index == len(plan.stages) - 1 else 0
-        weights = _weight_bytes(plan, index)
-        if index == 0 and (model.head_bytes or len(plan.stages) > 1):
-            weights -= ceil_div(model.embedding_bytes, ranks)  # looked up row by row, never read whole
         readers = Counter(source for _, source in stage.aliases)
         kinds = tuple(_kind_cost(kind, queries, readers) for kind in stage.kinds)
-        stages.append(StageCost(max(0, weights - head), head if weights > 0 else 0, kinds))
+        stages.append(StageCost(_layer_bytes(plan, model, index), _head_bytes(plan, model, index), kinds))
     return CostModel(tuple(stages), speed, overhead_seconds, active_share)
 
 
-def _weight_bytes(plan: Plan, stage: int) -> int:
-    """Of the stage's busiest rank."""
+def _layer_bytes(plan: Plan, model: ModelShape, stage: int) -> int:
+    """Of the stage's busiest rank, without what the ledger adds for embedding (looked up, not read) and head."""
     lines = (line for rank in plan.ranks if rank.stage == stage for line in rank.ledger)
-    return max((line.bytes for line in lines if line.name == "weights"), default=0)
+    total = max((line.bytes for line in lines if line.name == "weights"), default=0)
+    ends = model.embedding_bytes if stage == 0 else 0
+    if stage == len(plan.stages) - 1:
+        ends += model.head_bytes or (model.embedding_bytes if len(plan.stages) > 1 else 0)
+    return max(0, total - ceil_div(ends, plan.tensor_parallel))
+
+
+def _head_bytes(plan: Plan, model: ModelShape, stage: int) -> int:
+    """A tied head is the vocabulary's part of the embedding, which may hold more tables."""
+    if stage < len(plan.stages) - 1:
+        return 0
+    tied = min(model.embedding_bytes, DType.BF16.bytes * model.vocab_size * model.hidden_size)
+    return ceil_div(model.head_bytes or tied, plan.tensor_parallel)
 
 
 def _kind_cost(plan: KindPlan, queries: int, readers: Counter[int]) -> KindCost:

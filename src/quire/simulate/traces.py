@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -82,10 +84,10 @@ def read_trace(path: Path, most: int | None) -> Trace:
 def _lines(path: Path) -> list[str]:
     try:
         data = path.read_bytes()
-        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode().splitlines()
+        return (gzip.decompress(data) if data.startswith(_GZIP) else data).decode("utf-8-sig").splitlines()
     except FileNotFoundError:
         raise InputError(f"--trace {path}: there is no such file, and synthetic traces begin with synthetic:") from None
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise InputError(f"--trace {path} cannot be read: {str(error).splitlines()[0]}") from None
 
 
@@ -120,7 +122,10 @@ def _mooncake_line(line: str) -> tuple[float, Recipe, int]:
     counts[-1] = tokens - MOONCAKE_BLOCK * (blocks - 1)
     seeds = scrambled(np.array([_count(one, 0) for one in ids], dtype=np.uint64))
     recipe = Recipe(seeds, np.zeros(blocks, dtype=np.int64), counts)
-    return _count(record["timestamp"], 0) / 1e3, recipe, max(1, _count(record["output_length"], 0))
+    milliseconds = float(record["timestamp"])
+    if not 0 <= milliseconds < math.inf:
+        raise ValueError(f"timestamp is {milliseconds}, not a number of milliseconds")
+    return milliseconds / 1e3, recipe, max(1, _count(record["output_length"], 0))
 
 
 def _azure(path: Path, lines: Sequence[str]) -> list[Asked]:
@@ -134,7 +139,8 @@ def _azure(path: Path, lines: Sequence[str]) -> list[Asked]:
 
 def _azure_line(line: str) -> tuple[float, Recipe, int]:
     moment, prompt, output = line.split(",")
-    seconds = datetime.fromisoformat(moment + "+00:00").timestamp()
+    when = datetime.fromisoformat(moment)
+    seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     return seconds, Recipe.of([(0, 0, _count(int(prompt), 1))]), max(1, _count(int(output), 0))
 
 

@@ -146,7 +146,7 @@ def test_answers_do_not_depend_on_who_else_is_there() -> None:
 
 
 def test_twice_the_bandwidth_is_not_slower() -> None:
-    trace = make_trace("chat", 40, 1)
+    trace = make_trace("chat", 12, 1)
     plan = plan_of()
     slow, fast = (report(play(*trace.requests, plan=plan, cost=cost)) for cost in two_speeds(cost_of(plan)))
     assert fast["seconds_between_tokens"]["p50"] < slow["seconds_between_tokens"]["p50"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import sys
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 from command import refused, run_text
+from quire.cli.main import build_parser
 from quire.cli.simulate import progress_bar
 
-SMALL = ("simulate", "llama-3.2-1b", "--device", "h200", "--requests", "12")
+SMALL = ("simulate", "llama-3.2-1b", "--device", "h200", "--requests", "8")
 
 
 def run_json(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
@@ -64,6 +66,8 @@ def test_comparisons_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> N
         ("batch-tokens=many", "'many' is not a number of tokens"),
         ("policy=mine", "first-come, priority, fair"),
         ("bandwidth=0", "at least 1e-06"),
+        ("memory-fraction=most", "could not convert"),
+        ("trace=nowhere", "no such file"),
     ],
 )
 def test_a_comparison_that_is_no_setting_is_refused(
@@ -119,8 +123,8 @@ def test_a_trace_of_a_file_is_played_at_a_rate(capsys: pytest.CaptureFixture[str
     lines = [f"2023-11-16 18:15:{second:02}.0,100,5" for second in range(20)]
     path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *lines]))
     slow, fast = run_json(capsys, "--trace", str(path), "--compare", "rate=10")
-    assert slow["virtual_seconds"] == pytest.approx(11, abs=0.2)
-    assert fast["virtual_seconds"] == pytest.approx(1.1, abs=0.2)
+    assert slow["virtual_seconds"] == pytest.approx(7, abs=0.2)
+    assert fast["virtual_seconds"] == pytest.approx(0.7, abs=0.2)
     assert slow["trace"] == "trace.csv"
 
 
@@ -145,7 +149,23 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -
         assert seen in stream.getvalue()
 
 
-MOONCAKE = Path(__file__).parents[4] / "shared" / "traces" / "mooncake_fast25_conversation.jsonl.gz"
+def test_every_option_of_simulate_is_documented() -> None:
+    text = (ROOT / "docs" / "simulate.md").read_text()
+    commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    own, planning = ({o for a in commands.choices[c]._actions for o in a.option_strings} for c in ("simulate", "plan"))
+    assert not {option for option in own - planning if f"`{option}" not in text}
+
+
+def test_every_field_of_the_simulation_is_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "docs" / "simulate.md").read_text()
+    (run,) = run_json(capsys)
+    tenant = next(iter(run["tenants"].values()))
+    fields = {*run, *run["cost"], *run["memory"][0], *tenant, *run["seconds_to_first_token"]}
+    assert not {field for field in fields if f"`{field}`" not in text}
+
+
+ROOT = Path(__file__).parents[3]
+MOONCAKE = ROOT.parent / "shared" / "traces" / "mooncake_fast25_conversation.jsonl.gz"
 
 
 @pytest.mark.skipif(not MOONCAKE.exists(), reason="the real trace is not here")

@@ -68,6 +68,8 @@ def test_a_compressed_trace_is_known_by_its_content(tmp_path: Path) -> None:
         ('{"timestamp": 0}', "input_length is missing"),
         ('{"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [1]}', "1 hash_ids for 600 tokens"),
         ('{"timestamp": 0, "input_length": -1, "output_length": 1, "hash_ids": [1]}', "-1 is not a whole number"),
+        ('{"timestamp": -5, "input_length": 5, "output_length": 1, "hash_ids": [1]}', "timestamp is -5"),
+        ('{"timestamp": 0, "input_length": 5, "output_length": "1", "hash_ids": [1]}', "'1' is not a whole number"),
         ("[]", "list indices"),
     ],
 )
@@ -83,6 +85,19 @@ def test_a_malformed_line_of_azure_is_told_by_number(tmp_path: Path) -> None:
     path = azure(tmp_path / "t.csv", "2023-11-16 18:15:46,3,4", "yesterday,3,4")
     with pytest.raises(InputError, match="line 3"):
         read_trace(path, None)
+
+
+def test_a_moment_may_name_its_zone(tmp_path: Path) -> None:
+    path = azure(tmp_path / "t.csv", "2024-05-10 00:00:00.5+00:00,10,5", "2024-05-10 02:00:01.5+02:00,10,5")
+    assert [one.seconds for one in read_trace(path, None).requests] == [0.0, 1.0]
+
+
+def test_a_torn_archive_and_a_folder_are_told(tmp_path: Path) -> None:
+    torn = tmp_path / "torn.gz"
+    torn.write_bytes(gzip.compress(b"x" * 100_000)[:60])
+    for path in (torn, tmp_path):
+        with pytest.raises(InputError, match="cannot be read"):
+            read_trace(path, None)
 
 
 def test_other_formats_empty_and_missing_files_are_refused(tmp_path: Path) -> None:
