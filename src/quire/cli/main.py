@@ -21,6 +21,7 @@ COMMANDS = {
     "simulate": "the engine on virtual time: how a model would serve a trace",
     "models": "the catalogue of known models",
     "devices": "the accelerators that --device knows",
+    "replay": "a recorded engine, played back to any step",
     "check": "random runs of the engine with every book audited",
 }
 

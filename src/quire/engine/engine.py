@@ -15,8 +15,10 @@ from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Runner
 from quire.core.tier import Tier
+from quire.engine.history import Counters, History
 from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
+from quire.scheduler.explain import Explanation, explain
 from quire.scheduler.scheduler import Scheduler
 
 
@@ -57,7 +59,8 @@ class Engine:
         pause: Callable[[], None] = lambda: time.sleep(0.001),
         listeners: Sequence[Listener] = (),
     ) -> None:
-        self.scheduler = Scheduler(plan, rules or Rules(), tier, listeners)
+        self.history, self.counters = History(), Counters()
+        self.scheduler = Scheduler(plan, rules or Rules(), tier, (self.history, self.counters, *listeners))
         self.runner = runner
         self.overlap = overlap
         """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""
@@ -88,6 +91,10 @@ class Engine:
             return rows.outputs[row, : rows.output_counts[row]].copy()
         waiting = self.scheduler.queue.find(name)
         return waiting.outputs if waiting else np.empty(0, dtype=np.int32)
+
+    def explain(self, name: str) -> Explanation | None:
+        """Why a request waits, who holds what it lacks and when it can run; `history` has what happened to it."""
+        return explain(self.scheduler, name)
 
     def step(self) -> bool:
         """One turn of the loop. False: there is nothing to do."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from quire.cache.keys import extend, root_key
+from quire.cache.keys import end_key, extend, root_key
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import Chain
-from quire.cache.prefix import Hit, PrefixIndex
+from quire.cache.prefix import Hit, Miss, PrefixIndex
 from quire.core.search import greatest
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
@@ -26,6 +26,9 @@ MOST_EVICTIONS = 4
 """Bundles that a checkpoint may push out to find room."""
 
 
+BEGINNINGS_REMEMBERED = 65_536
+
+
 class Reuse:
     def __init__(self, plan: Plan, memories: list[StageMemory], rows: Rows, copies: list[Copy]) -> None:
         self.memories = memories
@@ -35,6 +38,8 @@ class Reuse:
         self._copies = copies
         """To be done before the next step, in order; compaction adds to them as well."""
         self._layout = layout_fingerprint(plan)
+        self._scopes_of: dict[bytes, bytes] = {}
+        """By how prompts begin: the root of the scope that last computed such a beginning."""
         self._marks: dict[int, list[int]] = {}
         """Units behind which a row will keep a boundary, the nearest last."""
 
@@ -82,7 +87,7 @@ class Reuse:
         overlap = hit.overlap
         while hit.tokens and not self._adopt(row, hit):
             hit = self.index.find(keys, waiting.root, tokens, hit.tokens - 1)
-        waiting.hit_tokens, waiting.miss = hit.tokens, hit.miss.value if hit.miss else ""
+        waiting.hit_tokens, waiting.miss = hit.tokens, self._why(hit, waiting)
         waiting.came_from = (self.index.nodes.key[hit.chain[-1]] or b"") if hit.tokens % self.index.unit else b""
         self.rows.settled[row] = self.rows.computed[row] = hit.tokens
         self.rows.remembered[row] = hit.tokens // self.index.unit
@@ -90,6 +95,22 @@ class Reuse:
             if overlap * self.index.unit > hit.tokens:
                 self.junctions.want(keys[overlap - 1])
             self._set_out(row, keys)
+
+    def _why(self, hit: Hit, waiting: Waiting) -> str:
+        """Why nothing was found; for operators: it tells that another scope has begun with the same tokens."""
+        if hit.miss is Miss.NO_OVERLAP:
+            scopes = self._scopes_of.get(self._beginning(waiting))
+            return Miss.SCOPE.value if scopes not in (None, waiting.root) else Miss.NO_OVERLAP.value
+        return hit.miss.value if hit.miss else ""
+
+    def _beginning(self, waiting: Waiting) -> bytes:
+        """The first unit of a prompt, whoever it belongs to."""
+        return end_key(b"", waiting.request.prompt[: self.index.unit])
+
+    def _note_scope(self, waiting: Waiting) -> None:
+        self._scopes_of[self._beginning(waiting)] = waiting.root
+        if len(self._scopes_of) > BEGINNINGS_REMEMBERED:
+            del self._scopes_of[next(iter(self._scopes_of))]
 
     def _set_out(self, row: int, keys: list[bytes]) -> None:
         """Says what the row is going to compute of its prompt, and where it will keep boundaries."""
@@ -151,7 +172,10 @@ class Reuse:
         state, unit = self.rows, self.index.unit
         done = np.minimum(state.settled[rows], state.prompt[rows] - 1) // unit
         for place in np.flatnonzero(done > state.remembered[rows]).tolist():
-            self._remember(int(rows[place]), tickets[int(rows[place])].keys, int(done[place]))
+            ticket = tickets[int(rows[place])]
+            if not state.remembered[rows[place]]:
+                self._note_scope(ticket)
+            self._remember(int(rows[place]), ticket.keys, int(done[place]))
 
     def _remember(self, row: int, keys: list[bytes], units: int) -> None:
         chain = self.index.remember(row, keys, units)

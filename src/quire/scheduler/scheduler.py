@@ -62,7 +62,7 @@ class Scheduler:
         self._order_is_stale = False
         self._arrivals = 0
         self._now = 0.0
-        self._steps = 0
+        self.steps = 0
         self.flying: list[Step] = []
         self.typical_output = 128.0
         """Learnt from what ended: how many tokens a request yields."""
@@ -122,7 +122,7 @@ class Scheduler:
 
     def _tell(self, what: What, request: Request | None = None, reason: str = "", **numbers: int) -> None:
         if self.listeners:
-            event = Event(what, self._steps, request.name if request else "", reason, numbers)
+            event = Event(what, self.steps, request.name if request else "", reason, numbers)
             for listener in self.listeners:
                 listener(event)
 
@@ -234,8 +234,8 @@ class Scheduler:
         for waiting in self.queue.first(QUEUE_SIGHT):
             if budget <= 0 or not self.rows.has_room():
                 break
-            if reason := self._why_not_yet(waiting):
-                waiting.reason = reason
+            if reason := self.why_not_yet(waiting):
+                self._let_wait(waiting, reason)
                 continue
             row = self._enter(waiting)
             if self._try_load(row, waiting):
@@ -255,7 +255,12 @@ class Scheduler:
             budget -= int(more[-1])
         return rows, granted
 
-    def _why_not_yet(self, waiting: Waiting) -> str:
+    def _let_wait(self, waiting: Waiting, reason: str) -> None:
+        if waiting.reason != reason:
+            waiting.reason = reason
+            self._tell(What.WAITS, waiting.request, reason)
+
+    def why_not_yet(self, waiting: Waiting) -> str:
         """Policy, not capacity; empty: let it in."""
         computing = self.reuse.is_coming(waiting)
         if computing is not None:
@@ -266,15 +271,21 @@ class Scheduler:
             return "its pages and those that the running ones are likely to need exceed the pool"
         return ""
 
+    def likely_lengths(self, rows: Ints) -> Ints:
+        """What running rows are likely to reach; their limit where they were promised to stay."""
+        state = self.rows
+        likely = np.maximum(state.known[rows] + 1, state.prompt[rows] + int(self.typical_output))
+        return np.where(state.is_reserved[rows], state.limit[rows], np.minimum(likely, state.limit[rows]))
+
+    def likely_length(self, waiting: Waiting) -> int:
+        prompt, known = len(waiting.request.prompt), len(waiting.request.prompt) + len(waiting.outputs)
+        return min(max(known + 1, prompt + int(self.typical_output)), waiting.request.limit)
+
     def _is_likely_to_last(self, waiting: Waiting) -> bool:
         """Would everyone fit at the length they are likely to reach?"""
-        state, rows = self.rows, self.order()
-        limit = np.append(state.limit[rows], waiting.request.limit)
-        known = np.append(state.known[rows], len(waiting.request.prompt) + len(waiting.outputs))
-        prompt = np.append(state.prompt[rows], len(waiting.request.prompt))
-        likely = np.minimum(np.maximum(known + 1, prompt + int(self.typical_output)), limit)
-        likely[:-1] = np.where(state.is_reserved[rows], limit[:-1], likely[:-1])
-        return self.room.can_hold(likely, limit)
+        rows = self.order()
+        lengths = np.append(self.likely_lengths(rows), self.likely_length(waiting))
+        return self.room.can_hold(lengths, np.append(self.rows.limit[rows], waiting.request.limit))
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
         """Would everyone fit at the longest they may become?"""
@@ -333,8 +344,8 @@ class Scheduler:
         """A row that could not start goes back as it came."""
         ticket = self.tickets[row]
         self._vacate(row, hand_over=False)
-        ticket.reason = reason
         self.queue.add(ticket, returning=True)
+        self._let_wait(ticket, reason)
 
     # ── steps leave and come back ─────────────────────────────────────────
 
@@ -349,8 +360,8 @@ class Scheduler:
         state.computed[rows] += counts
         state.pending[rows] += samples
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
-        step = Step(self._steps, rows, starts, counts, samples, epochs, copies, loads, tuple(clears))
-        self._steps += 1
+        step = Step(self.steps, rows, starts, counts, samples, epochs, copies, loads, tuple(clears))
+        self.steps += 1
         self._copies.clear()
         self._landed.clear()
         if self.policy is Policy.FAIR:

@@ -83,8 +83,24 @@ class ShadowRunner:
                 del written[slot]
             written.update({(kind, place[page], where): what for (_, page, where), what in copied.items()})
             self.copies += len(place)
+        for _, row in step.loads:
+            self._load(row)
         for stage, kind, pages in step.clears:
             self.written[stage].update({(kind, page, 0): ZERO for page in pages.tolist()})
+
+    def _load(self, row: int) -> None:
+        """What a tier staged goes into the pages that the row holds."""
+        assert self.scheduler is not None
+        tokens = int(self.scheduler.rows.settled[row])
+        content = self._content(self.scheduler.rows.requests[row], tokens)
+        for memory, written in zip(self.scheduler.memories, self.written, strict=True):
+            for kind, table in enumerate(memory.tables):
+                if table.kind.kind == "state":
+                    written.update({(kind, page, 0): content[tokens - 1] for page, _ in _slots(table, row, 0)})
+                    continue
+                held = table.holds(row, np.arange(tokens) // table.plan.page_tokens)
+                for position in np.flatnonzero(held).tolist():
+                    written.update({(kind, *slot): content[position] for slot in _slots(table, row, position)})
 
     def _compute(
         self, memory: StageMemory, written: dict[Slot, int], row: int, content: list[int], start: int, count: int

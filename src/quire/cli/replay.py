@@ -1,0 +1,56 @@
+"""Plays a recording of an engine back, to any step, and shows who was running, who waited and why."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from quire.cli.text import bold, table
+from quire.core.errors import InputError
+from quire.engine.engine import Engine
+from quire.engine.recorder import replay
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recording", type=Path, help="a file written by RecordingEngine, gzipped or not")
+    parser.add_argument(
+        "--to-step", type=int, metavar="N", help="stop when N steps were launched (default: at the end)"
+    )
+    parser.add_argument("--explain", metavar="NAME", help="one request: why it waits, and what happened to it")
+
+
+def run(options: argparse.Namespace) -> None:
+    engine = replay(options.recording, options.to_step)
+    if options.explain:
+        _explain(engine, options.explain)
+    else:
+        _show(engine)
+
+
+def _explain(engine: Engine, name: str) -> None:
+    explanation, events = engine.explain(name), engine.history.of(name)
+    if explanation is None and not events:
+        raise InputError(f"no request named {name} came up to step {engine.scheduler.steps:,}")
+    print(explanation or f"{name} has ended")
+    numbers = [", ".join(f"{key} {value:,}" for key, value in event.numbers.items()) for event in events]
+    rows = [(f"{e.step:,}", e.what.value, text, e.reason) for e, text in zip(events, numbers, strict=True)]
+    print()
+    table(("step", "event", "numbers", "reason"), rows, left=(1, 2, 3))
+
+
+def _show(engine: Engine) -> None:
+    scheduler = engine.scheduler
+    print(f"{bold(scheduler.plan.model)} after {scheduler.steps:,} steps")
+    state = scheduler.rows
+    rows = [
+        (state.requests[row].name, *(f"{int(column[row]):,}" for column in (state.computed, state.known, state.limit)))
+        for row in scheduler.order().tolist()
+    ]
+    rows += [(one.request.name, "–", f"{len(one.request.prompt):,}", one.reason) for one in scheduler.queue]
+    table(("request", "computed", "known", "limit, or why it waits"), rows, left=(0, 3))
+    for memory in scheduler.memories:
+        pool = memory.pool
+        used = ", ".join(
+            f"{plan.name} {int((pool.owner == kind).sum()):,}" for kind, plan in enumerate(memory.stage.kinds)
+        )
+        print(f"sheets: {used}, free {pool.free_sheets:,} of {memory.stage.sheets:,}")

@@ -1,0 +1,213 @@
+"""Records what an engine was given, and plays it back to any step. The engine depends on nothing else.
+
+    first line   the plan, the rules, the overlap
+    then         one line per call: submit, cancel, step (the clock's readings, the runner's tokens, the tier's answers)
+
+A step's line also has a checksum of the batch that was launched: a replay that goes another way says where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from quire.core.errors import InputError, QuireError
+from quire.core.events import Listener
+from quire.core.request import Request
+from quire.core.rules import Policy, Rules
+from quire.core.step import Runner, Step, StepResult
+from quire.core.tier import Answer, Load, Tier
+from quire.engine.engine import Engine, Stream
+from quire.plan.file import decode, encode
+from quire.plan.plan import Plan
+
+FORMAT = 1
+Line = dict[str, Any]
+
+
+class RecordingEngine(Engine):
+    """An engine that writes down everything it is given. Everything else about it is the same."""
+
+    def __init__(
+        self,
+        file: IO[str],
+        plan: Plan,
+        runner: Runner,
+        *,
+        rules: Rules | None = None,
+        tier: Tier | None = None,
+        overlap: int = 2,
+        clock: Callable[[], float],
+        listeners: Sequence[Listener] = (),
+    ) -> None:
+        self._file = file
+        self._inputs: Line = {}
+        rules = rules or Rules()
+        head = {"plan": encode(plan), "rules": asdict(rules), "overlap": overlap, "tier": tier is not None}
+        self._write({"quire_recording": FORMAT, **head})
+        super().__init__(
+            plan,
+            _RecordedRunner(runner, self._inputs),
+            rules=rules,
+            tier=None if tier is None else _RecordedTier(tier, self._inputs),
+            overlap=overlap,
+            clock=lambda: self._note("clock", clock()),
+            listeners=listeners,
+        )
+
+    def _note(self, what: str, value: float) -> float:
+        self._inputs.setdefault(what, []).append(value)
+        return value
+
+    def _write(self, line: Line) -> None:
+        self._file.write(json.dumps(line) + "\n")
+
+    def submit(self, request: Request) -> Stream:
+        fields = {name: getattr(request, name) for name in request.__dataclass_fields__}
+        self._write({"submit": {**fields, "prompt": request.prompt.tolist()}})
+        return super().submit(request)
+
+    def cancel(self, name: str) -> None:
+        self._write({"cancel": name})
+        super().cancel(name)
+
+    def step(self) -> bool:
+        goes_on = super().step()
+        self._write({"step": dict(self._inputs)})
+        self._inputs.clear()
+        return goes_on
+
+
+class _RecordedRunner:
+    def __init__(self, runner: Runner, inputs: Line) -> None:
+        self._runner, self._inputs = runner, inputs
+
+    def launch(self, step: Step) -> None:
+        self._inputs["batch"] = checksum(step)
+        self._runner.launch(step)
+
+    def collect(self) -> StepResult:
+        result = self._runner.collect()
+        self._inputs["tokens"] = result.tokens.tolist()
+        return result
+
+
+class _RecordedTier:
+    def __init__(self, tier: Tier, inputs: Line) -> None:
+        self._tier, self._inputs = tier, inputs
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        units = self._tier.find(keys)
+        self._inputs.setdefault("found", []).append(units)
+        return units
+
+    def begin(self, load: Load) -> None:
+        self._tier.begin(load)
+
+    def cancel(self, number: int) -> None:
+        self._tier.cancel(number)
+
+    def answers(self) -> Sequence[Answer]:
+        answers = self._tier.answers()
+        self._inputs.setdefault("answers", []).append([[one.number, one.is_done, one.reason] for one in answers])
+        return answers
+
+
+def checksum(step: Step) -> int:
+    """Of who computes what in a step, and of all that is done before it."""
+    total = 0
+    for array in (step.rows, step.starts, step.counts, *(part for copy in step.copies for part in copy[2:])):
+        total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
+    return zlib.crc32(repr(step.loads).encode(), total)
+
+
+class Diverged(QuireError):
+    """A replay did something else than what was recorded: another version, or a bug."""
+
+
+class _Played:
+    """Runner, tier and clock of a replay: they say again what they said."""
+
+    def __init__(self) -> None:
+        self.line: Line = {}
+        self._numbers: list[int] = []
+
+    def launch(self, step: Step) -> None:
+        if self.line.get("batch") != checksum(step):
+            raise Diverged(f"step {step.number} is not the one that was recorded")
+        self._numbers.append(step.number)
+
+    def collect(self) -> StepResult:
+        return StepResult(self._numbers.pop(0), np.array(self.line["tokens"], dtype=np.int64))
+
+    def clock(self) -> float:
+        return float(self.line["clock"].pop(0))
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        del keys
+        return int(self.line["found"].pop(0))
+
+    def begin(self, load: Load) -> None: ...
+
+    def cancel(self, number: int) -> None: ...
+
+    def answers(self) -> Sequence[Answer]:
+        return [Answer(*one) for one in self.line["answers"].pop(0)]
+
+
+def replay(path: Path, to_step: int | None = None, listeners: Sequence[Listener] = ()) -> Engine:
+    """The engine as it was when `to_step` steps had been launched, or at the recording's end."""
+    lines = _lines(path)
+    head = next(lines, {})
+    if head.get("quire_recording") != FORMAT:
+        raise InputError(f"{path} is not a recording of format {FORMAT}: record one with RecordingEngine")
+    rules = Rules(**{**head["rules"], "policy": Policy(head["rules"]["policy"])})
+    played = _Played()
+    engine = Engine(
+        decode(head["plan"]),
+        played,
+        rules=rules,
+        tier=played if head["tier"] else None,
+        overlap=head["overlap"],
+        clock=played.clock,
+        pause=lambda: None,
+        listeners=listeners,
+    )
+    for line in lines:
+        if to_step is not None and engine.scheduler.steps >= to_step:
+            break
+        _play(engine, played, line)
+    return engine
+
+
+def _play(engine: Engine, played: _Played, line: Line) -> None:
+    if "submit" in line:
+        fields = line["submit"]
+        tokens = np.array(fields["prompt"], dtype=np.int32)
+        request = Request(**{**fields, "prompt": tokens, "stop_tokens": tuple(fields["stop_tokens"])})
+        with contextlib.suppress(QuireError):  # it was refused then as well
+            engine.submit(request)
+    elif "cancel" in line:
+        engine.cancel(line["cancel"])
+    else:
+        played.line = line["step"]
+        engine.step()
+
+
+def _lines(path: Path) -> Iterator[Line]:
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            for line in file:
+                yield json.loads(line)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not a recording: {error}") from error

@@ -1,0 +1,36 @@
+"""Stand-ins for what lies outside an engine under test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.core.tier import Answer, Load
+
+
+class ScriptedTier:
+    """Offers the first `units` units of everything; a load ends when the test says so, or never."""
+
+    def __init__(self, units: dict[str, int] | int) -> None:
+        self.units = units
+        self.begun: list[Load] = []
+        self.cancelled: list[int] = []
+        self._answers: list[Answer] = []
+        self.names_by_key: dict[bytes, str] = {}
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        if isinstance(self.units, int):
+            return min(self.units, len(keys))
+        return min(self.units.get(self.names_by_key.get(keys[0], ""), 0), len(keys)) if keys else 0
+
+    def begin(self, load: Load) -> None:
+        self.begun.append(load)
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+
+    def answer(self, number: int, is_done: bool = True, reason: str = "") -> None:
+        self._answers.append(Answer(number, is_done, reason))
+
+    def answers(self) -> Sequence[Answer]:
+        answers, self._answers = self._answers, []
+        return answers

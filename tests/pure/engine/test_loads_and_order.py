@@ -1,0 +1,230 @@
+"""Loads from a tier, fair shares, the bound on preemption, explanations, recordings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from shadow import ShadowRunner, token_for
+from test_engine import check, engine_for, is_empty, request, run, small_plan
+
+from doubles import ScriptedTier
+from quire.cli.main import main
+from quire.core.errors import InputError
+from quire.core.events import Event, What
+from quire.core.request import Ending, Request
+from quire.core.rules import Policy, Rules
+from quire.engine.engine import Engine
+from quire.engine.recorder import Diverged, RecordingEngine, replay
+
+MIXES = [["full"], ["full", "window"], ["sink", "full"], ["chunked", "full"], ["state", "full", "window"]]
+
+
+def loading_engine(names: list[str], tier: ScriptedTier, **options: object) -> tuple[Engine, list[Event], list[float]]:
+    events: list[Event] = []
+    now = [0.0]
+    engine, runner = engine_for(
+        small_plan(names, 60), tier=tier, listeners=[events.append], clock=lambda: now[0], pause=lambda: None, **options
+    )
+    runner.tier = tier  # type: ignore[attr-defined]
+    return engine, events, now
+
+
+@pytest.mark.parametrize("names", MIXES)
+def test_a_load_that_finishes_saves_its_tokens(names: list[str]) -> None:
+    """The row computes from where the load ended, and yields what it would have yielded alone."""
+    tier = ScriptedTier(2)
+    engine, events, _ = loading_engine(names, tier)
+    stream = engine.submit(request("r", 150, 5))
+    for _ in range(3):
+        engine.step()
+        check(engine)
+    assert stream.tokens().size == 0
+    tier.answer(0)
+    run(engine, 50)
+    assert stream.tokens().tolist() == [token_for("r", 150 + i) for i in range(5)]
+    loaded = 2 * engine.scheduler.reuse.index.unit
+    assert sum(e.numbers["tokens"] for e in events if e.what is What.STEP) == 154 - loaded
+    assert is_empty(engine)
+
+
+@pytest.mark.parametrize("names", MIXES)
+@pytest.mark.parametrize("ending", ["failed", "late", "cancelled"])
+def test_a_load_that_does_not_finish_costs_nothing_but_time(names: list[str], ending: str) -> None:
+    """Failed or late, the tokens are computed; an answer that comes when nobody waits is ignored."""
+    tier = ScriptedTier(2)
+    engine, events, now = loading_engine(names, tier, rules=Rules(load_seconds=3.0))
+    stream = engine.submit(request("r", 150, 5))
+    engine.step()
+    if ending == "failed":
+        tier.answer(0, is_done=False, reason="disk on fire")
+    elif ending == "late":
+        now[0] = 3.0
+    else:
+        engine.cancel("r")
+        stream = engine.submit(request("again", 150, 5))
+    engine.step()
+    tier.answer(0)
+    if ending == "cancelled":
+        assert tier.cancelled == [0]
+        tier.answer(1, is_done=False)
+    run(engine, 50)
+    assert stream.ending is Ending.LENGTH
+    reasons = {"failed": ["disk on fire"], "late": ["no answer in 3 s"], "cancelled": ["the tier failed"]}
+    assert [e.reason for e in events if e.what is What.LOAD_FAILED] == reasons[ending]
+    assert is_empty(engine)
+
+
+def test_tenants_get_tokens_by_their_weights_however_many_requests_they_send() -> None:
+    """Weights 2 and 1, one sends four times as many: while both have work, served tokens go 2 to 1."""
+    rules = Rules(policy=Policy.FAIR, weights={"heavy": 2.0})
+    engine, _ = engine_for(small_plan(["full"], 60, rows=6), rules=rules)
+    order: list[str] = []
+    engine.scheduler.listeners += (lambda e: order.append(e.request) if e.what is What.ADMITTED else None,)
+    for i in range(96):
+        engine.submit(request(f"light{i}", 40, 20, tenant="light"))
+    for i in range(24):
+        engine.submit(request(f"heavy{i}", 40, 20, tenant="heavy"))
+    run(engine, 5000)
+    first = order[:24]
+    assert 14 <= sum(name.startswith("heavy") for name in first) <= 17, first
+
+
+def test_first_come_ignores_priority() -> None:
+    engine, _ = engine_for(small_plan(["full"], 12, rows=1), rules=Rules(policy=Policy.FIRST_COME))
+    order: list[str] = []
+    engine.scheduler.listeners += (lambda e: order.append(e.request) if e.what is What.ENDED else None,)
+    for i in range(4):
+        engine.submit(request(f"r{i}", 20, 5, priority=i))
+    run(engine, 500)
+    assert order == ["r0", "r1", "r2", "r3"]
+
+
+def test_nobody_is_preempted_for_ever() -> None:
+    """At most twice, and once more for each older request that was not running then."""
+    preempted: dict[str, int] = {}
+
+    def count(event: Event) -> None:
+        if event.what is What.PREEMPTED:
+            preempted[event.request] = preempted.get(event.request, 0) + 1
+
+    engine, _ = engine_for(small_plan(["full", "window"], None, rows=6), listeners=[count])
+    engine.scheduler.typical_output = 1.0
+    for i in range(12):
+        engine.submit(request(f"r{i}", 20 + i, 90, priority=i % 3))
+        engine.scheduler.typical_output = 1.0
+    run(engine, 20_000)
+    assert preempted, "nobody was preempted: nothing was shown"
+    assert all(times <= 2 + int(name[1:]) for name, times in preempted.items())
+
+
+def test_a_waiting_request_is_told_what_it_lacks_who_has_it_and_when_it_can_run() -> None:
+    engine, _ = engine_for(small_plan(["full"], None, rows=4))
+    engine.submit(request("first", 150, 50))
+    engine.step()
+    engine.submit(request("large", 150, 50))
+    engine.step()
+    told = engine.explain("large")
+    assert told is not None
+    assert told.status == "waiting"
+    (full,) = told.kinds
+    assert full.short_pages > 0
+    assert full.holders[0][0] == "first"
+    assert told.after == ("first",)
+    assert 0 < told.steps <= 200
+    text = str(told)
+    assert text.startswith("large waits because its pages and those that the running ones are likely to need exceed")
+    assert "when first has ended" in text
+    before = [memory.pool.free_sheets for memory in engine.scheduler.memories]
+    assert engine.explain("nobody") is None
+    assert before == [memory.pool.free_sheets for memory in engine.scheduler.memories]
+    steps = 0
+    while engine.explain("large") is not None and engine.explain("large").status == "waiting":  # type: ignore[union-attr]
+        engine.step()
+        steps += 1
+    assert steps <= told.steps + 2
+    assert "nothing was reused" in engine.explain("large").reason  # type: ignore[union-attr]
+
+
+def test_a_request_that_shares_a_prefix_waits_for_whoever_computes_it() -> None:
+    """Two prompts that share all but the end, sent together: the second waits a step and then reuses it."""
+    engine, _ = engine_for(small_plan(["state", "full"], 60))
+    engine.submit(request("a", 150, 30, shared=140))
+    engine.submit(request("b", 150, 30, shared=140))
+    engine.step()
+    told = engine.explain("b")
+    assert told is not None
+    assert told.reason == "a is computing its prefix"
+    run(engine, 100)
+    (admitted,) = [e for e in engine.history.of("b") if e.what is What.ADMITTED]
+    assert (
+        admitted.numbers["hit_tokens"] == 140 // engine.scheduler.reuse.index.unit * engine.scheduler.reuse.index.unit
+    )
+
+
+def test_a_miss_because_of_scope_says_so() -> None:
+    engine, _ = engine_for(small_plan(["full"], 60))
+    prompt = request("x", 150, 5).prompt
+    for name, scope in (("a", "one"), ("b", "two")):
+        engine.submit(Request(name, prompt, 5, scope=scope))
+        run(engine, 50)
+    (admitted,) = [e for e in engine.history.of("b") if e.what is What.ADMITTED]
+    assert admitted.reason == "scope"
+
+
+def record(path: Path) -> Engine:
+    runner = ShadowRunner()
+    now = [0.0]
+    with path.open("w") as file:
+        engine = RecordingEngine(
+            file, small_plan(["full", "window"], None), runner, tier=ScriptedTier(1), clock=lambda: now[0]
+        )
+        runner.attach(engine.scheduler)
+        for i in range(4):
+            engine.submit(request(f"r{i}", 100 + i, 20, shared=80, stop_tokens=(5,)))
+        with pytest.raises(InputError):
+            engine.submit(request("r0", 100, 20))
+        while engine.step():
+            now[0] += 1.0
+            if engine.scheduler.steps == 12:
+                engine.cancel("r2")
+    return engine
+
+
+def test_a_recording_plays_back_to_any_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole of it ends as it ended; half of it is where it was."""
+    path = tmp_path / "run.jsonl"
+    recorded = record(path)
+    again = replay(path)
+    assert again.scheduler.steps == recorded.scheduler.steps
+    assert again.counters.events == recorded.counters.events
+    assert replay(path, to_step=10).scheduler.steps == 10
+    assert main(["replay", str(path), "--to-step", "10"]) == 0
+    assert "after 10 steps" in capsys.readouterr().out
+    assert main(["replay", str(path), "--explain", "r3"]) == 0
+    assert "accepted" in capsys.readouterr().out
+    assert main(["replay", str(path), "--explain", "nobody"]) == 2
+
+
+def test_a_recording_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path)
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2].replace('"max_tokens": 20', '"max_tokens": 3')
+    path.write_text("\n".join(lines))
+    with pytest.raises((Diverged, KeyError)):
+        replay(path)
+    (tmp_path / "other").write_text("{}")
+    with pytest.raises(InputError, match="is not a recording of format"):
+        replay(tmp_path / "other")
+
+
+def test_two_rows_that_give_the_same_page_back_in_one_step_both_let_go() -> None:
+    """A window's page shared by two requests leaves both windows in the same step: it was counted once."""
+    engine, _ = engine_for(small_plan(["chunked"], None, budget=17), overlap=1)
+    prompt = np.arange(70, dtype=np.int32)
+    engine.submit(Request("a", prompt, 1))
+    engine.submit(Request("b", np.append(prompt[:64], np.arange(6, dtype=np.int32)), 1))
+    run(engine, 100)
+    assert is_empty(engine)
