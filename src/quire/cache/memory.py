@@ -62,6 +62,17 @@ class StageMemory:
                 kept.present[chain[which], page] = True
                 self.pool.hold(kind, pages.ravel(), Holder.CACHE)
 
+    def keep_new(self, kinds: Sequence[int], row: int, chain: Chain, first_unit: int) -> None:
+        """The same for whole units of kinds that grow, at nodes that have nothing yet: the row holds all of them."""
+        for kind in kinds:
+            table, kept = self.tables[kind], self.kept[kind]
+            each = kept.present.shape[1]
+            begin = first_unit * each
+            pages = table.pages[row, :, begin : begin + len(chain) * each]
+            kept.pages[chain] = pages.reshape(-1, len(chain), each).transpose(1, 2, 0)
+            kept.present[chain] = True
+            self.pool.hold(kind, pages.ravel(), Holder.CACHE)
+
     def forget(self, chain: Chain, kinds: Sequence[int]) -> None:
         """Drops what nodes keep of some kinds."""
         for kind in kinds:
@@ -176,10 +187,11 @@ class StageMemory:
 
     def _drop_shared(self, kind: int, pages: Pages) -> None:
         """As `drop`, for pages that several rows may give back at once."""
-        distinct, times = np.unique(pages, return_counts=True)
-        if len(distinct) < len(pages):
-            self.pool.shelves[kind].holds[Holder.REQUEST, distinct] -= (times - 1).astype(np.int32)
-        self.pool.drop(kind, distinct, Holder.REQUEST)
+        holds = self.pool.shelves[kind].holds[Holder.REQUEST]
+        if (holds[pages] > 1).any():
+            pages, times = np.unique(pages, return_counts=True)
+            holds[pages] -= (times - 1).astype(np.int32)
+        self.pool.drop(kind, pages, Holder.REQUEST)
 
     def addresses(self, kind: int, row: int) -> npt.NDArray[np.int32]:
         """Where a row's pages of one kind lie, in granules of 256 bytes: (group, column), as kernels read them."""

@@ -79,6 +79,8 @@ class PrefixIndex:
         """Of leaves: the chains that end with them, so that nobody walks them node by node."""
         self._held: list[tuple[float, int]] = []
         """Leaves whose pages were all in use when something had to go."""
+        self.was_given_back = False
+        """A request has left since then."""
 
     # ── looking up ────────────────────────────────────────────────────────
 
@@ -90,7 +92,7 @@ class PrefixIndex:
         most = limit // self.unit
         depth = units = self.nodes.depth(keys[:most])
         chain = self.nodes.chain(keys[:depth])
-        if self.coverage.has_boundaries:
+        if self.coverage.has_boundaries and (depth or self.ends):
             usable = np.flatnonzero(self.coverage.usable(chain, self.nodes.tokens[chain]))
             units = int(usable[-1]) + 1 if len(usable) else 0
             end = self._find_end(keys, root, tokens[:limit], units, chain)
@@ -134,8 +136,9 @@ class PrefixIndex:
         if depth < units:
             ends = self.unit * np.arange(depth + 1, units + 1)
             new = self._add(keys[depth:units], int(chain[-1]) if depth else NO_NODE, ends)
-            self._keep(self.coverage.growing, row, new, np.arange(depth, units))
-            chain = np.concatenate([chain, new])
+            for memory, kinds in zip(self.memories, self.coverage.growing, strict=True):
+                memory.keep_new(kinds, row, new, depth)
+            chain = np.concatenate([chain, new]) if depth else new
             self._rank(chain)
         return chain
 
@@ -249,11 +252,11 @@ class PrefixIndex:
         If none gives a page back and it must be, the lowest goes all the same: behind it lie nodes whose pages may.
         """
         found = self._pop_giving()
-        if found is None and must and self._held:
-            self.try_again()
+        if found is None and self._held and (must or self.was_given_back):
+            self._try_again()
             found = self._pop_giving()
-            if found is None:
-                self.try_again()
+            if found is None and must:
+                self._try_again()
                 found = self._pop()
         return 0 if found is None else self._forget_bundle(found, units)
 
@@ -272,8 +275,9 @@ class PrefixIndex:
                 return node
         return None
 
-    def try_again(self) -> None:
-        """Pages were given back: leaves that were all in use may have some to give by now."""
+    def _try_again(self) -> None:
+        """Leaves that were all in use may have something to give by now."""
+        self.was_given_back = False
         for leaf in self._held:
             heapq.heappush(self._leaves, leaf)
         self._held = []

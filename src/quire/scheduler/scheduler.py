@@ -117,7 +117,7 @@ class Scheduler:
         del self.tickets[row]
         self._order_is_stale = True
         self.room.cache_is_in_use = False
-        self.reuse.index.try_again()
+        self.reuse.index.was_given_back = True
         return self.rows.leave(row)
 
     def _tell(self, what: What, request: Request | None = None, reason: str = "", **numbers: int) -> None:
