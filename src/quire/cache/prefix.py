@@ -163,10 +163,10 @@ class PrefixIndex:
             self._keep(self.coverage.growing, row, chain[-1:], np.array([units]))
         self._keep(self.coverage.states, row, chain[-1:], np.zeros(1, dtype=np.int64))
         self.keep_boundary(row, chain)
-        self._let_go_before(chain)
         old = self.nodes.node_of.get(came_from)
         if old is not None and old != chain[-1] and self.nodes.hits[old] <= USED_ONCE:
             self._forget(np.array([old]))
+        self._let_go_before(chain)
 
     def _end_node(self, before: bytes, chain: Chain, tokens: Tokens) -> int:
         key = end_key(before, tokens[len(chain) * self.unit :])

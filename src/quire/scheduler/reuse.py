@@ -5,7 +5,7 @@ A prompt's whole units go to the index as they settle; what a request yields onl
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from quire.cache.keys import end_key, extend, root_key
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import Chain
 from quire.cache.prefix import Hit, Miss, PrefixIndex
+from quire.core.events import What
 from quire.core.search import greatest
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
@@ -30,11 +31,14 @@ BEGINNINGS_REMEMBERED = 65_536
 
 
 class Reuse:
-    def __init__(self, plan: Plan, memories: list[StageMemory], rows: Rows, copies: list[Copy]) -> None:
+    def __init__(
+        self, plan: Plan, memories: list[StageMemory], rows: Rows, copies: list[Copy], tell: Callable[..., None]
+    ) -> None:
         self.memories = memories
         self.index = PrefixIndex(plan, memories)
         self.rows = rows
         self.junctions = Junctions()
+        self._tell = tell
         self._copies = copies
         """To be done before the next step, in order; compaction adds to them as well."""
         self._layout = layout_fingerprint(plan)
@@ -201,13 +205,15 @@ class Reuse:
         for _ in range(MOST_EVICTIONS):
             if self.index.coverage.has_checkpoint_room() and self._has_room(self.index.coverage.states):
                 break
-            if not self.index.evict(1, must=False):
+            if not (forgotten := self.index.evict(1, must=False)):
                 return False
+            self._tell(What.EVICTED, tokens=forgotten)
         else:
             return False
         if self.index.nodes.depth(keys[: len(chain)]) < len(chain):
             return False
         self._copies += self.index.checkpoint(row, chain)
+        self._tell(What.CHECKPOINT, self.rows.requests[row], tokens=len(chain) * self.index.unit)
         return True
 
     def leave(self, row: int, waiting: Waiting, hand_over: bool) -> None:

@@ -82,14 +82,23 @@ class Room:
             missing += memory.pool.sheets_short(needs) * memory.stage.sheet_bytes
         return 1 + int(missing // max(1.0, self.index.unit * self.plan.bytes_per_token))
 
-    def make_at(self, row: int, tokens: int) -> bool:
-        """Room for the pages that a row lacks to stand at `tokens`, if need be in place of cached ones."""
-        while any(memory.pool.sheets_short(memory.lacks(row, tokens)) for memory in self.memories):
+    def make_at(self, row: int, tokens: int, rows: Ints, granted: Ints) -> bool:
+        """Room for the pages that a row lacks to stand at `tokens`, beside what others were granted; cached prefixes
+        give way."""
+        while self._is_short_at(row, tokens, rows, granted):
             forgotten = self.index.evict(tokens // self.index.unit, must=False)
             if not forgotten:
                 return False
             self._tell(What.EVICTED, tokens=forgotten)
         return True
+
+    def _is_short_at(self, row: int, tokens: int, rows: Ints, granted: Ints) -> bool:
+        for memory in self.memories:
+            promised = [int(need.sum()) for need in self.needs(memory, rows, granted)]
+            lacks = [own + other for own, other in zip(memory.lacks(row, tokens), promised, strict=True)]
+            if memory.pool.sheets_short(lacks):
+                return True
+        return False
 
     def compact(self) -> bool:
         """Gathers pages where that frees a sheet. False: nowhere."""

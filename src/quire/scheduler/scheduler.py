@@ -46,7 +46,7 @@ class Scheduler:
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
-        self.reuse = Reuse(plan, self.memories, self.rows, self._copies)
+        self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell)
         self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
         self.loads = Loads(tier, rules.load_seconds, self.reuse.index.unit)
         self._landed: list[tuple[int, int]] = []
@@ -112,6 +112,7 @@ class Scheduler:
     def _vacate(self, row: int, hand_over: bool = True) -> npt.NDArray[np.int32]:
         self.reuse.leave(row, self.tickets[row], hand_over)
         self.loads.cancel(row)
+        self._landed[:] = [(number, landed) for number, landed in self._landed if landed != row]
         for memory in self.memories:
             memory.release(row)
         del self.tickets[row]
@@ -224,7 +225,8 @@ class Scheduler:
             self._preempt(int(order[-1]), "the elder needs its row")
         row = self._enter(elder)
         self._welcome(row)
-        self._try_load(row, elder)
+        nobody = np.empty(0, dtype=np.int64)
+        self._try_load(row, elder, nobody, nobody)
 
     def _admit(self, rows: Ints, granted: Ints, budget: int) -> tuple[Ints, Ints]:
         """Lets waiting requests in, in the order of their claims; one that does not fit yet lets smaller ones pass.
@@ -238,7 +240,7 @@ class Scheduler:
                 self._let_wait(waiting, reason)
                 continue
             row = self._enter(waiting)
-            if self._try_load(row, waiting):
+            if self._try_load(row, waiting, rows, granted):
                 self._welcome(row)
                 continue
             more_rows = np.append(rows, row)
@@ -294,14 +296,14 @@ class Scheduler:
 
     # ── loads ─────────────────────────────────────────────────────────────
 
-    def _try_load(self, row: int, waiting: Waiting) -> bool:
+    def _try_load(self, row: int, waiting: Waiting, rows: Ints, granted: Ints) -> bool:
         """Lets a tier bring more of a prompt than was found here, if the request can then stay to its end."""
         tokens = self.loads.offer(waiting)
         if tokens < waiting.hit_tokens + self.reuse.index.unit:
             return False
         if self.order()[0] != row and not self._can_all_stay():
             return False
-        if not self.room.make_at(row, tokens):
+        if not self.room.make_at(row, tokens, rows, granted):
             return False
         for memory in self.memories:
             memory.keep_growing(row)

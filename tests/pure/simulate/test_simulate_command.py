@@ -51,6 +51,17 @@ def test_a_comparison_is_the_run_it_names(capsys: pytest.CaptureFixture[str]) ->
     assert {**direct, "setting": ""} == {**compared, "setting": ""}
 
 
+def test_the_policy_decides_who_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--trace", "synthetic:bursts", "--requests", "60", "--max-requests", "4")
+    waits = [
+        {name: tenant["seconds_to_first_token"]["p95"] for name, tenant in run["tenants"].items()}
+        for run in run_json(capsys, *few, "--compare", "policy=first-come")
+    ]
+    by_priority, first_come = waits
+    assert by_priority["steady"] < first_come["steady"]
+    assert by_priority["crowd"] > first_come["crowd"]
+
+
 def test_comparisons_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run_text(capsys, *SMALL, "--compare", "policy=fair", "--compare", "model=llama-3.2-3b")
     head = next(line for line in out.splitlines() if "as asked" in line)
