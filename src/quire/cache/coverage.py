@@ -7,8 +7,6 @@ state                a checkpoint taken exactly there: one page that stands for 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import numpy.typing as npt
 
@@ -33,9 +31,7 @@ class Coverage:
         crossing = [kind.name for kind in kinds if kind.kind.kind == "cross"]
         self.disabled = f"{crossing[0]} depends on more than the tokens" if crossing else ""
         """Why nothing is ever found; empty: prefixes are reused."""
-        pages = math.lcm(*(kind.page_tokens for kind in kinds))
-        self.unit = pages * ceil_div(plan.match_unit_tokens, pages)
-        """Tokens per key: whole pages of every kind."""
+        self.unit = plan.reuse_unit_tokens
         numbered = [list(enumerate(memory.stage.kinds)) for memory in memories]
         self.growing: Kinds = [[i for i, k in own if k.kind.grows] for own in numbered]
         self.tails: Kinds = [[i for i, k in own if not k.kind.grows and k.kind.kind != "state"] for own in numbered]

@@ -123,7 +123,9 @@ def _pool(plan: Plan, data: dict[str, Any]) -> None:
     checkpoint = plan.checkpoint_bytes
     equivalent = f" (as much as {checkpoint / plan.bytes_per_token:,.0f} tokens)" if plan.bytes_per_token else ""
     extra = f"; a state checkpoint takes {format_bytes(checkpoint)}{equivalent}" if checkpoint else ""
-    print(f"  prefixes match in units of {plan.match_unit_tokens} tokens{extra}")
+    unit = plan.reuse_unit_tokens
+    why = f", whole pages of every kind ({plan.match_unit_tokens} asked for)" if unit > plan.match_unit_tokens else ""
+    print(f"  prefixes match in units of {unit} tokens{why}{extra}")
     limit = plan.model_max_length
     if not plan.max_length:
         reason = "not even one token fits"

@@ -54,6 +54,7 @@ def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]
         "demand": {str(length): _demand(plan, tight, length) for length in rows},
         "minimum_sheets": {str(length): _minimum(plan, tight, length) for length in rows},
         "match_unit_tokens": plan.match_unit_tokens,
+        "reuse_unit_tokens": plan.reuse_unit_tokens,
         "checkpoint_bytes": plan.checkpoint_bytes,
         "bytes_per_token": plan.bytes_per_token,
         "ledger": _ledger(plan.ranks[plan.bottleneck_rank].ledger),

@@ -7,10 +7,12 @@ Plan ── StagePlan (one per pipeline stage: one pool, one allocator)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.core.errors import DoesNotFit
+from quire.core.units import ceil_div
 from quire.kinds import Kind
 from quire.plan.layout import Entry
 
@@ -154,6 +156,12 @@ class Plan:
     def checkpoint_bytes(self) -> int:
         """One checkpoint of every recurrent state, over all stages, on one tensor-parallel rank."""
         return sum(k.fixed_bytes for stage in self.stages for k in stage.kinds if k.kind.kind == "state")
+
+    @property
+    def reuse_unit_tokens(self) -> int:
+        """Tokens per prefix key: whole pages of every kind on every stage, at least the match unit asked for."""
+        pages = math.lcm(*(kind.page_tokens for stage in self.stages for kind in stage.kinds))
+        return pages * ceil_div(self.match_unit_tokens, pages)
 
     @property
     def bytes_per_token(self) -> float:

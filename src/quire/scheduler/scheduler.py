@@ -110,9 +110,10 @@ class Scheduler:
         return Ended(ticket.request, outputs, ending)
 
     def _vacate(self, row: int, hand_over: bool = True) -> npt.NDArray[np.int32]:
-        self.reuse.leave(row, self.tickets[row], hand_over)
+        is_staged = any(landed == row for _, landed in self._landed)
+        self.reuse.leave(row, self.tickets[row], hand_over and not is_staged)
         self.loads.cancel(row)
-        self._landed[:] = [(number, landed) for number, landed in self._landed if landed != row]
+        self._landed = [(number, landed) for number, landed in self._landed if landed != row]
         for memory in self.memories:
             memory.release(row)
         del self.tickets[row]

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import capacity
+from quire.cache.prefix import Miss
 from quire.cli.main import build_parser, main
+from quire.core.events import What
 from quire.models.catalogue import catalogue_names
 from quire.models.families import FAMILIES, TEXT_PARTS
 from quire.models.read import read_model
@@ -69,6 +71,13 @@ def test_the_readme_quotes_the_capacity_tables() -> None:
     for name, length, quire, peer in rows:
         row = rf"^\| {re.escape(names[name])} \| [^|]+ \| {length} \| {quire} \| \d+ \| {peer} \|"
         assert re.search(row, tables, re.MULTILINE), name
+
+
+def test_every_event_and_option_of_the_other_commands_is_documented() -> None:
+    events = (DOCS / "events.md").read_text()
+    assert not {what.value for what in What if f"| `{what.value}` |" not in events}
+    assert not {miss.value for miss in Miss if f"`{miss.value}`" not in events}
+    assert not {option for option in options_of("replay") - {"--help"} if option not in events}
 
 
 def test_every_family_is_listed() -> None:
