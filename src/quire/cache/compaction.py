@@ -80,7 +80,7 @@ def _apply(memory: StageMemory, moves: Moves) -> None:
     pool.move(moves.kind, moves.source, moves.target)
     place = np.arange(pool.shelves[moves.kind].holds.shape[1])
     place[moves.source] = moves.target
-    table.pages[:] = place[table.pages]
+    table.relocate(place)
     if memory.kept:
         kept = memory.kept[moves.kind]
         kept.pages[:] = place[kept.pages]

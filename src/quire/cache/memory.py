@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +36,9 @@ class StageMemory:
     def __init__(self, stage: StagePlan, plan: Plan, rows: int) -> None:
         self.stage = stage
         self.pool = Pool(stage, plan.reserved_pages)
-        self.tables = [Table(k, rows, plan.max_length, plan.batch_tokens, plan.lookahead) for k in stage.kinds]
+        self.tables = [
+            Table(kind, plan, rows, partial(self.pool.addresses, index)) for index, kind in enumerate(stage.kinds)
+        ]
         self.kept: list[KeptUnits] = []
         """By kind; empty while nothing is reused."""
 
@@ -118,7 +121,7 @@ class StageMemory:
         table = self.tables[kind]
         column, source = int(table.column(table.end[row] - 1)), self._last(kind, row)
         target = self.pool.take(kind, len(source))
-        table.pages[row, :, column] = target
+        table.write(row, column, target)
         self.pool.drop(kind, source, Holder.REQUEST)
         return source, target
 
@@ -195,7 +198,7 @@ class StageMemory:
 
     def addresses(self, kind: int, row: int) -> npt.NDArray[np.int32]:
         """Where a row's pages of one kind lie, in granules of 256 bytes: (group, column), as kernels read them."""
-        return self.pool.addresses(kind, self.tables[kind].pages[row])
+        return np.asarray(self.tables[kind].view.addresses[row], dtype=np.int32)
 
     def release(self, row: int) -> None:
         """Gives back everything a row holds."""

@@ -10,35 +10,52 @@ A row is as wide as the kind's peak, so a window's row is short however long the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import numpy.typing as npt
 
 from quire.cache.pool import Pages
+from quire.core.step import TableView
 from quire.core.units import ceil_div
 from quire.kinds import Counts, counts
-from quire.plan.plan import KindPlan
+from quire.plan.plan import KindPlan, Plan
 
 Rows = npt.NDArray[np.int64]
+Addresses = npt.NDArray[np.int32]
 
 
 class Table:
     """Pages of one kind. A request's row keeps its number as long as the request runs."""
 
-    def __init__(self, plan: KindPlan, rows: int, max_length: int, batch_tokens: int, lookahead: int) -> None:
+    def __init__(self, plan: KindPlan, limits: Plan, rows: int, address_of: Callable[[Pages], Addresses]) -> None:
         self.plan = plan
         self.kind = plan.kind
         self.sink_columns = ceil_div(getattr(plan.kind, "sinks", 0), plan.page_tokens)
-        chunk = min(batch_tokens, max_length)
-        self.width = max(1, plan.kind.peak(max_length, chunk, lookahead, plan.page_tokens)) + self.sink_columns
+        chunk = min(limits.batch_tokens, limits.max_length)
+        peak = plan.kind.peak(limits.max_length, chunk, limits.lookahead, plan.page_tokens)
+        self.width = max(1, peak) + self.sink_columns
         self.pages = np.zeros((rows, plan.groups, self.width), dtype=np.int64)
+        self.view = TableView(np.zeros((rows, plan.groups, self.width), dtype=np.int32), self.sink_columns)
+        """The same as addresses: what a runner reads."""
+        self._address_of = address_of
         self.first = np.zeros(rows, dtype=np.int64)
         self.end = np.zeros(rows, dtype=np.int64)
         self.kept = np.zeros(rows, dtype=np.int64)
         """Pages [0, kept) are held beside [first, end): sinks."""
 
     def column(self, logical: Counts) -> Counts:
-        ring = self.width - self.sink_columns
-        return np.where(logical < self.sink_columns, logical, self.sink_columns + (logical - self.sink_columns) % ring)
+        return self.view.column(logical)
+
+    def write(self, rows: Rows | int, columns: Counts | int, pages: Pages) -> None:
+        """Pages (entry, group) into columns of rows."""
+        self.pages[rows, :, columns] = pages
+        self.view.addresses[rows, :, columns] = self._address_of(pages)
+
+    def relocate(self, place: Pages) -> None:
+        """Page p lies at place[p] now."""
+        self.pages[:] = place[self.pages]
+        self.view.addresses[:] = self._address_of(self.pages)
 
     def missing(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> Counts:
         """Pages of one group that the rows lack for their demand; nothing is given back here."""
@@ -50,7 +67,7 @@ class Table:
         owner = np.repeat(rows, new)
         begin = np.repeat(self.end[rows] - (np.cumsum(new) - new), new)
         columns = self.column(begin + np.arange(len(owner)))
-        self.pages[owner, :, columns] = pages.reshape(len(owner), self.plan.groups)
+        self.write(owner, columns, pages.reshape(len(owner), self.plan.groups))
         self.end[rows] += new
 
     def cut(self, rows: Rows, settled: Counts) -> Pages:
@@ -89,7 +106,7 @@ class Table:
         first = int(self.kind.first_page(settled, self.plan.page_tokens))
         kept = int(self.kind.kept_pages(settled, self.plan.page_tokens))
         wanted = np.concatenate([np.arange(kept), np.arange(first, len(logical))])
-        self.pages[row][:, self.column(wanted)] = logical[wanted].T
+        self.write(np.full(len(wanted), row), self.column(wanted), logical[wanted])
         self.first[row], self.end[row], self.kept[row] = first, len(logical), kept
         return np.asarray(logical[wanted].ravel(), dtype=np.int64)
 

@@ -8,7 +8,27 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.request import Request
+
 Ints = npt.NDArray[np.int64]
+SAMPLED = -1
+"""In a step's tokens: the one that the step before yielded for this row, which the runner alone knows."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableView:
+    """Where the pages of one kind lie, by row. The arrays live on: whoever needs them later copies them at launch.
+
+    Logical page l of a row lies in column l; behind the sinks' columns they wrap round, for windows give pages back.
+    """
+
+    addresses: npt.NDArray[np.int32]
+    """(row, group, column): in granules of 256 bytes."""
+    sink_columns: int
+
+    def column(self, logical: Ints) -> Ints:
+        ring = self.addresses.shape[2] - self.sink_columns
+        return np.where(logical < self.sink_columns, logical, self.sink_columns + (logical - self.sink_columns) % ring)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +46,12 @@ class Step:
     """Rows that reach the last token they know, and so yield a new one."""
     epochs: Ints
     """Which tenancy of its row each entry belongs to: a result for an earlier one is stale."""
+    token_ids: npt.NDArray[np.int32]
+    """What the rows compute, one row after another."""
+    entered: tuple[tuple[int, Request], ...] = ()
+    """Rows that belong to someone else since the step before, and to whom."""
+    tables: tuple[tuple[TableView, ...], ...] = ()
+    """By stage that keeps anything, by kind."""
     copies: tuple[tuple[int, int, Ints, Ints], ...] = ()
     """(stage, kind, source pages, target pages), to be done before the step, in order."""
     loads: tuple[tuple[int, int], ...] = ()
@@ -35,7 +61,7 @@ class Step:
 
     @property
     def tokens(self) -> int:
-        return int(self.counts.sum())
+        return len(self.token_ids)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.request import MOST_STOP_TOKENS, Request
+from quire.core.step import SAMPLED
 
 Ints = npt.NDArray[np.int64]
 NO_TOKEN = -1
@@ -79,6 +80,20 @@ class Rows:
         size = len(prompt)
         outputs = self.outputs[row, max(0, begin - size) : max(0, end - size)]
         return outputs if begin >= size else np.concatenate([prompt[begin:end], outputs])
+
+    def batch(self, rows: Ints, starts: Ints, counts: Ints) -> npt.NDArray[np.int32]:
+        """The tokens that rows compute in a step, one row after another; those still in flight are SAMPLED."""
+        if (counts == 1).all() and (starts >= self.prompt[rows]).all():
+            outputs = starts - self.prompt[rows]
+            known = outputs < self.output_counts[rows]
+            return np.where(known, self.outputs[rows, np.where(known, outputs, 0)], SAMPLED).astype(np.int32)
+        chunks = [self._chunk(*one) for one in zip(rows.tolist(), starts.tolist(), counts.tolist(), strict=True)]
+        return np.concatenate(chunks)
+
+    def _chunk(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
+        known = self.tokens(row, start, min(start + count, int(self.known[row])))
+        unknown = np.full(count - len(known), SAMPLED, dtype=np.int32)
+        return np.concatenate([known, unknown]) if len(unknown) else known
 
     def append(self, rows: Ints, tokens: Ints) -> None:
         """One more output for each row."""

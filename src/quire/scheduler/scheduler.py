@@ -49,6 +49,9 @@ class Scheduler:
         self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell)
         self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
         self.loads = Loads(tier, rules.load_seconds, self.reuse.index.unit)
+        self._entered: dict[int, Request] = {}
+        """Rows that have new tenants since the last step."""
+        self._views = tuple(tuple(table.view for table in memory.tables) for memory in self.memories)
         self._landed: list[tuple[int, int]] = []
         """(load, row): staged, to be copied into the row's pages by the next step."""
         self.shares = Shares(rules.weights)
@@ -332,7 +335,7 @@ class Scheduler:
     def _enter(self, waiting: Waiting) -> int:
         self.queue.remove(waiting)
         row = self.rows.enter(waiting.request, waiting.outputs)
-        self.tickets[row] = waiting
+        self.tickets[row], self._entered[row] = waiting, waiting.request
         self._order_is_stale = True
         self.reuse.start(row, waiting)
         self.rows.is_reserved[row] = waiting.preemptions >= MOST_PREEMPTIONS
@@ -360,18 +363,33 @@ class Scheduler:
         state = self.rows
         starts = state.computed[rows]
         samples = starts + counts == state.known[rows] + state.pending[rows]
+        tokens = state.batch(rows, starts, counts)
         state.computed[rows] += counts
         state.pending[rows] += samples
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
-        step = Step(self.steps, rows, starts, counts, samples, epochs, copies, loads, tuple(clears))
+        entered, self._entered = tuple(self._entered.items()), {}
+        step = Step(
+            self.steps,
+            rows,
+            starts,
+            counts,
+            samples,
+            epochs,
+            tokens,
+            entered,
+            self._views,
+            copies,
+            loads,
+            tuple(clears),
+        )
         self.steps += 1
         self._copies.clear()
         self._landed.clear()
         if self.policy is Policy.FAIR:
-            for row, tokens in zip(rows.tolist(), counts.tolist(), strict=True):
-                self.shares.charge(state.requests[row].tenant, tokens)
+            for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+                self.shares.charge(state.requests[row].tenant, count)
         self.flying.append(step)
-        self._tell(What.STEP, rows=len(rows), tokens=step.tokens)
+        self._tell(What.STEP, rows=len(rows), tokens=len(tokens))
         return step
 
     def apply(self, result: StepResult) -> list[Ended]:
