@@ -37,7 +37,7 @@ class StageMemory:
         self.stage = stage
         self.pool = Pool(stage, plan.reserved_pages)
         self.tables = [
-            Table(kind, plan, rows, partial(self.pool.addresses, index)) for index, kind in enumerate(stage.kinds)
+            Table(kind, plan, rows, partial(stage.addresses, index)) for index, kind in enumerate(stage.kinds)
         ]
         self.kept: list[KeptUnits] = []
         """By kind; empty while nothing is reused."""

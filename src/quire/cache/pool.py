@@ -16,7 +16,6 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-from quire.plan.layout import GRANULE_BYTES
 from quire.plan.plan import StagePlan
 
 Pages = npt.NDArray[np.int64]
@@ -159,10 +158,3 @@ class Pool:
         self.owner[sheets] = self.no_owner
         self._free_sheets[self.free_sheets : self.free_sheets + len(sheets)] = sheets
         self.free_sheets += len(sheets)
-
-    def addresses(self, kind: int, pages: Pages) -> npt.NDArray[np.int32]:
-        """Where pages lie, in granules of 256 bytes: what kernels read from tables."""
-        plan, shelf = self.stage.kinds[kind], self.shelves[kind]
-        sheet, slot = np.divmod(pages, shelf.pages_per_sheet)
-        granules = sheet * (self.stage.sheet_bytes // GRANULE_BYTES) + slot * (plan.page_bytes // GRANULE_BYTES)
-        return np.asarray(granules, dtype=np.int32)

@@ -11,10 +11,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from quire.core.errors import DoesNotFit
 from quire.core.units import ceil_div
 from quire.kinds import Kind
-from quire.plan.layout import Entry
+from quire.plan.layout import GRANULE_BYTES, Entry
+
+Pages = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,13 @@ class StagePlan:
     @property
     def pool_bytes(self) -> int:
         return self.sheets * self.sheet_bytes
+
+    def addresses(self, kind: int, pages: Pages) -> npt.NDArray[np.int32]:
+        """Where pages of a kind lie in the pool, in granules: what tables hold and kernels read."""
+        plan = self.kinds[kind]
+        sheet, slot = np.divmod(pages, plan.pages_per_sheet)
+        granules = sheet * (self.sheet_bytes // GRANULE_BYTES) + slot * (plan.page_bytes // GRANULE_BYTES)
+        return np.asarray(granules, dtype=np.int32)
 
     def index_view(self) -> str:
         """`yes` if index × page bytes is a page's address for every kind, else `no, because …`."""

@@ -25,7 +25,7 @@ RANGES = {
 """Least and most of each setting: beyond them lies a typing mistake, and arithmetic that no longer fits 64 bits."""
 MOST_SHEETS = 1 << 32
 STATE_DTYPES = (DType.BF16, DType.FP16, DType.FP32)
-KV_DTYPES = (DType.BF16, DType.FP16, DType.FP8, DType.INT8)
+KV_DTYPES = (DType.BF16, DType.FP16, DType.FP32, DType.FP8, DType.INT8)
 
 
 @dataclass(frozen=True, slots=True)

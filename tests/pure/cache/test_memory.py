@@ -192,7 +192,7 @@ def test_a_page_has_one_address_and_pages_do_not_overlap() -> None:
     taken = []
     for kind, count in enumerate([5, 2, 3]):
         pages = pool.take(kind, count)
-        begin = pool.addresses(kind, pages).astype(np.int64) * 256
+        begin = pool.stage.addresses(kind, pages).astype(np.int64) * 256
         taken += [(int(b), int(b) + stage.kinds[kind].page_bytes) for b in begin]
     taken.sort()
     assert all(end <= begin for (_, end), (begin, _) in pairwise(taken))

@@ -1,0 +1,1 @@
+"""Turns a step into tokens, on torch: arena, tables, attention, models, sampling."""

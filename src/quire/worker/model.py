@@ -1,0 +1,95 @@
+"""transformers' own model code on Quire's memory: its attention interface is the seam.
+
+A model is built with attention `quire`; while a step runs, its layers find the batch in the `Seat` that they belong to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PreTrainedConfig
+
+from quire.worker.arena import Arena
+from quire.worker.attention import Scores, attend
+from quire.worker.batch import Batch
+
+NAME = "quire"
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """Where a model's layers find what they read and write in the step that runs."""
+
+    arena: Arena
+    batch: Batch | None = None
+
+
+def _attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_others: Any,
+) -> tuple[torch.Tensor, None]:
+    """(1, head, token, width) as transformers hands them over."""
+    del attention_mask, dropout
+    seat: Seat = module.quire_seat  # type: ignore[assignment]
+    assert seat.batch is not None, "a step is running"
+    scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    layer: int = module.layer_idx  # type: ignore[assignment]
+    return attend(seat.arena, seat.batch, layer, q, k, v, scores)[None], None
+
+
+def register() -> None:
+    AttentionInterface.register(NAME, _attention)
+    AttentionMaskInterface.register(NAME, lambda *_arguments, **_options: None)
+
+
+class TorchModel:
+    """A causal language model of transformers that reads and writes an arena."""
+
+    def __init__(self, model: Any, arena: Arena) -> None:
+        self.model = model.eval()
+        self.seat = Seat(arena)
+        for module in model.modules():
+            if hasattr(module, "layer_idx"):
+                module.quire_seat = self.seat
+
+    @torch.inference_mode()
+    def forward(self, token_ids: torch.Tensor, batch: Batch, last: torch.Tensor) -> torch.Tensor:
+        """Logits of the packed tokens at places `last`: (place, vocabulary), in fp32."""
+        self.seat.batch = batch
+        try:
+            out = self.model(
+                input_ids=token_ids[None],
+                position_ids=batch.positions[None],
+                attention_mask=None,
+                use_cache=False,
+                logits_to_keep=last,
+            )
+        finally:
+            self.seat.batch = None
+        logits: torch.Tensor = out.logits
+        return logits[0].float()
+
+
+def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
+    """A model with random weights, as its configuration says."""
+    register()
+    return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        config, attn_implementation=NAME, dtype=dtype
+    )
+
+
+def load(folder: str, dtype: torch.dtype) -> Any:
+    """A model with the weights of a checkpoint folder."""
+    register()
+    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation=NAME, dtype=dtype)

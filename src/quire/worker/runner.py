@@ -1,0 +1,50 @@
+"""A `Runner` on torch: copies, clears, one forward pass, one token for each row that samples."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from quire.core.step import SAMPLED, Step, StepResult
+from quire.plan.plan import Plan
+from quire.worker.arena import Arena
+from quire.worker.batch import make_batch
+from quire.worker.model import TorchModel
+
+
+class TorchRunner:
+    def __init__(self, plan: Plan, model: TorchModel, arena: Arena) -> None:
+        self.plan = plan
+        self.model = model
+        self.arena = arena
+        self.device = arena.bytes.device
+        self._last = np.zeros(plan.max_requests, dtype=np.int32)
+        """The token that each row yielded last: the next step may need it before anyone else knows it."""
+        self._results: list[StepResult] = []
+
+    def launch(self, step: Step) -> None:
+        self._prepare(step)
+        batch = make_batch(step, self.arena.stage, step.tables[0], self.device)
+        last = (np.cumsum(step.counts) - 1)[step.samples]
+        token_ids = torch.from_numpy(self._tokens(step).astype(np.int64)).to(self.device)
+        logits = self.model.forward(token_ids, batch, torch.from_numpy(last).to(self.device))
+        tokens = self.sample(step, logits)
+        self._last[step.rows[step.samples]] = tokens
+        self._results.append(StepResult(step.number, tokens))
+
+    def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
+        del step
+        return np.asarray(logits.argmax(dim=-1).cpu().numpy(), dtype=np.int64)
+
+    def collect(self) -> StepResult:
+        return self._results.pop(0)
+
+    def _prepare(self, step: Step) -> None:
+        for _, kind, source, target in step.copies:
+            self.arena.copy(kind, source, target)
+        for _, kind, pages in step.clears:
+            self.arena.clear(kind, pages)
+
+    def _tokens(self, step: Step) -> np.ndarray:
+        index = np.repeat(step.rows, step.counts)
+        return np.where(step.token_ids == SAMPLED, self._last[index], step.token_ids)

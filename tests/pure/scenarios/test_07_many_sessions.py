@@ -1,0 +1,26 @@
+"""Many sessions: reuse sinks slowly as they outgrow the pool. `bench/sessions.py` has the whole curve."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.core.units import GIB
+from sessions import GOALS, MODELS, Talk, curve
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_sessions_that_come_round_in_turn_find_most_of_what_fits(model: str) -> None:
+    """Each session is sent again and again with a short suffix, all the others between. With a working set of up to
+    85 % of the pool at least 95 % of earlier tokens are found, 60 % at 110 % and 40 % at 150 %."""
+    shares = [share for share in GOALS if share >= 75]
+    found = curve(model, 16 * GIB, shares, Talk(rounds=3), batch_tokens=2048)
+    for share, point in zip(shares, found.points, strict=True):
+        assert share <= 100 * point.share <= share + 8
+        assert 100 * point.found >= GOALS[share], point
+
+
+def test_a_list_of_single_pages_loses_everything_where_bundles_lose_little() -> None:
+    """The baseline of the bench: least recently used pages, sessions in turn, a little more than fits."""
+    (point,) = curve("gemma-3-27b", 16 * GIB, [50], Talk(rounds=3), batch_tokens=2048).points
+    assert point.plain == 0
+    assert point.found > 0.95
