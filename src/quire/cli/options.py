@@ -188,7 +188,7 @@ def budget_of(options: argparse.Namespace) -> Budget:
     if options.device is not None and options.memory is not None:
         raise InputError(f"--device {options.device} and --memory both name a device's memory: give one of them")
     if all(given is None for given in (options.device, options.memory, options.pool, options.sheets)):
-        from quire.cli.machine import this_machine
+        from quire.machine import this_machine
 
         machine = this_machine()
         fraction = machine.memory_fraction if options.memory_fraction is None else options.memory_fraction

@@ -1,0 +1,1 @@
+"""Models that can be had without a hub, fetched and converted once."""

@@ -1,0 +1,1 @@
+"""`LLM`: text in, text out, on any model that Quire can run."""
