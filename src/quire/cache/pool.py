@@ -61,7 +61,9 @@ class Shelf:
         if self.pages_per_sheet == 1:
             return  # a page that was free had a sheet of its own, which left at once
         free = self.free_list()
-        self.replace_free(free[~np.isin(free // self.pages_per_sheet, sheets)])
+        leaves = np.zeros(len(self.used_in_sheet), dtype=bool)
+        leaves[sheets] = True
+        self.replace_free(free[~leaves[free // self.pages_per_sheet]])
 
     def in_use(self) -> npt.NDArray[np.bool_]:
         return np.asarray(self.holds.any(axis=0), dtype=np.bool_)
@@ -137,7 +139,8 @@ class Pool:
         is_empty = shelf.used_in_sheet[sheets] == 0
         shelf.put(freed[~is_empty])
         if is_empty.any():
-            self._close(kind, np.unique(sheets[is_empty]))
+            empty = sheets[is_empty]
+            self._close(kind, empty if shelf.pages_per_sheet == 1 else np.unique(empty))
 
     def move(self, kind: int, source: Pages, target: Pages) -> None:
         """Carries holders from pages in use to free pages of the same kind; sheets left empty become free."""

@@ -28,6 +28,8 @@ class TableView:
 
     def column(self, logical: Ints) -> Ints:
         ring = self.addresses.shape[2] - self.sink_columns
+        if not self.sink_columns:
+            return np.asarray(logical % ring, dtype=np.int64)
         return np.where(logical < self.sink_columns, logical, self.sink_columns + (logical - self.sink_columns) % ring)
 
 
