@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint bench-capacity bench-control clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -29,6 +29,9 @@ lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+check-exhaustive: setup  ## Every schedule of small systems, two at a time (less than 30 minutes on 2 cores)
+	$(BIN)/quire check --exhaustive --processes 2 $(ARGUMENTS)
 
 bench-capacity: setup  ## Waste and requests per model, beside a peer's planner
 	$(BIN)/python bench/capacity.py $(ARGUMENTS)

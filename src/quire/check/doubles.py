@@ -43,17 +43,26 @@ class PinningStore:
         pages = self._readable(stage, kind)
         if self.scheduler._copies or not len(pages) or sum(pin.stage == stage for pin in self.pins) >= self.spare:
             return False
-        chosen = np.array([random.choice(pages.tolist())])
+        shelf = self.scheduler.memories[stage].pool.shelves[kind]
+        used = shelf.used_in_sheet[pages // shelf.pages_per_sheet]
+        lonely = pages[used == used.min()]  # what compaction would like to move
+        chosen = np.array([random.choice((lonely if random.random() < 0.7 else pages).tolist())])
         self.scheduler.memories[stage].pool.hold(kind, chosen, Holder.PIN)
         self.pins.append(Pin(stage, kind, chosen, self._contents(stage, kind).slots[chosen].copy(), until))
         return True
 
-    def unpin(self, now: int) -> None:
-        """Lets go what was read, and checks that it did not change meanwhile."""
-        for pin in [pin for pin in self.pins if pin.until <= now]:
-            contents = self._contents(pin.stage, pin.kind)
+    def check(self) -> None:
+        """What is read stays where it is, as it is."""
+        for pin in self.pins:
+            contents, pool = self._contents(pin.stage, pin.kind), self.scheduler.memories[pin.stage].pool
+            if not pool.shelves[pin.kind].holds[Holder.PIN, pin.pages].all():
+                raise Violation(f"{contents.table.plan.name}: page {pin.pages[0]} was moved while it was read")
             if not np.array_equal(contents.slots[pin.pages], pin.contents):
                 raise Violation(f"{contents.table.plan.name}: page {pin.pages[0]} changed while it was read")
+
+    def unpin(self, now: int) -> None:
+        """Lets go what was read."""
+        for pin in [pin for pin in self.pins if pin.until <= now]:
             self.scheduler.memories[pin.stage].pool.drop(pin.kind, pin.pages, Holder.PIN)
             self.pins.remove(pin)
 
@@ -65,11 +74,12 @@ class PinningStore:
         memory = self.scheduler.memories[stage]
         table, rows = memory.tables[kind], self.scheduler.rows
         cached = np.flatnonzero(memory.pool.shelves[kind].holds[Holder.CACHE] > 0)
+        landed = [row for _, row in self.scheduler._landed]
         settled = [
             table.pages[row, :, int(table.column(np.asarray(logical)))]
             for row in rows.requests
+            if not is_fixed(table.kind) and not rows.is_loading[row] and row not in landed
             for logical in range(table.first[row], min(table.end[row], rows.settled[row] // table.plan.page_tokens))
-            if not is_fixed(table.kind)
         ]
         return np.unique(np.concatenate([cached, *settled]))
 
@@ -104,7 +114,7 @@ class FaultyTier:
         """Loads that somebody waits for."""
         self.staged = staged
         self.fates: list[Fate] = []
-        """Of all loads begun since the last look."""
+        """Of loads begun since somebody asked."""
         self._late: list[OpenLoad] = []
 
     def find(self, keys: Sequence[bytes]) -> int:
@@ -135,7 +145,16 @@ class FaultyTier:
             due.append(one)
         return [Answer(one.load.number, one.fate in (Fate.DONE, Fate.LATE), "lost") for one in due]
 
-    def waited_for(self, request: str) -> bool:
+    def learn(self, keys: Sequence[bytes], digests: Ints, unit: int) -> None:
+        """Keeps whole units of what a request computed; what it has already stays as it is."""
+        for place, key in enumerate(keys[: len(digests) // unit]):
+            self.known.setdefault(key, digests[place * unit : (place + 1) * unit])
+
+    def take_fates(self) -> list[Fate]:
+        taken, self.fates = self.fates, []
+        return taken
+
+    def is_awaited_by(self, request: str) -> bool:
         return any(one.load.request == request for one in self.open.values())
 
     def check_deadlines(self) -> None:

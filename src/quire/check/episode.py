@@ -7,7 +7,7 @@ from random import Random
 
 from quire.check.coverage import Coverage, Fault, Mechanism
 from quire.check.definitions import Violation, fits_alone
-from quire.check.doubles import PinningStore
+from quire.check.doubles import FaultyTier, PinningStore
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
 from quire.check.requests import random_requests
 from quire.check.scripts import script_for
@@ -27,6 +27,11 @@ TOLD = {
 }
 
 
+TEACH_RATE = 0.2
+MOST_IDLE_TURNS = 1
+"""A turn that finds the elder's load over may be spent on that."""
+
+
 @dataclass(slots=True, eq=False)
 class Accepted:
     """A request that must end, and by which launch."""
@@ -43,6 +48,7 @@ class Episode:
         self.kinds = self.system.kinds
         self.runner = ShadowRunner()
         self.runner.before_launch = self._check_elder
+        self.tier = self._tier() if self.system.has_tier else None
         self.engine = self._engine()
         self.scheduler = self.engine.scheduler
         self.scheduler.typical_output = self.system.typical_output
@@ -51,8 +57,10 @@ class Episode:
         self.accepted: dict[str, Accepted] = {}
         """Not ended yet, in the order of arrival: the first one is the elder."""
         self.coming = random_requests(self.random, self.system.plan)
+        self.unit = self.scheduler.reuse.index.unit
+        self.idle_turns = 0
         self.abort_rate = self.random.choice((0.0, 0.02, 0.1))
-        self.pin_rate = self.random.choice((0.0, 0.2))
+        self.pin_rate = self.random.choice((0.0, 0.3, 0.9))
 
     def _engine(self) -> Engine:
         system = self.system
@@ -60,10 +68,15 @@ class Episode:
             system.plan,
             self.runner,
             rules=system.rules,
+            tier=self.tier,
             overlap=system.overlap,
             clock=lambda: float(self.now),
+            pause=lambda: None,
             listeners=[self._hear],
         )
+
+    def _tier(self) -> FaultyTier:
+        return FaultyTier(self.random, lambda: float(self.now), LOAD_SECONDS, self.runner.staged)
 
     def run(self) -> None:
         while self.coming or self.accepted or self.scheduler.flying:
@@ -77,10 +90,12 @@ class Episode:
         self.coverage.count_step(self.system)
         self._submit()
         self._disturb()
+        launched = self.runner.launched
         self.engine.step()
         self._collect_ended()
         check_books(self.scheduler)
-        self._check_progress()
+        self.store.check()
+        self._check_progress(launched)
 
     # ── the world ─────────────────────────────────────────────────────────
 
@@ -117,6 +132,19 @@ class Episode:
         if self.random.random() < self.pin_rate and self.store.pin(self.random, self.now + self.random.randint(1, 6)):
             self._fault(Fault.PIN)
 
+        if self.tier is not None:
+            self._teach(self.tier)
+
+    def _teach(self, tier: FaultyTier) -> None:
+        """Now and then the tier gets what a request has settled."""
+        for row, ticket in self.scheduler.tickets.items():
+            if self.random.random() < TEACH_RATE and not self.scheduler.rows.is_loading[row]:
+                settled = int(self.scheduler.rows.settled[row])
+                tier.learn(ticket.keys, self.runner.scripts[ticket.request.name].digests[:settled], self.unit)
+        for fate in tier.take_fates():
+            self._fault(Fault(fate.value))
+        tier.check_deadlines()
+
     def _collect_ended(self) -> None:
         for name, one in list(self.accepted.items()):
             ended = one.stream.ended
@@ -140,13 +168,13 @@ class Episode:
     def _check_elder(self, step: Step) -> None:
         """Progress: with nothing else in flight, a step computes at least one token of the elder."""
         elder = next((name for name, one in self.accepted.items() if one.stream.ended is None), None)
-        if elder is None or len(self.scheduler.flying) > 1:
+        if elder is None or len(self.scheduler.flying) > 1 or (self.tier and self.tier.is_awaited_by(elder)):
             return
         row = self.scheduler.rows.row_of.get(elder)
         if row is None or row not in step.rows.tolist():
             raise Violation(f"nothing is in flight and step {step.number} computes no token of the elder, {elder}")
 
-    def _check_progress(self) -> None:
+    def _check_progress(self, launched: int) -> None:
         """Nobody waits longer than the tokens of all who came before allow, and a deadline is one."""
         for name, one in self.accepted.items():
             if self.runner.launched > one.last_launch:
@@ -155,8 +183,13 @@ class Episode:
                 )
             if is_late(one.stream.request, self.now):
                 raise Violation(f"request {name} runs at {self.now}, past its deadline {one.stream.request.deadline}")
-        if self.accepted and not self.scheduler.flying and self.scheduler.is_idle():
-            raise Violation(f"the scheduler is idle, and request {next(iter(self.accepted))} has not ended")
+        elder = next(iter(self.accepted), "")
+        if self.runner.launched > launched or self.scheduler.flying or (self.tier and self.tier.is_awaited_by(elder)):
+            self.idle_turns = 0
+        elif elder:
+            self.idle_turns += 1
+            if self.idle_turns > MOST_IDLE_TURNS:
+                raise Violation(f"stuck: nothing is in flight or launched turn after turn, and {elder} has not ended")
 
     def _check_queue_is_full(self) -> None:
         if len(self.scheduler.queue) < self.system.rules.queue_bound:

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 
 from quire.cache import compaction
+from quire.cache.coverage import Coverage
 from quire.cache.memory import StageMemory
 from quire.cache.pool import Pool
-from quire.cache.prefix import PrefixIndex
 from quire.cache.tables import Table
 from quire.engine.engine import Engine
 from quire.plan import bound
-from quire.scheduler import reuse, scheduler
+from quire.scheduler import reuse, room
+from quire.scheduler.loads import Loads, Outcome
+from quire.scheduler.room import Room
 from quire.scheduler.rows import Rows
 from quire.scheduler.scheduler import Scheduler
 
@@ -164,13 +166,12 @@ def _without_scope(root_key: Original) -> Original:
     return lambda fields: root_key(fields[:1])
 
 
-def _whole_chain(provable: Original) -> Original:
-    del provable
-    return lambda _self, chain: len(chain)
+def _whole_chain(usable: Original) -> Original:
+    return lambda self, chain, boundaries: usable(self, chain, boundaries) | True
 
 
 def _beyond_the_limit(needs: Original) -> Original:
-    def wrong(self: Scheduler, *arguments: Any) -> Any:
+    def wrong(self: Room, *arguments: Any) -> Any:
         self.rows.limit += self.plan.lookahead
         try:
             return needs(self, *arguments)
@@ -182,6 +183,33 @@ def _beyond_the_limit(needs: Original) -> Original:
 
 def _without_ahead(needs: Original) -> Original:
     return lambda self, rows, settled, new, ahead: needs(self, rows, settled, new, ahead * 0)
+
+
+# ── states and loads ──────────────────────────────────────────────────────
+
+
+def _without_clears(launch: Original) -> Original:
+    return lambda self, *arguments: replace(launch(self, *arguments), clears=())
+
+
+def _from_elsewhere(part: Original) -> Original:
+    def wrong(self: StageMemory, kind: int, row: int) -> Any:
+        source, target = part(self, kind, row)
+        return (source + len(source)) % self.pool.shelves[kind].holds.shape[1], target
+
+    return wrong
+
+
+def _without_loads(launch: Original) -> Original:
+    return lambda self, *arguments: replace(launch(self, *arguments), loads=())
+
+
+def _without_deadlines(over: Original) -> Original:
+    return lambda self, _now: over(self, -1.0)
+
+
+def _always_done(over: Original) -> Original:
+    return lambda self, now: (Outcome(one.load, one.row) for one in over(self, now))
 
 
 MUTATIONS: dict[str, Mutation] = {
@@ -199,7 +227,7 @@ MUTATIONS: dict[str, Mutation] = {
     "settle-missed": Mutation("pages that left the live set are never given back", StageMemory, "settle", _nothing),
     "hold-counted-twice": Mutation("one more holder counts as two", Pool, "hold", _twice),
     "preempted-pages-kept": Mutation("a preempted request does not give its pages back", Scheduler, "_preempt", _kept),
-    "compaction-off": Mutation("nothing is ever compacted", scheduler, "compact", _no_moves),
+    "compaction-off": Mutation("nothing is ever compacted", room, "compact", _no_moves),
     "pinned-page-moved": Mutation("compaction moves pages while they are read", compaction, "_fixed", _nothing_fixed),
     "copies-dropped": Mutation("pages move in the tables, their bytes do not", Scheduler, "_launch", _without_copies),
     "completion-lost": Mutation("every ninth result is thrown away", Scheduler, "apply", _every_ninth_lost),
@@ -210,13 +238,18 @@ MUTATIONS: dict[str, Mutation] = {
     "elder-not-first": Mutation("priority goes before age, for the elder too", Scheduler, "order", _by_claim_alone),
     "elder-waits-for-a-row": Mutation("the elder takes no row from the others", Scheduler, "_admit_elder", _nothing),
     "scope-left-out": Mutation("prefixes are found across scopes", reuse, "root_key", _without_scope),
-    "tail-not-checked": Mutation(
-        "a hit is taken without asking windows and states", PrefixIndex, "_provable", _whole_chain
-    ),
-    "lookahead-not-clipped": Mutation(
-        "lookahead goes beyond a request's limit", Scheduler, "_needs", _beyond_the_limit
-    ),
+    "tail-not-checked": Mutation("a hit is taken without asking windows and states", Coverage, "usable", _whole_chain),
+    "lookahead-not-clipped": Mutation("lookahead goes beyond a request's limit", Room, "needs", _beyond_the_limit),
     "lookahead-forgotten": Mutation("drafts get no pages", StageMemory, "needs", _without_ahead),
     "cached-pages-kept": Mutation("what the cache forgets is not given back", StageMemory, "forget", _nothing),
+    "state-not-cleared": Mutation(
+        "a fresh state starts from what lay in its page", Scheduler, "_launch", _without_clears
+    ),
+    "wrong-state-restored": Mutation(
+        "a hit goes on from the page beside its own", StageMemory, "part", _from_elsewhere
+    ),
+    "load-not-copied": Mutation("what a tier staged stays there", Scheduler, "_launch", _without_loads),
+    "load-waits-for-ever": Mutation("loads have no deadline", Loads, "over", _without_deadlines),
+    "failed-load-used": Mutation("a load that failed or is late counts as done", Loads, "over", _always_done),
     "deadline-missed": Mutation("nobody looks at deadlines", Engine, "_expire", _nothing),
 }

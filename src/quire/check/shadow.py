@@ -20,12 +20,14 @@ import numpy as np
 from quire.cache.tables import Table
 from quire.check.definitions import Ints, Violation, seen
 from quire.check.scripts import Script
-from quire.core.step import Step, StepResult
+from quire.core.request import Request
+from quire.core.step import SAMPLED, Step, StepResult
 from quire.kinds import Cross, State
+from quire.plan.layout import GRANULE_BYTES
+from quire.plan.plan import StagePlan
 from quire.scheduler.scheduler import Scheduler
 
 POISON, DRAFT, CLEARED = -1, -2, 0
-STATES_ARE_CLEARED = True
 
 
 _NAMES = {POISON: "what nobody wrote", DRAFT: "a draft", CLEARED: "a cleared state"}
@@ -34,20 +36,24 @@ _NAMES = {POISON: "what nobody wrote", DRAFT: "a draft", CLEARED: "a cleared sta
 class KindContents:
     """What the pages of one kind hold on one stage: (page, slot)."""
 
-    def __init__(self, table: Table, sheets: int, longest: int) -> None:
-        self.table, self.kind = table, table.kind
+    def __init__(self, table: Table, stage: StagePlan, longest: int) -> None:
+        self.table, self.kind, self.view = table, table.kind, table.view
         self.page_tokens = table.plan.page_tokens
         self.per_sheet = table.plan.pages_per_sheet
-        self.slots = np.full((sheets * self.per_sheet, self.page_tokens), POISON, dtype=np.int64)
+        self.sheet_granules, self.page_granules = (
+            n // GRANULE_BYTES for n in (stage.sheet_bytes, table.plan.page_bytes)
+        )
+        self.slots = np.full((stage.sheets * self.per_sheet, self.page_tokens), POISON, dtype=np.int64)
         self.groups = np.arange(table.plan.groups)
         self.columns = table.column(np.arange(longest + 1))
         self.others: list[KindContents] = []
         """Of the same stage: what is written here is no longer theirs."""
 
     def places(self, rows: Ints, positions: Ints) -> tuple[Ints, Ints]:
-        """Where the tables say that tokens lie: (token, group) → page, slot."""
+        """Where the tables of addresses say that tokens lie: (token, group) → page, slot."""
         logical, slots = np.divmod(positions, self.page_tokens)
-        return self.table.pages[rows, :, self.columns[logical]], slots[:, None]
+        sheet, granule = np.divmod(self.view.addresses[rows, :, self.columns[logical]], self.sheet_granules)
+        return sheet.astype(np.int64) * self.per_sheet + granule // self.page_granules, slots[:, None]
 
     def named(self, digests: Ints) -> Ints:
         """What each group stores for a digest; what stands for no token is the same in all of them."""
@@ -103,16 +109,18 @@ class ShadowRunner:
         """By request: whoever submits writes them down here."""
         self.staged: dict[int, Ints] = {}
         """By load: the digests that a tier brought."""
+        self.tenants: dict[int, Request] = {}
+        """By row, as the steps say."""
         self.before_launch: Callable[[Step], None] = lambda _step: None
         self.stages: list[list[KindContents]] = []
         self.launched = 0
         self._results: list[StepResult] = []
 
     def attach(self, scheduler: Scheduler) -> None:
-        self.plan, self.state = scheduler.plan, scheduler.rows
+        self.plan = scheduler.plan
         longest = self.plan.max_length + self.plan.lookahead
         for memory in scheduler.memories:
-            kinds = [KindContents(table, memory.stage.sheets, longest) for table in memory.tables]
+            kinds = [KindContents(table, memory.stage, longest) for table in memory.tables]
             for kind in kinds:
                 kind.others = [other for other in kinds if other is not kind]
             self.stages.append(kinds)
@@ -121,8 +129,10 @@ class ShadowRunner:
     def launch(self, step: Step) -> None:
         self.before_launch(step)
         self.launched += 1
+        self.tenants.update(step.entered)
         self._prepare(step)
         batch = self._batch(step)
+        self._check_tokens(step, batch)
         for kind in self.kinds:
             if isinstance(kind.kind, State):
                 _read_state(kind, batch, batch.starts)
@@ -141,7 +151,7 @@ class ShadowRunner:
         return self._results.pop(0)
 
     def _batch(self, step: Step) -> Batch:
-        requests = [self.state.requests[row] for row in step.rows.tolist()]
+        requests = [self.tenants[row] for row in step.rows.tolist()]
         scripts = [self.scripts[request.name] for request in requests]
         digests = np.full((len(scripts), self.plan.max_length), POISON, dtype=np.int64)
         for index, script in enumerate(scripts):
@@ -157,6 +167,16 @@ class ShadowRunner:
             digests,
             np.array([script.own for script in scripts]),
         )
+
+    def _check_tokens(self, step: Step, batch: Batch) -> None:
+        """The step names the tokens that it computes; those that are still in flight the runner knows itself."""
+        index, place = batch.spread(step.counts)
+        place += step.starts[index]
+        expected = [self.scripts[batch.names[i]].tokens[p] for i, p in zip(index.tolist(), place.tolist(), strict=True)]
+        wrong = np.flatnonzero((step.token_ids != expected) & (step.token_ids != SAMPLED))
+        if len(wrong) or len(step.token_ids) != len(expected):
+            first = int(wrong[0]) if len(wrong) else 0
+            raise Violation(f"step {step.number} gives {batch.names[int(index[first])]} a token that is not its own")
 
     # ── what comes before the batch, in this order: copies, loads, clears ─────
 
@@ -189,8 +209,6 @@ def _load(kind: KindContents, row: int, digests: Ints) -> None:
 def _read_state(kind: KindContents, batch: Batch, positions: Ints) -> None:
     """The state must stand for exactly the tokens before `positions`; before the first one it is cleared."""
     index = np.arange(len(positions))
-    if not STATES_ARE_CLEARED and (positions == 0).any():
-        return
     before = np.where(positions > 0, batch.digests[index, positions - 1], CLEARED)
     kind.check(batch.rows, np.zeros_like(positions), before, batch.names, index)
 

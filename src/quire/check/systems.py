@@ -16,6 +16,7 @@ from quire.core.rules import Policy, Rules
 from quire.kinds import KIND_NAMES
 from quire.models.shape import Layer, ModelShape
 from quire.plan import bound
+from quire.plan.layout import GRANULE_BYTES
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -63,7 +64,7 @@ def random_system(random: Random) -> System:
         pipeline_parallel=random.choice((1, 1, min(2, len(layers)))),
         speculative_tokens=random.choice((0, 0, 1, 2)),
     )
-    spare = random.choice((0, 0, 0, 1, 2, 3, 8, 40))
+    spare = random.choice((0, 0, 0, 1, 1, 2, 3, 8, 40))
     plan = plan_with_spare(model, settings, spare)
     return System(
         in_groups(plan, spare) if random.random() < 0.25 else plan,
@@ -92,6 +93,8 @@ def in_groups(plan: Plan, spare: int) -> Plan:
     for stage in plan.stages:
         kinds = tuple(
             replace(k, groups=2 * k.groups, page_bytes=k.page_bytes // 2, pages_per_sheet=2 * k.pages_per_sheet)
+            if k.page_bytes % (2 * GRANULE_BYTES) == 0
+            else k
             for k in stage.kinds
         )
         sheets = bound.minimum(kinds, plan.max_length, plan.lookahead, plan.reserved_pages) + spare

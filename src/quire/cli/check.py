@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import time
 from contextlib import nullcontext
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from quire.cli.text import heading, table
@@ -18,6 +20,7 @@ from quire.kinds import KIND_NAMES
 
 if TYPE_CHECKING:
     from quire.check.campaign import Campaign
+    from quire.check.explore import Explored
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,20 +30,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--episode-seed", type=int, metavar="X", help="repeat one episode only, as a violation names it"
     )
     parser.add_argument("--mutate", metavar="NAME", help="plant a known bug, which must be found; list: say which")
+    parser.add_argument("--exhaustive", action="store_true", help="every schedule of a list of small systems instead")
+    parser.add_argument(
+        "--seconds", type=float, metavar="N", help="with --exhaustive: stop after so long (default: never)"
+    )
+    parser.add_argument("--processes", type=int, default=1, metavar="P", help="with --exhaustive: systems side by side")
     parser.add_argument("--json", action="store_true", help="verdict and counts on standard output")
 
 
 def run(options: argparse.Namespace) -> None:
     from quire.check.mutations import MUTATIONS, planted
 
-    if options.steps < 1:
-        raise InputError(f"--steps {options.steps} checks nothing: give at least 1")
+    if options.steps < 1 or options.processes < 1:
+        least = "--steps" if options.steps < 1 else "--processes"
+        raise InputError(f"{least} of less than 1 checks nothing: give at least 1")
     if options.mutate == "list":
         table(("mutation", "the bug"), [(name, one.description) for name, one in MUTATIONS.items()], left=(0, 1))
         return
     if options.mutate is not None and options.mutate not in MUTATIONS:
         raise InputError(f"no mutation is called {options.mutate!r}: --mutate list names all {len(MUTATIONS)}")
     with planted(options.mutate) if options.mutate else nullcontext():
+        if options.exhaustive:
+            _explore(options)
+            return
         campaign = _campaign(options)
     options.exit_code = 0 if campaign.is_clean else 1
     if options.json:
@@ -58,6 +70,28 @@ def _campaign(options: argparse.Namespace) -> Campaign:
     campaign = Campaign()
     run_episode(campaign, options.episode_seed)
     return campaign
+
+
+def _explore(options: argparse.Namespace) -> None:
+    from quire.check.exhaustive import explore_all, verdict
+    from quire.check.small import SYSTEMS
+
+    def tell(one: Explored) -> None:
+        if not options.json:
+            state = one.violation or ("complete" if one.is_complete else "not complete")
+            print(f"{one.states:>11,} states {one.transitions:>11,} transitions {one.seconds:>7,.1f} s  ", end="")
+            print(f"{one.system}: {state}")
+            if one.path:
+                print(f"            after {', '.join(one.path)}")
+            sys.stdout.flush()
+
+    explored = explore_all(SYSTEMS, options.processes, options.seconds or math.inf, tell)
+    options.exit_code = 1 if any(one.violation for one in explored) else 0
+    if options.json:
+        json.dump({"verdict": verdict(explored), "systems": [asdict(one) for one in explored]}, sys.stdout, indent=1)
+        print()
+    else:
+        print(verdict(explored))
 
 
 class _Progress:

@@ -1,0 +1,230 @@
+"""What decides how a scheduler goes on, as one short digest: states with equal digests have equal futures.
+
+Left out, because no decision depends on it:
+
+    which number a row, an arrival, a step, an epoch or a node has    only who came before whom is kept
+    contents of rows, table cells and list ends that nobody uses      they are written before they are read
+    when something was used, and how valuable it is                   as far as it exceeds the floor of forgetting
+    reasons, hit counts for people, the typical output (held fixed)   nobody asks them when scheduling
+    copies that wait for the next step                                they move bytes, and bytes decide nothing
+    numbers of sheets and pages                                       named by first use; see below
+
+Sheets are alike, and so are pages of a sheet; the code breaks ties between equally full sheets by their numbers. Of
+states that differ in such names alone one is explored, with the ties as they fall there.
+
+A new attribute of any of these classes must be named here first: `check_known` insists.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import Any
+
+from quire.cache.memory import StageMemory
+from quire.cache.tables import Table
+from quire.check.definitions import Ints, Violation
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.waiting import Waiting
+
+KNOWN = {
+    "Scheduler": "plan memories rows _copies reuse room loads _landed shares queue policy listeners tickets _entered "
+    "_views _order _order_is_stale _arrivals _now steps flying typical_output",
+    "Room": "plan memories rows index cache_is_in_use _copies _tell",
+    "Loads": "_tier _seconds _unit _open _number_of _numbers",
+    "Shares": "_weights _served _requests",
+    "StageMemory": "stage pool tables kept",
+    "Pool": "stage shelves no_owner owner _free_sheets free_sheets",
+    "Shelf": "pages_per_sheet holds used_in_sheet _free free_pages",
+    "Table": "plan kind sink_columns width pages first end kept view _address_of",
+    "KeptUnits": "pages present",
+    "Rows": "count prompt known computed settled limit pending remembered stop_at is_loading is_reserved epoch stops "
+    "outputs output_counts requests row_of _free",
+    "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
+    "Queue": "bound _by_claim _by_arrival _by_name",
+    "Reuse": "memories index rows junctions _tell _copies _layout _scopes_of _marks",
+    "Junctions": "_prompts _computing wanted",
+    "PrefixIndex": "memories coverage disabled unit order nodes ends _before _leaves _paths _held was_given_back",
+    "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes _boundary_bytes "
+    "most_checkpoints",
+    "Nodes": "room node_of key parent children tokens hits rank is_boundary _free",
+    "ByValue": "_floor",
+}
+KNOWN_WAITING = "request arrival claim outputs preemptions root keys came_from may_load offer hit_tokens miss reason"
+MOST_PREEMPTIONS = 2
+"""Admission does not tell more of them apart."""
+MOST_HITS = 5
+"""Nor does forgetting."""
+
+
+def check_known(owners: list[object]) -> None:
+    for owner in owners:
+        known = next((KNOWN[own.__name__] for own in type(owner).__mro__ if own.__name__ in KNOWN), "")
+        unknown = set(vars(owner)) - set(known.split())
+        assert not unknown, f"{type(owner).__name__} has {sorted(unknown)}: say in essence.py what they decide"
+    unknown = set(Waiting.__slots__) - set(KNOWN_WAITING.split())
+    assert not unknown, f"Waiting has {sorted(unknown)}: say in essence.py what they decide"
+
+
+class Names:
+    """Gives things numbers in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self.of: dict[Any, int] = {}
+
+    def __call__(self, thing: Any) -> int:
+        return self.of.setdefault(thing, len(self.of))
+
+
+KEYS = Names()
+"""Of all keys ever met: they depend on tokens alone, so a number stays right from state to state."""
+
+
+def essence(scheduler: Scheduler, beside: tuple[Any, ...] = ()) -> bytes:
+    """`beside`: what else decides, outside the scheduler."""
+    running = sorted(scheduler.tickets, key=lambda row: scheduler.tickets[row].arrival)
+    place = {row: index for index, row in enumerate(running)}
+    parts = (
+        beside,
+        scheduler.room.cache_is_in_use,
+        [_row(scheduler, row) for row in running],
+        [_waiting(one) for one in scheduler.queue],
+        _flying(scheduler, place),
+        _loads(scheduler, place),
+        sorted(scheduler.shares._served.items()),
+        _reuse(scheduler, place),
+        [_memory(scheduler, memory, running) for memory in scheduler.memories],
+    )
+    return blake2b(repr(parts).encode(), digest_size=16).digest()
+
+
+def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
+    rows = scheduler.rows
+    columns = (rows.known, rows.computed, rows.settled, rows.pending, rows.remembered, rows.stop_at)
+    numbers = [column.item(row) for column in (*columns, rows.is_loading, rows.is_reserved)]
+    return *_waiting(scheduler.tickets[row]), numbers, scheduler.reuse._marks.get(row)
+
+
+def _waiting(one: Waiting) -> tuple[Any, ...]:
+    preemptions = min(one.preemptions, MOST_PREEMPTIONS)
+    came_from = one.came_from and KEYS(one.came_from)
+    return one.request.name, len(one.outputs), preemptions, len(one.keys), came_from, one.may_load, one.offer
+
+
+def _loads(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
+    """Open ones and how much time they have left, and those that the next step will copy."""
+    loads = scheduler.loads
+    waiting = sorted(
+        (place[row], load.tokens, deadline - scheduler._now) for load, row, deadline in loads._open.values()
+    )
+    return (
+        waiting,
+        sorted(loads._number_of) == sorted(row for _, row, _ in loads._open.values()),
+        [place.get(row) for _, row in scheduler._landed],
+    )
+
+
+def _flying(scheduler: Scheduler, place: dict[int, int]) -> list[Any]:
+    """Steps in flight: for each entry that is not stale, whose it is and what it computes."""
+    epochs = scheduler.rows.epoch
+    return [
+        [
+            (place[row], start, count, samples)
+            for row, start, count, samples, epoch in zip(
+                step.rows.tolist(),
+                step.starts.tolist(),
+                step.counts.tolist(),
+                step.samples.tolist(),
+                step.epochs.tolist(),
+                strict=True,
+            )
+            if epochs.item(row) == epoch
+        ]
+        for step in scheduler.flying
+    ]
+
+
+def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
+    reuse, index = scheduler.reuse, scheduler.reuse.index
+    junctions, nodes = reuse.junctions, index.nodes
+    floor = getattr(index.order, "_floor", 0.0)
+
+    return (
+        sorted((KEYS(key), count) for key, count in junctions._prompts.items()),
+        sorted((KEYS(key), place[row]) for key, row in junctions._computing.items()),
+        sorted(map(KEYS, junctions.wanted)),
+        sorted(
+            (
+                KEYS(key),
+                min(nodes.hits.item(node), MOST_HITS),
+                round(nodes.rank.item(node) - floor, 9),
+                nodes.is_boundary.item(node),
+                nodes.children.item(node),
+            )
+            for key, node in nodes.node_of.items()
+        ),
+        sorted((KEYS(key), [KEYS(nodes.key[end]) for end in ends]) for key, ends in index.ends.items()),
+        index.was_given_back,
+        _named(scheduler, index._leaves),
+        _named(scheduler, index._held),
+        sorted(
+            (KEYS(nodes.key[leaf]), len(path)) for leaf, path in index._paths.items() if nodes.key[leaf] is not None
+        ),
+    )
+
+
+def _named(scheduler: Scheduler, entries: list[tuple[float, int]]) -> list[int]:
+    """The leaves that some entries name. Those out of date name nobody: a node that becomes a leaf gets a new one."""
+    nodes = scheduler.reuse.index.nodes
+    return sorted(
+        {
+            KEYS(nodes.key[node])
+            for rank, node in entries
+            if nodes.key[node] is not None and not nodes.children.item(node) and nodes.rank.item(node) == rank
+        }
+    )
+
+
+def check_leaves(scheduler: Scheduler) -> None:
+    """Every end of a chain can be found when something must be forgotten; so entries out of date decide nothing."""
+    index = scheduler.reuse.index
+    named = {*_named(scheduler, index._leaves), *_named(scheduler, index._held)}
+    lost = [leaf for leaf in index.nodes.leaves().tolist() if KEYS(index.nodes.key[leaf]) not in named]
+    if lost:
+        raise Violation(f"the cache has {len(lost)} ends of chains that it can never forget")
+
+
+def _memory(scheduler: Scheduler, memory: StageMemory, running: list[int]) -> list[Any]:
+    """Who holds which pages, sheets and pages named in the order in which they are met."""
+    order = sorted(scheduler.reuse.index.nodes.node_of.items(), key=lambda item: KEYS(item[0]))
+    sheets, parts = Names(), []
+    for kind, shelf in enumerate(memory.pool.shelves):
+        pages, size = Names(), shelf.pages_per_sheet
+        met: list[list[int]] = []
+        for row in running:
+            met.append(_held(memory.tables[kind], row))
+        if memory.kept:
+            kept = memory.kept[kind]
+            for _, node in order:
+                present = kept.present[node].tolist()
+                pages_there = zip(kept.pages[node].tolist(), present, strict=True)
+                met.append([page for own, is_there in pages_there if is_there for page in own])
+                parts.append(present)
+        met.append(shelf.free_list().tolist())
+        parts.append([[(sheets(page // size), pages(page)) for page in some] for some in met])
+        holds = shelf.holds.T.tolist()
+        parts.append(sorted((pages(page), who) for page, who in enumerate(holds) if any(who)))
+        parts.append([table_part[running].tolist() for table_part in _bounds(memory.tables[kind])])
+    parts.append([sheets(sheet) for sheet in memory.pool._free_sheets[: memory.pool.free_sheets].tolist()])
+    return parts
+
+
+def _bounds(table: Table) -> tuple[Ints, Ints, Ints]:
+    return table.first, table.end, table.kept
+
+
+def _held(table: Table, row: int) -> list[int]:
+    """As `table.held`, without numpy: rows are short here."""
+    cells, sinks = table.pages[row].T.tolist(), table.sink_columns
+    ring = table.width - sinks
+    logical = [*range(table.kept.item(row)), *range(table.first.item(row), table.end.item(row))]
+    return [page for number in logical for page in cells[number if number < sinks else sinks + (number - sinks) % ring]]

@@ -1,0 +1,241 @@
+"""Every schedule of a small system: whatever may happen next is tried, from every state, until no state is new.
+
+    submit ─┬─ schedule ─┬─ apply …            the real scheduler; only the world around it is chosen:
+            │            ├─ abort r0 …         the next request comes, a step is scheduled, the oldest result comes
+            └─ submit …  └─ finish load …      back, someone gives up, a load is done, fails or is waited for in vain
+
+States are merged where their essence is equal (see essence.py), kept and brought back by snapshot.py.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.check.definitions import Ints, Violation
+from quire.check.essence import check_known, check_leaves, essence
+from quire.check.promises import check_books, check_ended, check_nothing_left
+from quire.check.scripts import script_for
+from quire.check.small import Small
+from quire.check.snapshot import Kept, Snapshots
+from quire.core.step import Step, StepResult
+from quire.core.tier import Answer, Load
+from quire.scheduler.endings import Ended
+from quire.scheduler.scheduler import Scheduler
+
+Action = tuple[str, int]
+STALE = 1
+"""A token that no script contains."""
+LOOK_AT_CLOCK, LOOK_AT_ARRAYS = 512, 4096
+"""After so many transitions, and states."""
+
+
+class _FixedEstimate(Scheduler):
+    """The real scheduler, but what it expects of outputs does not drift: a system explores one estimate."""
+
+    def _learn(self, outputs: int) -> None:
+        del outputs
+
+
+class ChosenTier:
+    """A tier whose answers the exploration chooses. Who is cancelled gets an answer all the same, too late."""
+
+    def __init__(self, known: int) -> None:
+        self.known = known
+        """It has so many units of every prompt."""
+        self.now = 0.0
+        self.open: dict[str, tuple[int, float]] = {}
+        """By request: the load that it waits for, and since when."""
+        self.ready: list[Answer] = []
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        return min(self.known, len(keys))
+
+    def begin(self, load: Load) -> None:
+        self.open[load.request] = load.number, self.now
+
+    def cancel(self, number: int) -> None:
+        for request in [name for name, (load, _) in self.open.items() if load == number]:
+            self.answer(request, is_done=True)
+
+    def answer(self, request: str, is_done: bool) -> None:
+        self.ready.append(Answer(self.open.pop(request)[0], is_done))
+
+    def answers(self) -> Sequence[Answer]:
+        ready = list(self.ready)
+        self.ready.clear()
+        return ready
+
+
+class World:
+    """A scheduler, and what is outside it: who came, who ended, which results and loads are on their way."""
+
+    def __init__(self, small: Small) -> None:
+        self.small = small
+        self.tier = ChosenTier(small.stored)
+        self.scheduler = _FixedEstimate(small.plan(), small.rules(), self.tier if small.stored else None)
+        self.scheduler.typical_output = small.typical_output
+        self.requests = small.work()
+        self.scripts = [script_for(request) for request in self.requests]
+        self.came = 0
+        self.ended: list[int] = []
+
+    def actions(self) -> list[Action]:
+        """Everything that may happen next."""
+        scheduler, possible = self.scheduler, []
+        if scheduler.flying:
+            possible.append(("apply", 0))
+        if len(scheduler.flying) < self.small.overlap and (scheduler.tickets or len(scheduler.queue)):
+            possible.append(("schedule", 0))
+        if self.came < len(self.requests):
+            possible.append(("submit", self.came))
+        for name in self.tier.open:
+            possible += [("finish", int(name[1:])), ("fail", int(name[1:]))]
+        if any(deadline > self.tier.now for _, _, deadline in scheduler.loads._open.values()):
+            possible.append(("wait", 0))
+        if self.small.aborts:
+            possible += [("abort", number) for number in range(self.came) if number not in self.ended]
+        return possible
+
+    def do(self, action: Action) -> None:
+        what, number = action
+        if what == "submit":
+            self.scheduler.submit(self.requests[number])
+            self.came += 1
+        elif what == "schedule":
+            self._schedule()
+        elif what == "apply":
+            self._apply()
+        elif what == "wait":
+            self.tier.now += self.small.rules().load_seconds
+        elif what in ("finish", "fail"):
+            self.tier.answer(self.requests[number].name, what == "finish")
+        else:
+            ended = self.scheduler.cancel(self.requests[number].name)
+            if ended is None:
+                raise Violation(f"request r{number} was accepted and is nowhere")
+            self._end(ended, was_aborted=True)
+
+    def _schedule(self) -> None:
+        scheduler = self.scheduler
+        is_free = not scheduler.flying
+        step = scheduler.schedule(self.tier.now)
+        if any(begun + self.small.rules().load_seconds <= self.tier.now for _, begun in self.tier.open.values()):
+            raise Violation("a load is waited for past its deadline")
+        elder = next(number for number in range(self.came) if number not in self.ended)
+        row = scheduler.rows.row_of.get(f"r{elder}")
+        if f"r{elder}" in self.tier.open:
+            return
+        if is_free and (step is None or row not in step.rows.tolist()):
+            raise Violation(f"stuck: nothing is in flight and no token of the elder, r{elder}, is scheduled")
+
+    def _apply(self) -> None:
+        step = self.scheduler.flying[0]
+        for ended in self.scheduler.apply(StepResult(step.number, self._tokens(step))):
+            self._end(ended, was_aborted=False)
+
+    def _tokens(self, step: Step) -> Ints:
+        """What the step yields; rows that were left meanwhile yield something that nobody may see."""
+        rows = self.scheduler.rows
+        columns = (step.rows, step.starts + step.counts, step.epochs)
+        entries = zip(*(column[step.samples].tolist() for column in columns), strict=True)
+        return np.array(
+            [
+                self.scripts[int(rows.requests[row].name[1:])].tokens[end] if rows.epoch[row] == epoch else STALE
+                for row, end, epoch in entries
+            ],
+            dtype=np.int64,
+        )
+
+    def _end(self, ended: Ended, was_aborted: bool) -> None:
+        number = int(ended.request.name[1:])
+        check_ended(ended, self.scripts[number], was_aborted, now=0.0)
+        self.ended.append(number)
+
+    def digest(self) -> bytes:
+        """Answers on their way to a load that nobody waits for decide nothing."""
+        awaited = self.scheduler.loads._open
+        ready = [(awaited[one.number][0].request, one.is_done) for one in self.tier.ready if one.number in awaited]
+        late = self.tier.now - self.scheduler._now
+        return essence(self.scheduler, (self.came, sorted(self.ended), sorted(self.tier.open), ready, late))
+
+    def is_over(self) -> bool:
+        return len(self.ended) == len(self.requests) and not self.scheduler.flying
+
+
+@dataclass(slots=True)
+class Explored:
+    """What was seen of one system."""
+
+    system: str
+    states: int = 0
+    transitions: int = 0
+    ends: int = 0
+    seconds: float = 0.0
+    is_complete: bool = False
+    violation: str = ""
+    path: tuple[str, ...] = ()
+    """What happened, from the beginning up to the violation."""
+
+
+def explore(small: Small, most_seconds: float = math.inf) -> Explored:
+    """Depth first, until every state was seen, something breaks, or time is over."""
+    return _Exploration(small).run(time.monotonic() + most_seconds)
+
+
+class _Exploration:
+    def __init__(self, small: Small) -> None:
+        self.world = World(small)
+        self.found = Explored(small.name, states=1)
+        self.snapshots = Snapshots(self.world)
+        check_known([owner for owner in self.snapshots.owners if owner not in (self.world, self.world.tier)])
+        self.seen = {self.world.digest()}
+        self.stack: list[tuple[Kept, list[Action], Action]] = []
+        """From the beginning to where we are: a state, what is left to be tried from it, and what led to it."""
+        self._go_on_from(("begin", 0))
+
+    def run(self, until: float) -> Explored:
+        begun, found = time.monotonic(), self.found
+        while self.stack and not found.violation and (found.transitions % LOOK_AT_CLOCK or time.monotonic() < until):
+            kept, actions, _ = self.stack[-1]
+            if not actions:
+                self.stack.pop()
+                continue
+            self.snapshots.restore(kept)
+            self._try(actions.pop())
+        found.is_complete = not self.stack and not found.violation
+        found.seconds = time.monotonic() - begun
+        return found
+
+    def _try(self, action: Action) -> None:
+        self.found.transitions += 1
+        try:
+            self.world.do(action)
+            digest = self.world.digest()
+            if digest not in self.seen:
+                self.seen.add(digest)
+                self.found.states += 1
+                self._check()
+                self._go_on_from(action)
+        except Exception as error:  # whatever breaks is a finding
+            self.found.violation = f"{type(error).__name__}: {error}"
+            taken = [*(entry[-1] for entry in self.stack[1:]), action]
+            self.found.path = tuple(f"{what} {number}" for what, number in taken)
+
+    def _check(self) -> None:
+        check_leaves(self.world.scheduler)
+        if self.found.states % LOOK_AT_ARRAYS == 0:
+            self.snapshots.check_complete()
+        if self.world.is_over():
+            self.found.ends += 1
+            check_nothing_left(self.world.scheduler)
+        else:
+            check_books(self.world.scheduler)
+
+    def _go_on_from(self, action: Action) -> None:
+        if not self.world.is_over():
+            self.stack.append((self.snapshots.keep(), self.world.actions(), action))

@@ -1,0 +1,124 @@
+"""Small systems whose every schedule is explored: at most 6 sheets, 3 requests, 3 kinds, pages of 1 or 2 tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.core.memory import Follows, Memory, Part
+from quire.core.request import Request
+from quire.core.rules import Policy, Rules
+from quire.models.shape import Layer, ModelShape
+from quire.plan import bound
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+TENANTS = ("", "blue")
+NUMBERS: dict[str, dict[str, Any]] = {
+    "full": {},
+    "window": {"window": 2},
+    "chunked": {"chunk": 3},
+    "sink": {"sinks": 1, "window": 2},
+    "latent": {},
+    "state": {"rewinds": True},
+    "cross": {"encoder_tokens": 2},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A system and the requests that come to it: (tokens of the prompt, outputs, priority)."""
+
+    name: str
+    kinds: tuple[tuple[str, int], ...]
+    """And how many heads each has: kinds with more heads get fewer pages in a sheet."""
+    sheets: int
+    requests: tuple[tuple[str, int, int], ...]
+    """A prompt's letters are its tokens: prompts with the same first letters share a prefix."""
+    page_tokens: int = 1
+    lookahead: int = 0
+    batch_tokens: int = 2
+    rows: int = 2
+    overlap: int = 2
+    stored: int = 0
+    """Units of every prompt that a tier can bring; 0: there is no tier."""
+    aborts: bool = True
+    typical_output: float = 1.0
+    policy: Policy = Policy.PRIORITY
+
+    def plan(self) -> Plan:
+        parts = {heads: (Part("key", heads, 128, follows=Follows.KV, replicated=True),) for _, heads in self.kinds}
+        layers = tuple(Layer((Memory(kind, parts[heads], **NUMBERS[kind]),)) for kind, heads in self.kinds)
+        length = max(len(prompt) + outputs for prompt, outputs, _ in self.requests)
+        settings = Settings(
+            max_length=length,
+            max_requests=self.rows,
+            batch_tokens=self.batch_tokens,
+            page_tokens={"": self.page_tokens} if any(kind != "state" for kind, _ in self.kinds) else {},
+            match_unit_tokens=self.page_tokens,
+            speculative_tokens=self.lookahead,
+        )
+        model = ModelShape("small", "check", layers, max_length=length, weights_known=False)
+        return make_plan(model, settings, Budget(sheets=(self.sheets,)))
+
+    def rules(self) -> Rules:
+        return Rules(policy=self.policy)
+
+    def work(self) -> list[Request]:
+        return [
+            Request(
+                f"r{number}",
+                np.array([ord(letter) for letter in prompt], dtype=np.int32),
+                outputs,
+                priority,
+                tenant=TENANTS[number % len(TENANTS)],
+            )
+            for number, (prompt, outputs, priority) in enumerate(self.requests)
+        ]
+
+
+def least_sheets(small: Small) -> int:
+    """What the bound asks for."""
+    plan = small.plan()
+    return bound.minimum(plan.stages[0].kinds, max(r.limit for r in small.work()), small.lookahead)
+
+
+FULL, LATENT, WINDOW, SINK = ("full", 1), ("latent", 1), ("window", 2), ("sink", 2)
+CHUNKED, STATE, CROSS = ("chunked", 3), ("state", 3), ("cross", 1)
+THREE = (("abcd", 2, 0), ("abe", 2, 1), ("abcf", 2, 0))
+"""Three prompts that part at different places; the second is more urgent."""
+LONG = (("abcdef", 2, 0), ("abcd", 3, 1), ("abg", 3, 0))
+FAIR, FIRST = Policy.FAIR, Policy.FIRST_COME
+
+SHORT = (
+    Small("full, one token at a time, a tier", (FULL,), 6, THREE, rows=3, batch_tokens=1, stored=2, overlap=3),
+    Small("full, pages of 2, lookahead 2", (FULL,), 6, LONG, 2, 2, 3, rows=3, stored=1),
+    Small("full and cross", (("full", 2), CROSS), 6, (("abc", 2, 0), ("ab", 2, 1), ("abc", 1, 0)), rows=3),
+    Small("full and window, a tier", (FULL, WINDOW), 6, THREE, rows=3, stored=2),
+    Small("full and chunked, lookahead 1", (FULL, ("chunked", 2)), 6, (("abc", 1, 0), ("ab", 2, 1)), lookahead=1),
+    Small("window and sink, a tier", (WINDOW, ("sink", 1)), 5, THREE, rows=3, stored=2),
+    Small("latent and window, fair", (LATENT, WINDOW), 6, THREE, rows=3, policy=FAIR),
+    Small("window and chunked, pages of 2", (WINDOW, CHUNKED), 4, THREE, 2, rows=3),
+    Small("full and state, a tier", (FULL, STATE), 6, (("abc", 2, 0), ("abd", 1, 1), ("abc", 1, 0)), rows=2, stored=2),
+)
+"""Explored by the tests, within a minute."""
+LARGE = (
+    Small("full and state, three turns", (FULL, STATE), 6, THREE, rows=2, stored=2),
+    Small("full, window, state", (FULL, WINDOW, STATE), 6, THREE, rows=3, batch_tokens=1),
+    Small("full, window, chunked, fair", (FULL, WINDOW, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=2),
+    Small("window and chunked", (WINDOW, CHUNKED), 4, THREE, rows=3),
+    Small("full, window, state, lookahead 1", (FULL, WINDOW, STATE), 6, THREE, 1, 1, rows=2, stored=2),
+    Small("latent, sink, state", (LATENT, SINK, STATE), 4, THREE, rows=3, stored=1, policy=FIRST),
+    Small("window, chunked, state", (WINDOW, CHUNKED, STATE), 6, THREE, rows=2, stored=2),
+    Small("full, sink, chunked, longer", (FULL, SINK, CHUNKED), 5, LONG, rows=3),
+    Small("full, window, state, longer, fair", (FULL, WINDOW, STATE), 6, LONG, rows=2, policy=FAIR),
+    Small("full, window, chunked, three in flight", (FULL, WINDOW, CHUNKED), 5, THREE, rows=3, overlap=3, stored=2),
+    Small("full, window, chunked, lookahead 1", (FULL, WINDOW, CHUNKED), 6, THREE, 1, 1, rows=3, stored=2),
+    Small("latent, window, chunked, pages of 2", (LATENT, WINDOW, CHUNKED), 6, LONG, 2, rows=3, stored=1),
+    Small("window, sink, state, lookahead 2", (WINDOW, SINK, STATE), 6, THREE, 1, 2, rows=2, stored=1),
+    Small("full, window, chunked, longer", (FULL, WINDOW, CHUNKED), 6, LONG, rows=3, stored=2),
+)
+SYSTEMS = SHORT + LARGE

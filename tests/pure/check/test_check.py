@@ -1,0 +1,124 @@
+"""The checker checked: it is quiet where nothing is wrong, and finds every bug that is planted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from command import refused, run_text
+from quire.check.campaign import Campaign, run_campaign, run_episode
+from quire.check.coverage import STEPS_PER_FLOOR, Coverage, Fault, Mechanism, is_possible
+from quire.check.mutations import MUTATIONS, planted
+from quire.cli.main import build_parser
+from quire.core.rules import Policy
+from quire.kinds import KIND_NAMES
+
+DOCS = Path(__file__).parents[3] / "docs" / "check.md"
+
+
+def test_a_short_run_keeps_every_promise() -> None:
+    campaign = run_campaign(3_000, seed=1)
+    assert campaign.failure is None
+    assert campaign.coverage.steps >= 3_000
+    assert campaign.verdict().startswith("clean: 3,")
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_every_planted_bug_is_found(name: str) -> None:
+    with planted(name):
+        campaign = run_campaign(20_000, seed=0)
+    assert campaign.failure is not None
+    assert campaign.verdict().startswith("violation: ")
+
+
+def test_a_planted_bug_is_gone_afterwards() -> None:
+    originals = [getattr(one.owner, one.function) for one in MUTATIONS.values()]
+    for name in MUTATIONS:
+        with planted(name):
+            assert (
+                getattr(MUTATIONS[name].owner, MUTATIONS[name].function) is not originals[list(MUTATIONS).index(name)]
+            )
+    assert originals == [getattr(one.owner, one.function) for one in MUTATIONS.values()]
+
+
+def test_a_seed_repeats_its_violation() -> None:
+    """The same words at the same step, from the episode's seed alone."""
+    with planted("scope-left-out"):
+        first = run_campaign(20_000, seed=2).failure
+        assert first is not None
+        again = Campaign()
+        run_episode(again, first.episode_seed)
+    assert again.failure == first
+
+
+def test_equal_seeds_take_equal_steps() -> None:
+    one, other = run_campaign(600, seed=5), run_campaign(600, seed=5)
+    assert one.coverage.steps == other.coverage.steps
+    assert one.coverage.faults == other.coverage.faults
+    assert one.coverage.mechanisms == other.coverage.mechanisms
+
+
+def full_coverage(steps: int) -> Coverage:
+    coverage = Coverage()
+    coverage.steps = steps
+    floor = steps // STEPS_PER_FLOOR
+    for kind in KIND_NAMES:
+        for policy in Policy:
+            for fault in Fault:
+                coverage.faults[kind, policy, fault] = floor if is_possible(kind, fault) else 0
+        for mechanism in Mechanism:
+            coverage.mechanisms[kind, mechanism] = floor if is_possible(kind, mechanism) else 0
+    return coverage
+
+
+def test_what_was_exercised_too_seldom_fails_a_long_run() -> None:
+    coverage = full_coverage(3 * STEPS_PER_FLOOR)
+    assert Campaign(coverage).is_clean
+    coverage.faults["window", Policy.FAIR, Fault.PIN] -= 1
+    coverage.mechanisms["state", Mechanism.CHECKPOINT] = 0
+    campaign = Campaign(coverage)
+    assert not campaign.is_clean
+    assert "fair, pin with window (2 of 3)" in campaign.verdict()
+    assert "checkpoint with state (0 of 3)" in campaign.verdict()
+
+
+def test_the_command_ends_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = run_text(capsys, "check", "--steps", "300", "--seed", "3")
+    assert re.fullmatch(r"clean: \d+ steps, \d+ episodes, every promise kept", out.splitlines()[-1])
+    assert "priority, abort" in out
+    assert err == ""
+
+
+def test_the_command_says_how_to_repeat_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "check", "--steps", "300", "--mutate", "settle-missed", code=1)
+    command, verdict = out.splitlines()[-2].split(), out.splitlines()[-1]
+    assert command[0] == "quire"
+    assert verdict.startswith("violation: ")
+    again, _ = run_text(capsys, *command[1:], code=1)
+    assert verdict.split(" (found")[0] in again
+
+
+def test_the_json_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "check", "--steps", "200", "--json")
+    data = json.loads(out)
+    assert data["steps"] >= 200
+    assert data["violation"] is None
+    assert set(data["exercised"]["hit"]) == set(KIND_NAMES)
+
+
+def test_mistakes_on_the_command_line_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--mutate list names all" in refused(capsys, "check", "--mutate", "nonsense")
+    assert "give at least 1" in refused(capsys, "check", "--steps", "0")
+
+
+def test_the_docs_list_every_option_and_every_mutation() -> None:
+    text = DOCS.read_text()
+    commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    options = {name for action in commands.choices["check"]._actions for name in action.option_strings}
+    assert not {option for option in options - {"-h", "--help"} if f"`{option}" not in text}
+    rows = dict(re.findall(r"^\| `([a-z][a-z-]+)` \| (.+?) \|$", text, re.MULTILINE))
+    assert rows == {name: one.description for name, one in MUTATIONS.items()}

@@ -1,0 +1,89 @@
+"""The exploration checked: it loses no state, merges none that differ, and finds what is planted."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.check.explore import World, explore
+from quire.check.mutations import planted
+from quire.check.small import SHORT, SYSTEMS, Small
+from quire.check.snapshot import Snapshots
+
+MIXED = Small("mixed", (("full", 1), ("window", 2), ("state", 3)), 6, (("abc", 2, 0), ("abd", 2, 1)), stored=1)
+TIGHT = Small("tight", (("full", 1), ("window", 2)), 5, (("abcd", 2, 0), ("abe", 2, 1), ("ab", 2, 0)), rows=3)
+
+
+@pytest.mark.parametrize("small", SHORT, ids=lambda small: small.name)
+def test_no_schedule_is_stuck_or_leaks(small: Small) -> None:
+    found = explore(small)
+    assert found.violation == ""
+    assert found.is_complete
+    assert found.ends > 0
+
+
+def test_the_long_list_keeps_within_what_it_says() -> None:
+    for small in SYSTEMS:
+        assert small.sheets <= 6
+        assert len(small.requests) <= 3
+        assert len(small.kinds) <= 3
+        assert small.page_tokens in (1, 2)
+        assert all(len(prompt) <= 6 and outputs <= 3 for prompt, outputs, _ in small.requests)
+        assert small.plan().fits
+
+
+@pytest.mark.parametrize("small", [MIXED, TIGHT], ids=lambda small: small.name)
+def test_states_that_are_merged_have_the_same_future(small: Small) -> None:
+    """Whatever happens next leads from both to states that are merged as well."""
+    world = World(small)
+    snapshots, futures, merged = Snapshots(world), {}, 0
+    waiting = [snapshots.keep()]
+    while waiting:
+        kept = waiting.pop()
+        snapshots.restore(kept)
+        digest, actions, after = world.digest(), [] if world.is_over() else world.actions(), {}
+        states = []
+        for action in actions:
+            snapshots.restore(kept)
+            world.do(action)
+            after[action] = world.digest()
+            states.append(snapshots.keep())
+        if digest in futures:
+            merged += 1
+            assert futures[digest] == after
+        else:
+            futures[digest] = after
+            waiting += states
+    assert merged > 100
+
+
+def test_a_state_comes_back_as_it_was() -> None:
+    world = World(MIXED)
+    snapshots = Snapshots(world)
+    for action in (("submit", 0), ("submit", 1), ("schedule", 0)):
+        world.do(action)
+    kept, before = snapshots.keep(), world.digest()
+    for action in (("apply", 0), ("schedule", 0), ("abort", 0), ("schedule", 0)):
+        if action in world.actions():
+            world.do(action)
+    assert world.digest() != before
+    snapshots.restore(kept)
+    assert world.digest() == before
+    snapshots.check_complete()
+
+
+PLANTED = {
+    "settle-missed": TIGHT,
+    "stale-result-applied": TIGHT,
+    "hold-counted-twice": TIGHT,
+    "bound-one-short": Small("one sheet short", (("full", 1),), 3, (("ab", 2, 0), ("c", 2, 0)), lookahead=1),
+    "elder-not-first": Small("strangers", (("full", 1),), 6, (("ab", 1, 0), ("cd", 1, 1)), batch_tokens=1),
+    "load-waits-for-ever": MIXED,
+}
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_exploration_finds_planted_bugs(name: str) -> None:
+    with planted(name):
+        found = explore(PLANTED[name])
+    assert found.violation
+    assert found.path[0] == "submit 0"
