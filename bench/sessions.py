@@ -1,18 +1,16 @@
 """Many sessions in turn: how much of earlier turns is found again as they outgrow the pool.
 
-    python bench/sessions.py [--model NAME ...] [--pool-gib 64] [--plot FILE]
+    python bench/sessions.py [--model NAME ...] [--share PERCENT ...] [--pool-gib 64] [--rounds 4] [--plot FILE]
 
 N sessions send one turn after another, round after round; each prompt is the whole conversation so far and a short
-suffix. The real engine runs on a real plan; only the runner is free of cost, so no bytes are touched. *Working set* is
-what the prefix index keeps of all sessions in a pool without end: pages times their bytes, tails and checkpoints
-counted, at the end of the round where it is greatest. *Found* is tokens found ÷ tokens of the earlier turns, over all
-rounds but the first. No cache could find more than pool ÷ working set, if it has to choose which sessions to keep.
+suffix. The real engine runs on a real plan, on a runner without cost. *Working set* is what the prefix index keeps of
+all sessions in a pool without end (pages times bytes, tails and checkpoints counted), in its greatest round.
+*Found* is tokens found ÷ tokens of the earlier turns, over all rounds but the first.
 
-Beside it, on the same requests and the same bytes, a per-page LRU cache as simple engines have it: pages of 16 tokens,
-each with a place of its own in one list of all kinds. Every computed page is cached, those that left a window too.
-A request's last pages are forgotten before its first. A hit ends before the first missing page of kinds that grow,
-needs the whole tail of a window, and a state only exists where a turn ended (rounded down to a page).
-Exact bookkeeping, no timing: every machine prints the same.
+Beside it, on the same requests and bytes, a per-page LRU cache: pages of 16 tokens, each with a place of its own in one
+list of all kinds. Every computed page is cached, those that left a window too; a request's last pages go before its
+first. A hit ends before the first missing page of kinds that grow, needs the whole tail of a window, and a state exists
+only where a turn ended (rounded down to a page). Exact bookkeeping, no timing: every machine prints the same.
 """
 
 from __future__ import annotations
@@ -61,6 +59,10 @@ class Talk:
         """Of the prompt of a turn, counted from 0."""
         return self.prompt + turn * (self.answer + self.suffix)
 
+    def earlier(self, turn: int) -> int:
+        """Of the prompt of a turn, what the turn before had: its prompt and its answer."""
+        return self.length(turn - 1) + self.answer
+
     @property
     def limit(self) -> int:
         return self.length(self.rounds - 1) + self.answer
@@ -82,8 +84,8 @@ class FreeRunner:
 
 @dataclass(frozen=True, slots=True)
 class Played:
-    found: float
-    """Of the tokens of earlier turns."""
+    found: tuple[float, ...]
+    """Of the tokens of earlier turns, in each round but the first."""
     kept_bytes: int
     """By the cache, at the end of the round where it is greatest."""
 
@@ -111,17 +113,15 @@ def play(plan: Plan, sessions: int, talk: Talk) -> Played:
             words = spoken(f"session {number}", talk.length(turn), talk.suffix)
             said[number] = np.concatenate([said[number], stream.tokens(), words])
         kept = max(kept, kept_bytes(engine))
-    reused = sum(found[f"{number} {turn}"] for number in range(sessions) for turn in range(1, talk.rounds))
-    return Played(reused / earlier_tokens(sessions, talk), kept)
+    shares = [
+        sum(found[f"{number} {turn}"] for number in range(sessions)) / (sessions * talk.earlier(turn))
+        for turn in range(1, talk.rounds)
+    ]
+    return Played(tuple(shares), kept)
 
 
 def spoken(name: str, begin: int, tokens: int) -> Tokens:
     return Recipe.of([(seed_of(name), begin, tokens)]).made()
-
-
-def earlier_tokens(sessions: int, talk: Talk) -> int:
-    """Of each turn's prompt but the first, what an earlier turn had: its prompt and its answer."""
-    return sessions * sum(talk.length(turn - 1) + talk.answer for turn in range(1, talk.rounds))
 
 
 def kept_bytes(engine: Engine) -> int:
@@ -138,8 +138,6 @@ def session_bytes(model: str, talk: Talk) -> float:
     few = 4
     return play(plan_for(model, few * 8 * GIB, talk), few, talk).kept_bytes / few
 
-
-# ── per-page LRU ──────────────────────────────────────────────────────────
 
 Page = tuple[int, int, int]
 """kind, session, number of the page; of a state the page that it stands behind"""
@@ -168,11 +166,8 @@ class PageCache:
         return hit
 
     def find(self, session: int, prompt: int) -> int:
-        most = (prompt - 1) // PAGE_TOKENS
-        return next((n * PAGE_TOKENS for n in range(most, 0, -1) if self._proves(session, n)), 0)
-
-    def _proves(self, session: int, pages: int) -> bool:
-        return all(page in self.pages for page in self._needed(session, pages * PAGE_TOKENS))
+        boundaries = range((prompt - 1) // PAGE_TOKENS * PAGE_TOKENS, 0, -PAGE_TOKENS)
+        return next((end for end in boundaries if all(page in self.pages for page in self._needed(session, end))), 0)
 
     def _needed(self, session: int, tokens: int) -> Iterator[Page]:
         """Pages of which a request at `tokens` tokens reads or, for states, goes on: those of the fewest first."""
@@ -204,10 +199,7 @@ def play_pages(plan: Plan, sessions: int, talk: Talk) -> float:
         for number in range(sessions):
             hit = cache.turn(number, talk.length(turn), talk.answer)
             found += hit if turn else 0
-    return found / earlier_tokens(sessions, talk)
-
-
-# ── the table ─────────────────────────────────────────────────────────────
+    return found / (sessions * sum(talk.earlier(turn) for turn in range(1, talk.rounds)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,9 +207,14 @@ class Point:
     share: float
     """Working set ÷ pool."""
     sessions: int
-    found: float
+    rounds: tuple[float, ...]
     plain: float
-    """By the per-page cache."""
+    """Found by the per-page cache."""
+
+    @property
+    def found(self) -> float:
+        """All rounds but the first together; they differ by a few tokens a session."""
+        return sum(self.rounds) / len(self.rounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +222,7 @@ class Curve:
     model: str
     pool_bytes: int
     session_bytes: float
-    points: tuple[Point, ...]
+    points: list[Point]
 
 
 def curve(model: str, pool_bytes: int, shares: Sequence[int], talk: Talk, batch_tokens: int = 8192) -> Curve:
@@ -235,18 +232,19 @@ def curve(model: str, pool_bytes: int, shares: Sequence[int], talk: Talk, batch_
     points = []
     for share in shares:
         sessions = math.ceil(share / 100 * pool / one)
-        found = play(plan, sessions, talk).found
-        points.append(Point(sessions * one / pool, sessions, found, play_pages(plan, sessions, talk)))
-    return Curve(model, pool, one, tuple(points))
+        rounds = play(plan, sessions, talk).found
+        points.append(Point(sessions * one / pool, sessions, rounds, play_pages(plan, sessions, talk)))
+    return Curve(model, pool, one, points)
 
 
-def print_table(curve: Curve) -> None:
+def print_table(curve: Curve, asked: Sequence[int]) -> None:
     print(f"\n{curve.model}: {curve.pool_bytes / GIB:.1f} GiB, {curve.session_bytes / 1e6:,.0f} MB a session\n")
-    print("| working set ÷ pool | sessions | found by Quire | goal | found by per-page LRU |")
-    print("| --- | --- | --- | --- | --- |")
-    for share, point in zip(SHARES, curve.points, strict=True):
+    print("| working set ÷ pool | sessions | found by Quire | its rounds | goal | found by per-page LRU |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for share, point in zip(asked, curve.points, strict=True):
         goal = f"≥ {GOALS[share]} %" if share in GOALS else "–"
-        found = f"{100 * point.found:.1f} % | {goal} | {100 * point.plain:.1f} %"
+        spread = f"{100 * min(point.rounds):.0f} to {100 * max(point.rounds):.0f} %"
+        found = f"{100 * point.found:.1f} % | {spread} | {goal} | {100 * point.plain:.1f} %"
         print(f"| {100 * point.share:.0f} % | {point.sessions} | {found} |")
 
 
@@ -278,18 +276,21 @@ def draw(curves: Sequence[Curve], path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", nargs="+", default=MODELS)
+    parser.add_argument("--model", nargs="+", default=MODELS, metavar="NAME")
+    parser.add_argument("--share", nargs="+", type=int, default=SHARES, metavar="PERCENT")
     parser.add_argument("--pool-gib", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--plot", type=Path, metavar="FILE")
     options = parser.parse_args()
     curves = []
     for model in options.model:
-        curves.append(curve(model, options.pool_gib * GIB, SHARES, Talk(rounds=options.rounds)))
-        print_table(curves[-1])
+        curves.append(curve(model, options.pool_gib * GIB, options.share, Talk(rounds=options.rounds)))
+        print_table(curves[-1], options.share)
     if options.plot:
         draw(curves, options.plot)
-    reached = [100 * p.found >= GOALS.get(s, 0) for one in curves for s, p in zip(SHARES, one.points, strict=True)]
+    reached = [
+        100 * p.found >= GOALS.get(s, 0) for one in curves for s, p in zip(options.share, one.points, strict=True)
+    ]
     print(f"\ngoals reached: {'yes' if all(reached) else 'no'}")
     return 0 if all(reached) else 1
 

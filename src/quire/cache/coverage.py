@@ -28,8 +28,7 @@ class Coverage:
     def __init__(self, plan: Plan, memories: list[StageMemory]) -> None:
         self.memories = memories
         kinds = [table.plan for memory in memories for table in memory.tables]
-        crossing = [kind.name for kind in kinds if kind.kind.kind == "cross"]
-        self.disabled = f"{crossing[0]} depends on more than the tokens" if crossing else ""
+        self.disabled = plan.no_reuse_because
         """Why nothing is ever found; empty: prefixes are reused."""
         self.unit = plan.reuse_unit_tokens
         numbered = [list(enumerate(memory.stage.kinds)) for memory in memories]

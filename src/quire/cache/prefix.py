@@ -202,7 +202,8 @@ class PrefixIndex:
         self._forget_pages(chain[old], self.coverage.states)
         ends = [end for key in nodes.key[chain] for end in self.ends.get(key, ())]
         needed = [self.coverage.needed_units(int(tokens)) for tokens in nodes.tokens[[*chain[kept], *ends]]]
-        self._forget_pages(np.delete(chain, np.unique(np.concatenate(needed))), self.coverage.tails)
+        unneeded = np.setdiff1d(np.arange(len(chain)), np.concatenate(needed))
+        self._forget_pages(chain[unneeded], self.coverage.tails)
 
     def _add(self, keys: Sequence[bytes], parent: int, ends: Counts) -> Chain:
         while self.nodes.is_short_of(len(keys)):

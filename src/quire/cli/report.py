@@ -125,7 +125,10 @@ def _pool(plan: Plan, data: dict[str, Any]) -> None:
     extra = f"; a state checkpoint takes {format_bytes(checkpoint)}{equivalent}" if checkpoint else ""
     unit = plan.reuse_unit_tokens
     why = f", whole pages of every kind ({plan.match_unit_tokens} asked for)" if unit > plan.match_unit_tokens else ""
-    print(f"  prefixes match in units of {unit} tokens{why}{extra}")
+    if plan.no_reuse_because:
+        print(f"  prefixes are not reused: {plan.no_reuse_because}")
+    else:
+        print(f"  prefixes match in units of {unit} tokens{why}{extra}")
     limit = plan.model_max_length
     if not plan.max_length:
         reason = "not even one token fits"

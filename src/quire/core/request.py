@@ -9,9 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import InputError
+from quire.core.sampling import Sampling
 
 Tokens = npt.NDArray[np.int32]
 MOST_STOP_TOKENS = 8
+GREEDY = Sampling()
 
 
 class Ending(str, Enum):
@@ -35,6 +37,8 @@ class Request:
     """Who may share what it computes: prefixes are found within a scope only."""
     tenant: str = ""
     """On whose account it runs, where tenants get fair shares."""
+    sampling: Sampling = GREEDY
+    """How its tokens are chosen; the scheduler does not look at it."""
     deadline: float | None = None
     """On the engine's clock: not finished by then, it ends."""
 

@@ -50,8 +50,8 @@ class Step:
     """Which tenancy of its row each entry belongs to: a result for an earlier one is stale."""
     token_ids: npt.NDArray[np.int32]
     """What the rows compute, one row after another."""
-    entered: tuple[tuple[int, Request], ...] = ()
-    """Rows that belong to someone else since the step before, and to whom."""
+    entered: tuple[tuple[int, Request, npt.NDArray[np.int32]], ...] = ()
+    """Rows that belong to someone else since the step before: to whom, and what that one has put out already."""
     tables: tuple[tuple[TableView, ...], ...] = ()
     """By stage that keeps anything, by kind."""
     copies: tuple[tuple[int, int, Ints, Ints], ...] = ()

@@ -71,7 +71,7 @@ class RecordingEngine(Engine):
         self._file.write(json.dumps(line) + "\n")
 
     def submit(self, request: Request) -> Stream:
-        fields = {name: getattr(request, name) for name in request.__dataclass_fields__}
+        fields = {name: getattr(request, name) for name in request.__dataclass_fields__ if name != "sampling"}
         self._write({"submit": {**fields, "prompt": request.prompt.tolist()}})
         return super().submit(request)
 

@@ -176,6 +176,12 @@ class Plan:
         return pages * ceil_div(self.match_unit_tokens, pages)
 
     @property
+    def no_reuse_because(self) -> str:
+        """Why prefixes are never reused; empty: they are."""
+        crossing = [kind.name for stage in self.stages for kind in stage.kinds if kind.kind.kind == "cross"]
+        return f"{crossing[0]} depends on more than the tokens" if crossing else ""
+
+    @property
     def bytes_per_token(self) -> float:
         """Slope of a request's footprint over all stages, on one tensor-parallel rank."""
         return sum(kind.bytes_per_token for stage in self.stages for kind in stage.kinds)

@@ -49,7 +49,7 @@ class Scheduler:
         self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell)
         self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
         self.loads = Loads(tier, rules.load_seconds, self.reuse.index.unit)
-        self._entered: dict[int, Request] = {}
+        self._entered: dict[int, Waiting] = {}
         """Rows that have new tenants since the last step."""
         self._views = tuple(tuple(table.view for table in memory.tables) for memory in self.memories)
         self._landed: list[tuple[int, int]] = []
@@ -335,7 +335,7 @@ class Scheduler:
     def _enter(self, waiting: Waiting) -> int:
         self.queue.remove(waiting)
         row = self.rows.enter(waiting.request, waiting.outputs)
-        self.tickets[row], self._entered[row] = waiting, waiting.request
+        self.tickets[row] = self._entered[row] = waiting
         self._order_is_stale = True
         self.reuse.start(row, waiting)
         self.rows.is_reserved[row] = waiting.preemptions >= MOST_PREEMPTIONS
@@ -367,7 +367,8 @@ class Scheduler:
         state.computed[rows] += counts
         state.pending[rows] += samples
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
-        entered, self._entered = tuple(self._entered.items()), {}
+        entered = tuple((row, one.request, one.outputs) for row, one in self._entered.items())
+        self._entered = {}
         step = Step(
             self.steps,
             rows,

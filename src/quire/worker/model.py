@@ -58,6 +58,7 @@ class TorchModel:
 
     def __init__(self, model: Any, arena: Arena) -> None:
         self.model = model.eval()
+        self.vocab_size: int = model.config.get_text_config().vocab_size
         self.seat = Seat(arena)
         for module in model.modules():
             if hasattr(module, "layer_idx"):

@@ -10,14 +10,16 @@ from quire.plan.plan import Plan
 from quire.worker.arena import Arena
 from quire.worker.batch import make_batch
 from quire.worker.model import TorchModel
+from quire.worker.sampler import Masks, Sampler
 
 
 class TorchRunner:
-    def __init__(self, plan: Plan, model: TorchModel, arena: Arena) -> None:
+    def __init__(self, plan: Plan, model: TorchModel, arena: Arena, masks: Masks | None = None) -> None:
         self.plan = plan
         self.model = model
         self.arena = arena
         self.device = arena.bytes.device
+        self.sampler = Sampler(plan.max_requests, model.vocab_size, self.device, masks)
         self._last = np.zeros(plan.max_requests, dtype=np.int32)
         """The token that each row yielded last: the next step may need it before anyone else knows it."""
         self._results: list[StepResult] = []
@@ -33,8 +35,12 @@ class TorchRunner:
         self._results.append(StepResult(step.number, tokens))
 
     def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
-        del step
-        return np.asarray(logits.argmax(dim=-1).cpu().numpy(), dtype=np.int64)
+        """One token for each row that samples."""
+        for row, request, outputs in step.entered:
+            self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
+        ends = (step.starts + step.counts)[step.samples]
+        sampled = self.sampler.sample(logits, step.rows[step.samples], ends)
+        return np.asarray(sampled.tokens.cpu().numpy(), dtype=np.int64)
 
     def collect(self) -> StepResult:
         return self._results.pop(0)

@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import pytest
-from scenes import PAGE, World, ask, paged_plan
+from scenes import PAGE, World, ask, own_tokens, paged_plan
 
 from quire.core.events import Event, What
-from quire.core.request import Ending
+from quire.core.request import Ending, Request
 from quire.core.units import ceil_div
+
+
+def pages_at_loads(world: World) -> list[int]:
+    """A list that gets, whenever a load begins, the pages that all who run then may come to need."""
+    pages: list[int] = []
+
+    def watch(event: Event) -> None:
+        if event.what is What.LOADING:
+            pages.append(sum(ceil_div(one.limit, PAGE) for one in world.engine.scheduler.rows.requests.values()))
+
+    world.engine.scheduler.listeners += (watch,)
+    return pages
 
 
 def test_a_load_does_not_begin_before_its_request_can_stay_to_its_end() -> None:
     """2,048 pages of 16 tokens. A is 25,596 tokens long and 8,192 of them lie on the tier; B is 19,196 long and 11,776
     of them do. Together they exceed the pool at their ends, not at their beginnings: both finish, B after A."""
     world = World(paged_plan(2048))
+    pages = pages_at_loads(world)
     first = world.submit(ask("A", 25_500, 96), on_tier_tokens=8192)
     second = world.submit(ask("B", 19_100, 96), on_tier_tokens=11_776)
-    pages_together: list[int] = []
-
-    def watch(event: Event) -> None:
-        if event.what is What.LOADING:
-            running = world.engine.scheduler.rows.requests.values()
-            pages_together.append(sum(ceil_div(one.limit, PAGE) for one in running))
-
-    world.engine.scheduler.listeners += (watch,)
     world.run(1000)
     assert first.ending is second.ending is Ending.LENGTH
     assert world.told(What.LOADED) == ["A", "B"]
-    assert max(pages_together) <= 2048
+    assert max(pages) <= 2048
     assert world.place_of(What.ENDED, "A") < world.place_of(What.LOADING, "B")
     assert not world.told(What.PREEMPTED)
+
+
+def test_a_load_does_not_begin_on_the_hope_that_outputs_will_be_short() -> None:
+    """The same lengths, but most of them outputs that are likely to stay short, and A computes all of its own. B is let
+    in beside A: it may compute there and be preempted, but what is loaded must be able to stay to the longest end."""
+    world = World(paged_plan(2048))
+    pages = pages_at_loads(world)
+    world.engine.scheduler.typical_output = 1.0
+    first = world.submit(Request("A", own_tokens("A", 16_000), 25_596 - 16_000, stop_tokens=(16_040,)))
+    second = world.submit(Request("B", own_tokens("B", 12_000), 19_196 - 12_000, stop_tokens=(12_040,)), 11_776)
+    world.run(1000)
+    assert first.ending is second.ending is Ending.STOP
+    assert world.place_of(What.ADMITTED, "B") < world.place_of(What.ENDED, "A")
+    assert max(pages, default=0) <= 2048
 
 
 def test_a_head_that_cannot_load_yet_holds_up_neither_the_running_nor_the_small() -> None:
@@ -71,13 +90,13 @@ def test_one_is_parked_at_a_time_where_two_could_not_both_go_on() -> None:
 def test_a_late_urgent_head_does_not_strand_a_finished_load(steps_after_loading: int, is_expected_short: bool) -> None:
     """X has loaded, or is about to, when H comes with a higher priority and wants what is left and more. X keeps what
     was brought, is not preempted, and finishes; so does H, also where H was thought to be short and let in."""
-    world = World(paged_plan(24))
+    world = World(paged_plan(34))
     world.tier.seconds = 2.0
     scheduler = world.engine.scheduler
     scheduler.typical_output = 1.0 if is_expected_short else 128.0
-    elder = world.submit(ask("E", 30, 34))
+    elder = world.submit(ask("E", 30, 170))
     world.step()
-    loaded = world.submit(ask("X", 170, 20), on_tier_tokens=160)
+    loaded = world.submit(ask("X", 170, 100), on_tier_tokens=160)
     world.step()
     assert world.loading() == ["X"]
     for _ in range(steps_after_loading):

@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from scenes import FreeRunner, KeyedTier, World, ask, paged_plan
 
 from quire.check.doubles import FaultyTier
 from quire.check.promises import check_books, check_nothing_left
@@ -19,12 +20,15 @@ from quire.core.step import Step
 from quire.core.tier import Load
 from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
+from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from small_kinds import KINDS
 
 LENGTH, ABORTS, LOAD_SECONDS, ROWS = 150, 1000, 5.0, 4
+SPARE_SHEETS = 4
+"""Beyond what a lone request of the longest length needs: little, so that rows are short of pages all the time."""
 MIXES = [["full", "window"], ["state", "full", "chunked"]]
 
 
@@ -32,7 +36,8 @@ def plan_of(names: list[str]) -> Plan:
     layers = tuple(KINDS[name] for name in names)
     shape = ModelShape("small", "test", layers, max_length=LENGTH, weights_known=False)
     settings = Settings(batch_tokens=48, max_requests=ROWS, page_tokens={"": 8}, match_unit_tokens=8)
-    return make_plan(shape, settings, Budget(sheets=(60,)))
+    roomy = make_plan(shape, settings, Budget(sheets=(1000,)))
+    return make_plan(shape, settings, Budget(sheets=(SPARE_SHEETS + bound.minimum(roomy.stages[0].kinds, LENGTH, 0),)))
 
 
 class NotedTier(FaultyTier):
@@ -131,3 +136,42 @@ def test_after_a_thousand_random_aborts_nothing_is_held_and_nobody_read_foreign_
     assert min(world.aborts[where] for where in ("waiting", "loading", "running")) > 50, world.aborts
     assert min(world.told[what] for what in (What.LOADING, What.LOADED, What.LOAD_FAILED)) > 20, world.told
     check_nothing_left(world.engine.scheduler)
+
+
+def test_what_came_for_a_request_that_is_gone_goes_to_nobody() -> None:
+    """X's load is done, but no step takes it to its pages: the others have all the rest. X is aborted, Z gets its row,
+    and steps bring nothing into Z's pages."""
+    runner = LoadsNoted()
+    world = World(paged_plan(11, rows=4), runner, KeyedTier(seconds=None))
+    scheduler = world.engine.scheduler
+    scheduler.typical_output = 1.0
+    world.submit(ask("E", 30, 10))
+    world.step()
+    world.submit(ask("X", 70, 10), on_tier_tokens=64)
+    world.step()
+    row = scheduler.rows.row_of["X"]
+    world.submit(ask("Y", 60, 10, priority=9))
+    for _ in range(8):
+        world.step()
+    world.tier.seconds, steps = 0.0, scheduler.steps
+    world.step()
+    assert world.told(What.LOADED) == ["X"]
+    assert scheduler.steps == steps, "a step took it along: nothing was shown"
+    world.engine.cancel("X")
+    world.submit(ask("Z", 20, 3))
+    world.step()
+    assert scheduler.rows.row_of["Z"] == row
+    world.run(100)
+    assert runner.loads == []
+
+
+class LoadsNoted(FreeRunner):
+    """Notes every (load, row) that a step brings to its pages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loads: list[tuple[int, int]] = []
+
+    def launch(self, step: Step) -> None:
+        self.loads += step.loads
+        super().launch(step)
