@@ -39,7 +39,7 @@ def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
         (["gemma-3-27b", "--pool", "1GiB", "--max-length", "200000"], "131,072"),
         (["gemma-3-27b", "--pool", "1GiB", "--max-length", "long"], "number of tokens"),
         (["gemma-3-27b", "--pool", "1GiB", "--kv-dtype", "int3"], "choose one of"),
-        (["gemma-3-27b", "--pool", "1GiB", "--kv-dtype", "fp32"], "bf16"),
+        (["gemma-3-27b", "--pool", "1GiB", "--kv-dtype", "fp64"], "bf16"),
         (["gemma-3-27b", "--pool", "1GiB", "--state-dtype", "fp8"], "fp32"),
         (["gemma-3-27b", "--pool", "1GiB", "--tensor-parallel", "0"], "at least 1"),
         (["gemma-3-27b", "--pool", "1GiB", "--tensor-parallel", "3000"], "query heads"),
