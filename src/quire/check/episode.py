@@ -27,7 +27,8 @@ TOLD = {
 }
 
 
-TEACH_RATE = 0.2
+TEACH_RATE, STORED_RATE = 0.2, 0.5
+"""How often a tier gets what a row has settled, and has a prompt from earlier times."""
 MOST_IDLE_TURNS = 1
 """A turn that finds the elder's load over may be spent on that."""
 
@@ -115,7 +116,10 @@ class Episode:
     def _accept(self, request: Request, stream: Stream) -> None:
         if not fits_alone(self.system.plan, request.limit):
             raise Violation(f"request {request.name} of {request.limit} tokens was accepted and could not run alone")
-        self.runner.scripts[request.name] = script_for(request)
+        script = self.runner.scripts[request.name] = script_for(request)
+        waiting = self.scheduler.queue.find(request.name)
+        if self.tier is not None and waiting is not None and self.random.random() < STORED_RATE:
+            self.tier.learn(waiting.keys, script.digests, self.unit)
         steps = request.limit + sum(one.stream.request.limit for one in self.accepted.values())
         waits = (len(self.accepted) + 1) * (int(LOAD_SECONDS) + 2) * self.system.has_tier
         overlap = self.system.overlap

@@ -129,7 +129,7 @@ class ShadowRunner:
     def launch(self, step: Step) -> None:
         self.before_launch(step)
         self.launched += 1
-        self.tenants.update(step.entered)
+        self._enter(step)
         self._prepare(step)
         batch = self._batch(step)
         self._check_tokens(step, batch)
@@ -167,6 +167,14 @@ class ShadowRunner:
             digests,
             np.array([script.own for script in scripts]),
         )
+
+    def _enter(self, step: Step) -> None:
+        """Rows have new tenants, who may have put out something before."""
+        for row, request, outputs in step.entered:
+            self.tenants[row] = request
+            begin = len(request.prompt)
+            if not np.array_equal(outputs, self.scripts[request.name].tokens[begin : begin + len(outputs)]):
+                raise Violation(f"request {request.name} comes back with outputs that are not its own")
 
     def _check_tokens(self, step: Step, batch: Batch) -> None:
         """The step names the tokens that it computes; those that are still in flight the runner knows itself."""

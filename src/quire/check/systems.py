@@ -71,7 +71,7 @@ def random_system(random: Random) -> System:
         _rules(random),
         overlap=random.choice((1, 2, 2, 3)),
         spare=spare,
-        has_tier=random.random() < 0.5,
+        has_tier=random.random() < 0.6,
         typical_output=random.choice((1.0, 4.0, 128.0)),
     )
 
@@ -84,6 +84,10 @@ def plan_with_spare(model: ModelShape, settings: Settings, spare: int) -> Plan:
     plan = make_plan(model, settings, Budget(sheets=tuple(sheets + spare for sheets in needed)))
     if not plan.fits:
         raise Violation(f"a pool of {needed} sheets is what the bound asks for, and is refused: {plan.problem}")
+    if spare == 0 and min(needed) > 1:
+        short = make_plan(model, settings, Budget(sheets=tuple(sheets - 1 for sheets in needed)))
+        if short.fits:
+            raise Violation(f"a pool of {needed} sheets is what the bound asks for, and one less each is accepted")
     return plan
 
 

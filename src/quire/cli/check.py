@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
             _explore(options)
             return
         campaign = _campaign(options)
-    options.exit_code = 0 if campaign.is_clean else 1
+    options.exit_code = 0 if _has_survived(campaign, options) or campaign.is_clean else 1
     if options.json:
         json.dump(_document(campaign, options), sys.stdout, indent=1)
         print()
@@ -119,7 +119,17 @@ def _report(campaign: Campaign, options: argparse.Namespace) -> None:
     if campaign.failure is not None:
         print(f"episode {campaign.failure.episode_seed} broke at its step {campaign.failure.step}; repeat it with")
         print(f"  {_command(campaign, options)}")
-    print(campaign.verdict())
+    print(_verdict(campaign, options))
+
+
+def _has_survived(campaign: Campaign, options: argparse.Namespace) -> bool:
+    return bool(options.mutate) and campaign.failure is None
+
+
+def _verdict(campaign: Campaign, options: argparse.Namespace) -> str:
+    if _has_survived(campaign, options):
+        return f"survived: {options.mutate} was not found in {campaign.coverage.steps:,} steps"
+    return campaign.verdict()
 
 
 def _command(campaign: Campaign, options: argparse.Namespace) -> str:
@@ -131,7 +141,7 @@ def _command(campaign: Campaign, options: argparse.Namespace) -> str:
 def _document(campaign: Campaign, options: argparse.Namespace) -> dict[str, object]:
     failure = campaign.failure
     return {
-        "verdict": campaign.verdict(),
+        "verdict": _verdict(campaign, options),
         "steps": campaign.coverage.steps,
         "episodes": campaign.episodes,
         "seed": options.seed,

@@ -9,6 +9,7 @@ A view's rows overlap in memory, one begins at every granule; addresses of pages
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,12 @@ class PartView:
     kind: int
     group: int
     tensor: torch.Tensor
+
+    def pages(self, addresses: torch.Tensor) -> torch.Tensor:
+        """Copies of whole pages: (page, unit, head, number)."""
+        places, *page = self.tensor.shape
+        flat = self.tensor.as_strided((places, math.prod(page)), (self.tensor.stride(0), 1))
+        return flat.index_select(0, addresses).view(-1, *page)
 
 
 class Arena:

@@ -51,19 +51,18 @@ def read(batch: Batch, key: PartView, value: PartView, query: torch.Tensor, scor
 
 
 def gather(reading: Reading, part: PartView, dtype: torch.dtype) -> torch.Tensor:
-    """(row, head, token, width) of the pages that rows read."""
+    """(row, head, token, width) of the pages that rows read; 0 where nobody looks, so that nothing spills."""
     pages = reading.pages[part.group]
-    found = part.tensor[pages.reshape(-1)]
+    found = part.pages(pages.reshape(-1))
     tokens = found.view(len(pages), -1, *found.shape[2:]).to(dtype)
+    tokens[reading.unseen] = 0
     return tokens.transpose(1, 2)
 
 
 def mix(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scores: Scores
 ) -> torch.Tensor:
-    """(row, head, query, width) over (row, key head, token, width). Unwritten slots are masked, whatever they hold."""
-    value = torch.where(mask.any(dim=2)[..., None], value, value.new_zeros(()))
-    key = torch.where(mask.any(dim=2)[..., None], key, key.new_zeros(()))
+    """(row, head, query, width) over (row, key head, token, width)."""
     if scores.softcap is None and scores.sinks is None:
         return functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, scale=scores.scale, enable_gqa=query.shape[1] != key.shape[1]

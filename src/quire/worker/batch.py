@@ -29,6 +29,8 @@ class Reading:
     """(group, row, page): addresses; padding repeats one that is there."""
     mask: torch.Tensor
     """(row, query, token of the pages): what a query sees."""
+    unseen: tuple[torch.Tensor, torch.Tensor]
+    """(rows, tokens of their pages) that no query sees: unwritten slots among them may hold anything."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,7 +117,9 @@ def _reading(
     seen = _sees(kind, queries[:, :, None], tokens[:, None, :])
     mask = seen & np.repeat(is_there, page_tokens, axis=1)[:, None, :]
     packed = begins[places][:, None] + np.arange(count)
-    return Reading(_tensor(packed, device), _tensor(pages.transpose(2, 0, 1), device), _tensor(mask, device))
+    blank, place = np.nonzero(~mask.any(axis=1))
+    unseen = (_tensor(blank, device), _tensor(place, device))
+    return Reading(_tensor(packed, device), _tensor(pages.transpose(2, 0, 1), device), _tensor(mask, device), unseen)
 
 
 def _sees(kind: Kind, queries: np.ndarray, tokens: np.ndarray) -> np.ndarray:

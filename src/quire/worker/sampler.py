@@ -13,6 +13,7 @@ Legend: n rows of this step, v vocabulary.
 from __future__ import annotations
 
 import secrets
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,7 +27,9 @@ from quire.core.sampling import SEED_BITS, Sampling
 from quire.worker.penalties import Penalties
 
 CANDIDATES = 256
-"""Tokens looked at for top_p before the whole vocabulary is sorted."""
+"""Tokens ranked for top_p at first; where they do not suffice, 16 times as many, up to the whole vocabulary."""
+BLOCK_ELEMENTS = {"cpu": 1 << 19}
+"""Logits worked on at once, for the sake of the CPU's cache; elsewhere all of them."""
 GREEDY = Sampling()
 
 
@@ -108,8 +111,7 @@ class Sampler:
         requests = [self._rows[row] for row in numbers]
         shaped = self._shape(logits, numbers, requests, places)
         tokens = shaped.argmax(-1)
-        hot = [entry for entry, request in enumerate(requests) if request.sampling.temperature > 0]
-        if hot:
+        for hot in self._blocks([entry for entry, request in enumerate(requests) if request.sampling.temperature > 0]):
             tokens[hot] = _draw(shaped[hot], [requests[entry] for entry in hot], places[hot])
         self._penalties.count(numbers, tokens)
         self._tell(numbers, requests, tokens)
@@ -152,6 +154,10 @@ class Sampler:
             if request.sampling.grammar and self.masks:
                 self.masks.accepted(rows[entry], int(tokens[entry]))
 
+    def _blocks(self, entries: list[int]) -> list[list[int]]:
+        size = max(1, BLOCK_ELEMENTS.get(self.device.type, sys.maxsize) // self.vocab_size)
+        return [entries[start : start + size] for start in range(0, len(entries), size)]
+
     def _index(self, numbers: list[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self.device)
 
@@ -186,53 +192,46 @@ def _edits(requests: list[_Row], positions: npt.NDArray[np.int64]) -> list[tuple
 def _draw(logits: torch.Tensor, requests: list[_Row], positions: npt.NDArray[np.int64]) -> torch.Tensor:
     """One token per row, by one uniform number each."""
     samplings = [request.sampling for request in requests]
-    scaled = (logits - logits.amax(-1, keepdim=True)) / _column([s.temperature for s in samplings], logits)
-    least = _threshold(scaled, samplings)
-    chances = scaled.exp().masked_fill_(scaled < least, 0)
-    sums = chances.cumsum(-1, dtype=torch.float64)
+    scaled = (logits - logits.amax(-1, keepdim=True)).div_(_column([s.temperature for s in samplings], logits))
+    chances = scaled.exp()
+    least = _threshold(scaled, chances, samplings)
+    sums = torch.where(scaled >= least, chances, 0).cumsum(-1, dtype=torch.float64)
     seeds = np.array([request.seed for request in requests], dtype=np.uint64)
     passed = torch.from_numpy(uniform(seeds, positions)).to(sums.device)[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, passed, right=True).squeeze(-1)
 
 
-def _threshold(scaled: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """[n, 1]: the least scaled logit that each row keeps. The greatest is 0."""
+def _threshold(scaled: torch.Tensor, chances: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
+    """[n, 1]: the least scaled logit that each row keeps. The greatest is 0, its chance 1."""
     least = _column([np.log(s.min_p) if s.min_p else -np.inf for s in samplings], scaled)
-    cut = [entry for entry, s in enumerate(samplings) if s.top_k or s.top_p < 1]
-    if cut:
-        kept = _kept_by_rank(scaled[cut], [samplings[entry] for entry in cut])
-        least[cut] = torch.maximum(least[cut], kept)
-    return least
-
-
-def _kept_by_rank(scaled: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
-    """top_k, then top_p of what it leaves: by the greatest few logits where they suffice, by all of them elsewhere."""
-    vocab_size = scaled.shape[-1]
-    few = min(vocab_size, max([CANDIDATES, *(s.top_k for s in samplings)]))
-    least, is_enough = _by_rank(scaled, scaled.topk(few, -1).values, samplings)
-    if not is_enough.all():
-        short = (~is_enough).nonzero().squeeze(-1)
-        rest = [samplings[entry] for entry in short.tolist()]
-        least[short] = _by_rank(scaled[short], scaled[short].sort(-1, descending=True).values, rest)[0]
+    short = [entry for entry, s in enumerate(samplings) if s.top_k or s.top_p < 1]
+    width = max([CANDIDATES, *(s.top_k for s in samplings)])
+    while short:
+        some = [samplings[entry] for entry in short]
+        ranked = scaled[short].topk(min(width, scaled.shape[-1]), -1).values
+        kept, is_known = _by_rank(scaled[short], chances[short], ranked, some)
+        least[short] = torch.maximum(least[short], kept)
+        short = [entry for entry, known in zip(short, is_known.tolist(), strict=True) if not known]
+        width *= 16
     return least
 
 
 def _by_rank(
-    scaled: torch.Tensor, ranked: torch.Tensor, samplings: list[Sampling]
+    scaled: torch.Tensor, chances: torch.Tensor, ranked: torch.Tensor, samplings: list[Sampling]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The threshold of each row, and whether the ranked logits reached far enough to know it."""
-    vocab_size, width = scaled.shape[-1], ranked.shape[-1]
-    ranks = [min(s.top_k or vocab_size, vocab_size) - 1 for s in samplings]
-    last = torch.tensor([min(rank, width - 1) for rank in ranks], device=scaled.device)[:, None]
-    cut = torch.tensor([bool(s.top_k) for s in samplings], device=scaled.device)[:, None]
-    least = torch.where(cut, ranked.gather(-1, last), torch.full_like(ranked[:, :1], -torch.inf))
-    total = scaled.double().exp().masked_fill_(scaled < least, 0).sum(-1, keepdim=True)
-    before = ranked.double().exp().cumsum(-1) - ranked.double().exp()
+    """top_k, then top_p of what it leaves. The threshold of each row; and whether the ranked logits reached that far:
+    if they did not, the threshold is still one that keeps too much."""
+    last = torch.tensor([min(s.top_k or 1, ranked.shape[-1]) - 1 for s in samplings], device=scaled.device)
+    least = ranked.gather(-1, last[:, None])
+    least[[not s.top_k for s in samplings]] = -torch.inf
     share = torch.tensor([s.top_p for s in samplings], dtype=torch.float64, device=scaled.device)[:, None]
-    inside = (ranked >= least) & (before < share * total)
-    ending = inside.sum(-1, keepdim=True) - 1
-    is_enough = (ending < width - 1).squeeze(-1) | (width == vocab_size) | (share == 1).squeeze(-1)
-    return torch.where(share < 1, torch.maximum(least, ranked.gather(-1, ending)), least), is_enough
+    total = torch.where(scaled >= least, chances, 0).sum(-1, keepdim=True, dtype=torch.float64)
+    likely = ranked.exp()
+    before = likely.cumsum(-1, dtype=torch.float64) - likely
+    ending = ((ranked >= least) & (before < share * total)).sum(-1, keepdim=True) - 1
+    is_known = (share == 1) | (ending < ranked.shape[-1] - 1) | (ranked.shape[-1] == scaled.shape[-1])
+    below = torch.where((share < 1) & is_known, ranked.gather(-1, ending), -torch.inf)
+    return torch.maximum(least, below), is_known.squeeze(-1)
 
 
 def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:

@@ -102,6 +102,11 @@ def test_the_command_says_how_to_repeat_what_it_found(capsys: pytest.CaptureFixt
     assert verdict.split(" (found")[0] in again
 
 
+def test_a_planted_bug_that_nothing_meets_is_said_to_survive(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "check", "--steps", "1", "--mutate", "pinned-page-moved")
+    assert out.splitlines()[-1].startswith("survived: pinned-page-moved was not found in")
+
+
 def test_the_json_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run_text(capsys, "check", "--steps", "200", "--json")
     data = json.loads(out)
