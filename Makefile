@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -18,8 +18,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 setup: $(STAMP)  ## Create .venv and install Quire with everything the tests need
 
-run: setup  ## Print the memory plan of a hybrid model
-	$(BIN)/quire plan gemma-3-27b --device h200
+run: setup  ## Answer a question with the default model (fetched once), its plan and its speed
+	$(BIN)/quire generate --prompt "What is the capital of France?" --stats
 
 test: setup  ## All tests
 	$(BIN)/python -m pytest
@@ -38,6 +38,15 @@ bench-capacity: setup  ## Waste and requests per model, beside a peer's planner
 
 bench-control: setup  ## Python per step, beside vLLM 0.32.0 (installed into .venv-vllm)
 	$(BIN)/python bench/control.py $(ARGUMENTS)
+
+bench-sessions: setup  ## How much is reused when sessions do not all fit, beside a per-page LRU
+	$(BIN)/python bench/sessions.py $(ARGUMENTS)
+
+bench-trace: setup  ## Replays a request trace twice: ARGUMENTS=FILE
+	$(BIN)/python bench/trace.py $(ARGUMENTS)
+
+bench-cpu: setup  ## Tokens per second on this CPU, beside transformers
+	$(BIN)/python bench/cpu.py $(ARGUMENTS)
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,3 +1,25 @@
 """Quire: a key-value memory for language models that cannot hang, wastes almost nothing and explains itself."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.core.sampling import Sampling
+    from quire.llm import LLM, Completion
+
 __version__ = "0.1.0"
+__all__ = ["LLM", "Completion", "Sampling"]
+
+
+def __getattr__(name: str) -> Any:
+    """`from quire import LLM` needs torch; everything else does not, so it comes when it is asked for."""
+    if name in ("LLM", "Completion"):
+        from quire import llm
+
+        return getattr(llm, name)
+    if name == "Sampling":
+        from quire.core.sampling import Sampling
+
+        return Sampling
+    raise AttributeError(f"module 'quire' has no attribute {name!r}")

@@ -1,1 +1,95 @@
-"""Builds an engine from a configuration: the one module that knows every part."""
+"""Builds an engine from a configuration: the one module that knows every part.
+
+folder ──▶ shape ──▶ plan (refused here if it does not fit, before any weight is read)
+                      ├──▶ arena
+weights ──▶ model ────┴──▶ runner ──▶ engine
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.core.dtypes import DType
+from quire.core.errors import InputError
+from quire.core.events import Listener
+from quire.core.rules import Rules
+from quire.engine.engine import Engine
+from quire.machine import this_machine
+from quire.models.read import read_config
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+if TYPE_CHECKING:
+    from quire.text.tokenizer import Tokenizer
+
+TORCH_NAMES = {DType.FP32: "float32", DType.BF16: "bfloat16", DType.FP16: "float16"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembled:
+    """An engine that is ready to run, and what it was made of."""
+
+    engine: Engine
+    plan: Plan
+    tokenizer: Tokenizer
+    folder: Path
+
+
+def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: DType) -> Plan:
+    """The plan of a checkpoint whose weights will be held as `dtype`; raises before anything heavy happens."""
+    if settings.tensor_parallel > 1 or settings.pipeline_parallel > 1:
+        raise InputError("one device runs a model for now: leave --tensor-parallel and --pipeline-parallel at 1")
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name)
+    return make_plan(shape, settings, budget or _main_memory()).require_fit()
+
+
+def _main_memory() -> Budget:
+    machine = this_machine()
+    return Budget(memory_bytes=machine.memory_bytes, memory_fraction=machine.memory_fraction)
+
+
+def assemble(
+    folder: Path,
+    settings: Settings,
+    budget: Budget | None = None,
+    *,
+    dtype: DType = DType.FP32,
+    rules: Rules | None = None,
+    overlap: int = 2,
+    listeners: Sequence[Listener] = (),
+) -> Assembled:
+    """`settings.kv_dtype` follows the weights' dtype where it is left at its default."""
+    if dtype not in TORCH_NAMES:
+        raise InputError(
+            f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
+        )
+    if settings.kv_dtype is DType.BF16:
+        settings = replace(settings, kv_dtype=dtype)
+    plan = plan_folder(folder, settings, budget, dtype)
+
+    import torch
+
+    from quire.text.grammar import Grammars
+    from quire.text.tokenizer import Tokenizer
+    from quire.worker.arena import DTYPES, Arena
+    from quire.worker.model import TorchModel, load
+    from quire.worker.runner import TorchRunner
+
+    tokenizer = Tokenizer.load(folder)
+    arena = Arena(plan.stages[0], torch.device("cpu"))
+    model = TorchModel(load(str(folder), DTYPES[dtype.value]), arena)
+    runner = TorchRunner(plan, model, arena, Grammars(tokenizer))
+    engine = Engine(plan, runner, rules=rules, overlap=overlap, listeners=listeners)
+    return Assembled(engine, plan, tokenizer, folder)

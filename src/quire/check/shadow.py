@@ -28,8 +28,6 @@ from quire.plan.plan import StagePlan
 from quire.scheduler.scheduler import Scheduler
 
 POISON, DRAFT, CLEARED = -1, -2, 0
-
-
 _NAMES = {POISON: "what nobody wrote", DRAFT: "a draft", CLEARED: "a cleared state"}
 
 
@@ -40,9 +38,8 @@ class KindContents:
         self.table, self.kind, self.view = table, table.kind, table.view
         self.page_tokens = table.plan.page_tokens
         self.per_sheet = table.plan.pages_per_sheet
-        self.sheet_granules, self.page_granules = (
-            n // GRANULE_BYTES for n in (stage.sheet_bytes, table.plan.page_bytes)
-        )
+        self.sheet_granules = stage.sheet_bytes // GRANULE_BYTES
+        self.page_granules = table.plan.page_bytes // GRANULE_BYTES
         self.slots = np.full((stage.sheets * self.per_sheet, self.page_tokens), POISON, dtype=np.int64)
         self.groups = np.arange(table.plan.groups)
         self.columns = table.column(np.arange(longest + 1))

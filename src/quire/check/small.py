@@ -91,6 +91,7 @@ CHUNKED, STATE, CROSS = ("chunked", 3), ("state", 3), ("cross", 1)
 THREE = (("abcd", 2, 0), ("abe", 2, 1), ("abcf", 2, 0))
 """Three prompts that part at different places; the second is more urgent."""
 LONG = (("abcdef", 2, 0), ("abcd", 3, 1), ("abg", 3, 0))
+FULL_WINDOW_CHUNKED = (FULL, WINDOW, CHUNKED)
 FAIR, FIRST = Policy.FAIR, Policy.FIRST_COME
 
 SHORT = (
@@ -106,19 +107,22 @@ SHORT = (
 )
 """Explored by the tests, within a minute."""
 LARGE = (
-    Small("full and state, three turns", (FULL, STATE), 6, THREE, rows=2, stored=2),
+    Small("full, window, chunked", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FAIR, stored=2),
+    Small("the same, one unit stored", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FAIR, stored=1),
+    Small("the same, one token at a time", FULL_WINDOW_CHUNKED, 6, THREE, 1, 0, 1, rows=3, policy=FAIR, stored=2),
+    Small("the same, three tokens at a time", FULL_WINDOW_CHUNKED, 6, THREE, 1, 0, 3, rows=3, policy=FAIR, stored=2),
+    Small("the same, lookahead 1", FULL_WINDOW_CHUNKED, 6, THREE, 1, 1, rows=3, policy=FAIR, stored=2),
+    Small("the same, three in flight", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FAIR, overlap=3),
+    Small("the same, by priority", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, stored=2),
+    Small("the same, first come", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FIRST, stored=2),
+    Small("latent, window, chunked", (LATENT, WINDOW, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=3),
+    Small("full, sink, chunked", (FULL, SINK, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=2),
+    Small("window, sink, chunked", (WINDOW, SINK, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=2),
     Small("full, window, state", (FULL, WINDOW, STATE), 6, THREE, rows=3, batch_tokens=1),
-    Small("full, window, chunked, fair", (FULL, WINDOW, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=2),
-    Small("window and chunked", (WINDOW, CHUNKED), 4, THREE, rows=3),
     Small("full, window, state, lookahead 1", (FULL, WINDOW, STATE), 6, THREE, 1, 1, rows=2, stored=2),
-    Small("latent, sink, state", (LATENT, SINK, STATE), 4, THREE, rows=3, stored=1, policy=FIRST),
+    Small("latent, sink, state", (LATENT, SINK, STATE), 4, THREE, rows=3, policy=FIRST, stored=1),
     Small("window, chunked, state", (WINDOW, CHUNKED, STATE), 6, THREE, rows=2, stored=2),
-    Small("full, sink, chunked, longer", (FULL, SINK, CHUNKED), 5, LONG, rows=3),
-    Small("full, window, state, longer, fair", (FULL, WINDOW, STATE), 6, LONG, rows=2, policy=FAIR),
-    Small("full, window, chunked, three in flight", (FULL, WINDOW, CHUNKED), 5, THREE, rows=3, overlap=3, stored=2),
-    Small("full, window, chunked, lookahead 1", (FULL, WINDOW, CHUNKED), 6, THREE, 1, 1, rows=3, stored=2),
-    Small("latent, window, chunked, pages of 2", (LATENT, WINDOW, CHUNKED), 6, LONG, 2, rows=3, stored=1),
-    Small("window, sink, state, lookahead 2", (WINDOW, SINK, STATE), 6, THREE, 1, 2, rows=2, stored=1),
-    Small("full, window, chunked, longer", (FULL, WINDOW, CHUNKED), 6, LONG, rows=3, stored=2),
+    Small("full and state, three turns", (FULL, STATE), 6, THREE, rows=2, stored=2),
+    Small("window and chunked", (WINDOW, CHUNKED), 4, THREE, rows=3),
 )
 SYSTEMS = SHORT + LARGE

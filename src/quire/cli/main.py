@@ -16,6 +16,9 @@ from quire import __version__
 from quire.core.errors import QuireError
 
 COMMANDS = {
+    "generate": "an answer to one prompt, on this machine",
+    "chat": "a conversation in the terminal",
+    "fetch": "the default model, fetched and converted once",
     "plan": "from a model's configuration to an exact memory plan",
     "whatif": "what each setting would change about a plan",
     "simulate": "the engine on virtual time: how a model would serve a trace",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Protocol
+
 import numpy as np
 import torch
 
+from quire.core.sampling import Grammar
 from quire.core.step import SAMPLED, Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
@@ -13,13 +17,20 @@ from quire.worker.model import TorchModel
 from quire.worker.sampler import Masks, Sampler
 
 
+class Grammars(Masks, Protocol):
+    """What outputs must look like, by row."""
+
+    def enter(self, row: int, grammar: Grammar | None, output_tokens: Sequence[int]) -> None: ...
+
+
 class TorchRunner:
-    def __init__(self, plan: Plan, model: TorchModel, arena: Arena, masks: Masks | None = None) -> None:
+    def __init__(self, plan: Plan, model: TorchModel, arena: Arena, grammars: Grammars | None = None) -> None:
         self.plan = plan
         self.model = model
         self.arena = arena
         self.device = arena.bytes.device
-        self.sampler = Sampler(plan.max_requests, model.vocab_size, self.device, masks)
+        self.sampler = Sampler(plan.max_requests, model.vocab_size, self.device, grammars)
+        self._grammars = grammars
         self._last = np.zeros(plan.max_requests, dtype=np.int32)
         """The token that each row yielded last: the next step may need it before anyone else knows it."""
         self._results: list[StepResult] = []
@@ -38,6 +49,8 @@ class TorchRunner:
         """One token for each row that samples."""
         for row, request, outputs in step.entered:
             self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
+            if self._grammars is not None:
+                self._grammars.enter(row, request.sampling.grammar, outputs.tolist())
         ends = (step.starts + step.counts)[step.samples]
         sampled = self.sampler.sample(logits, step.rows[step.samples], ends)
         return np.asarray(sampled.tokens.cpu().numpy(), dtype=np.int64)

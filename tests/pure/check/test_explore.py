@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from quire.check.explore import World, explore
@@ -9,6 +11,7 @@ from quire.check.mutations import planted
 from quire.check.small import SHORT, SYSTEMS, Small
 from quire.check.snapshot import Snapshots
 
+DOCS = Path(__file__).parents[3] / "docs" / "check.md"
 MIXED = Small("mixed", (("full", 1), ("window", 2), ("state", 3)), 6, (("abc", 2, 0), ("abd", 2, 1)), stored=1)
 TIGHT = Small("tight", (("full", 1), ("window", 2)), 5, (("abcd", 2, 0), ("abe", 2, 1), ("ab", 2, 0)), rows=3)
 
@@ -22,7 +25,9 @@ def test_no_schedule_is_stuck_or_leaks(small: Small) -> None:
 
 
 def test_the_long_list_keeps_within_what_it_says() -> None:
+    text = DOCS.read_text()
     for small in SYSTEMS:
+        assert f"| {small.name} |" in text
         assert small.sheets <= 6
         assert len(small.requests) <= 3
         assert len(small.kinds) <= 3

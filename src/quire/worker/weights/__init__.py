@@ -1,1 +1,1 @@
-"""Where weights come from: GGUF files and folders of safetensors. Reading them needs no torch."""
+"""Where weights come from: GGUF files and folders of safetensors. Only tensors for the device need torch."""

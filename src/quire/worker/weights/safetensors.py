@@ -8,20 +8,14 @@ data             the tensors, one after another
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
+import torch
+from safetensors import SafetensorError, safe_open
 
 from quire.core.errors import ModelError
-
-if TYPE_CHECKING:
-    import torch
-
-Advance = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
+from quire.worker.weights.write import Advance
 
 
 def checkpoint_files(folder: Path) -> tuple[Path, ...]:
@@ -41,8 +35,6 @@ def checkpoint_files(folder: Path) -> tuple[Path, ...]:
 
 def read_checkpoint(folder: Path, advance: Advance | None = None) -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor of a folder. They map the files: copy what is to live on."""
-    from safetensors import SafetensorError, safe_open
-
     files = checkpoint_files(folder)
     total, done = sum(file.stat().st_size for file in files), 0
     for file in files:
@@ -56,34 +48,3 @@ def read_checkpoint(folder: Path, advance: Advance | None = None) -> Iterator[tu
                         advance(done, total)
         except SafetensorError as error:
             raise ModelError(f"{file} cannot be read as safetensors: {error}") from None
-
-
-def write_checkpoint(
-    file: Path,
-    parameters: Iterable[tuple[str, tuple[int, ...]]],
-    values: Iterable[tuple[str, npt.NDArray[np.float32]]],
-    advance: Advance | None = None,
-) -> None:
-    """One file of 32-bit floats: `parameters` foretells what `values` brings, in the same order."""
-    spans: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    total = 0
-    for name, shape in parameters:
-        size = 4 * int(np.prod(shape))
-        spans[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [total, total + size]}
-        total += size
-    header = json.dumps(spans).encode()
-    header += b" " * (-len(header) % 8)
-    with file.open("wb") as target:
-        target.write(len(header).to_bytes(8, "little") + header)
-        done = 0
-        for name, value in values:
-            assert spans[name] == {**_span(value, done)}, name
-            target.write(np.ascontiguousarray(value).data)
-            done += value.nbytes
-            if advance:
-                advance(done, total)
-    assert done == total
-
-
-def _span(value: npt.NDArray[np.float32], start: int) -> dict[str, object]:
-    return {"dtype": "F32", "shape": list(value.shape), "data_offsets": [start, start + value.nbytes]}

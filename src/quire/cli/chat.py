@@ -1,0 +1,33 @@
+"""A conversation with a model on this machine, in the terminal. An empty line or end of input leaves."""
+
+from __future__ import annotations
+
+import argparse
+
+from quire.cli.generate import add_model_arguments, sampling_of, start
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    add_model_arguments(parser, stats=False)
+
+
+def run(options: argparse.Namespace) -> None:
+    llm = start(options)
+    messages = [{"role": "system", "content": options.system}] if options.system else []
+    while text := _ask():
+        messages.append({"role": "user", "content": text})
+        answer = ""
+        for piece in llm.stream(messages, sampling_of(options), max_tokens=options.max_tokens):
+            answer += piece
+            print(piece, end="", flush=True)
+        print()
+        messages.append({"role": "assistant", "content": answer})
+
+
+def _ask() -> str:
+    try:
+        return input("> ").strip()
+    except EOFError:
+        print()
+        return ""

@@ -1,0 +1,83 @@
+"""Answers one prompt with a model on this machine. Standard output has the text and nothing else.
+
+Without --model the default one answers: SmolLM2-135M-Instruct, fetched once. Exit 3: the plan does not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.cli import options as common
+from quire.core.errors import InputError
+from quire.core.sampling import Sampling
+from quire.core.units import format_bytes, parse_bytes
+
+if TYPE_CHECKING:
+    from quire.llm import LLM
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to answer; - reads standard input")
+    add_model_arguments(parser)
+    parser.add_argument("--raw", action="store_true", help="go on from the text itself, without a chat template")
+
+
+def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> None:
+    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a checkpoint (default: SmolLM2-135M-Instruct)")
+    parser.add_argument("--max-tokens", type=common.reading(common.positive), default=256, metavar="N")
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token (default)")
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P")
+    parser.add_argument("--seed", type=int, metavar="S", help="repeats what chance decides")
+    parser.add_argument("--max-length", type=int, metavar="N", help="longest request (default: what fits)")
+    parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
+    if stats:
+        parser.add_argument("--stats", action="store_true", help="the plan and how fast it was, on standard error")
+
+
+def run(options: argparse.Namespace) -> None:
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    if not prompt:
+        raise InputError("the prompt is empty: give some text")
+    llm = start(options)
+    begin = time.perf_counter()
+    first = 0.0
+    for piece in llm.stream(prompt, sampling_of(options), max_tokens=options.max_tokens, raw=options.raw):
+        first = first or time.perf_counter() - begin
+        print(piece, end="", flush=True)
+    print()
+    if options.stats:
+        report(llm, time.perf_counter() - begin, first)
+
+
+def start(options: argparse.Namespace) -> LLM:
+    from quire.cli.fetch import Bar
+    from quire.fetch.default import fetch_default
+    from quire.llm import LLM
+    from quire.plan.settings import Budget, Settings
+
+    folder = options.model or fetch_default(Bar())
+    settings = Settings(max_length=options.max_length, max_requests=16, batch_tokens=2048)
+    budget = Budget(pool_bytes=options.pool) if options.pool else None
+    return LLM(folder, settings=settings, budget=budget)
+
+
+def sampling_of(options: argparse.Namespace) -> Sampling:
+    return Sampling(temperature=options.temperature, top_p=options.top_p, seed=options.seed)
+
+
+def report(llm: LLM, seconds: float, first: float) -> None:
+    """The plan that it ran under, in three lines, and the speed."""
+    plan, sums = llm.plan, llm.engine.counters.sums
+    stage = plan.bottleneck
+    outputs = sum(number for (what, name), number in sums.items() if (what.value, name) == ("ended", "outputs"))
+    kinds = ", ".join(f"{kind.name} {len(kind.layers)} layers in pages of {kind.page_tokens}" for kind in stage.kinds)
+    for line in (
+        f"plan: {plan.model}, {kinds}; {stage.sheets:,} sheets of {format_bytes(stage.sheet_bytes)}",
+        f"      longest request {plan.max_length:,} tokens, {plan.bytes_per_token:,.0f} B a token, KV {plan.kv_dtype}",
+        f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second; the first after {first:.2f} s",
+    ):
+        print(line, file=sys.stderr)

@@ -1,0 +1,119 @@
+"""A converted model on disk: a folder with a manifest that has the checksum of every file.
+
+Files appear in a folder beside the final one, which takes its name when everything is there: nobody sees half a model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+MANIFEST, STAMPS = "manifest.json", ".checked"
+Progress = Callable[[str, int, int], None]
+"""Called with a stage, what is done of it and its size, in bytes."""
+
+
+def in_silence(_stage: str, _done: int, _total: int) -> None:
+    """The progress that nobody watches."""
+
+
+def cache_folder() -> Path:
+    """`QUIRE_CACHE`, or the place where this platform keeps what can be fetched again."""
+    if os.environ.get("QUIRE_CACHE"):
+        return Path(os.environ["QUIRE_CACHE"])
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData/Local") / "quire" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library/Caches/quire"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire"
+
+
+def is_whole(folder: Path, source: dict[str, Any]) -> bool:
+    """Every file is what the manifest says, and it all came from `source`.
+
+    Checksums are computed when a file's size or time is not what it was when they last held.
+    """
+    manifest = _read(folder / MANIFEST)
+    if manifest.get("source") != source or not manifest.get("files"):
+        return False
+    stamps = _read(folder / STAMPS)
+    if stamps.get(MANIFEST) != _stamp(folder / MANIFEST):
+        stamps = {}
+    return all(
+        (stamp := _stamp(folder / name)) is not None
+        and stamp[0] == file["bytes"]
+        and (stamps.get(name) == stamp or checksum(folder / name) == file["sha256"])
+        for name, file in manifest["files"].items()
+    )
+
+
+def remember(folder: Path) -> None:
+    """The files are known to be whole as they are: the next look at them need not read them."""
+    names = _read(folder / MANIFEST)["files"]
+    stamps = {name: _stamp(folder / name) for name in (MANIFEST, *names)}
+    if _read(folder / STAMPS) == stamps:
+        return
+    try:
+        (folder / STAMPS).write_text(json.dumps(stamps))
+    except OSError:
+        return  # a folder that cannot be written is read in full each time
+
+
+def forget(folder: Path) -> None:
+    """The next look at the files reads them, whatever their sizes and times."""
+    (folder / STAMPS).unlink(missing_ok=True)
+
+
+def seal(folder: Path, source: dict[str, Any], progress: Progress) -> None:
+    """Writes the manifest of what is there."""
+    files = sorted(path for path in folder.iterdir() if path.name not in (MANIFEST, STAMPS))
+    total, done = sum(path.stat().st_size for path in files), 0
+    entries: dict[str, Any] = {}
+    for path in files:
+        size = path.stat().st_size
+        entries[path.name] = {"bytes": size, "sha256": checksum(path)}
+        done += size
+        progress("check", done, total)
+    (folder / MANIFEST).write_text(json.dumps({"source": source, "files": entries}, indent=1) + "\n")
+    remember(folder)
+
+
+@contextmanager
+def replaced(folder: Path) -> Iterator[Path]:
+    """An empty folder that takes the place of `folder` at the end, unless something was raised."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+        fresh = Path(scratch) / "fresh"
+        fresh.mkdir()
+        yield fresh
+        if folder.exists():
+            folder.rename(Path(scratch) / "old")
+        fresh.rename(folder)
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> list[int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return value if isinstance(value, dict) else {}

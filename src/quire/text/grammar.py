@@ -1,0 +1,105 @@
+"""Structured output: which tokens may come next so that the text becomes what a schema, a regex or rules describe."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+from llguidance import LLMatcher, LLTokenizer
+
+from quire.core.errors import InputError
+from quire.core.sampling import Grammar, GrammarSort
+from quire.text.tokenizer import Tokenizer
+
+MOST_COMPILED = 64
+"""Grammars kept for the next request that brings the same one."""
+
+
+class Constraint:
+    """One request's way through its grammar."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def mask(self) -> npt.NDArray[np.int32]:
+        """A bit per token, 32 to a word, the lowest first. When nothing may follow, the ends of text are allowed."""
+        return np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+
+    def accept(self, token: int) -> None:
+        if not self._matcher.consume_token(token):
+            raise InputError(
+                f"token {token} is not allowed by the grammar here: {_one_line(self._matcher.get_error())}"
+            )
+
+    def is_done(self) -> bool:
+        """Only an end can follow."""
+        return bool(self._matcher.is_stopped())
+
+    def can_end(self) -> bool:
+        return bool(self._matcher.is_accepting())
+
+
+class Grammars:
+    """Compiles grammars for one tokenizer, and keeps one constraint per row: what a sampler asks for its masks."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = LLTokenizer(tokenizer.inner.to_str(), eos_token=list(tokenizer.eos_token_ids) or None)
+        self._compiled: dict[Grammar, LLMatcher] = {}
+        self._rows: dict[int, Constraint] = {}
+
+    def compile(self, grammar: Grammar) -> Constraint:
+        """A fresh constraint at its beginning. Call it before submitting: it refuses what cannot be used."""
+        if grammar not in self._compiled:
+            matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0)
+            if matcher.is_error():
+                raise InputError(f"the {_sort(grammar)} grammar cannot be used: {_one_line(matcher.get_error())}")
+            if len(self._compiled) >= MOST_COMPILED:
+                del self._compiled[next(iter(self._compiled))]
+            self._compiled[grammar] = matcher
+        return Constraint(self._compiled[grammar].deep_copy())
+
+    def enter(self, row: int, grammar: Grammar | None, output_tokens: Sequence[int] = ()) -> None:
+        """The row belongs to someone else now; a preempted request goes on behind what it had put out."""
+        self._rows.pop(row, None)
+        if grammar is not None:
+            self._rows[row] = self.compile(grammar)
+            for token in output_tokens:
+                self._rows[row].accept(int(token))
+
+    def mask(self, row: int) -> npt.NDArray[np.int32]:
+        return self._rows[row].mask()
+
+    def accepted(self, row: int, token: int) -> None:
+        self._rows[row].accept(token)
+
+
+def _source(grammar: Grammar) -> str:
+    makers: dict[GrammarSort, Callable[[str], str]] = {
+        GrammarSort.JSON: _from_schema,
+        GrammarSort.REGEX: LLMatcher.grammar_from_regex,
+        GrammarSort.LARK: LLMatcher.grammar_from_lark,
+    }
+    return makers[GrammarSort(grammar.sort)](grammar.text)
+
+
+def _from_schema(text: str) -> str:
+    """On one line: small models left to choose can put out blanks for ever. A schema's own `x-guidance` comes first."""
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"the json grammar is not JSON: {error}; give a JSON schema") from None
+    if not isinstance(schema, dict):
+        raise InputError(f"the json grammar is a {type(schema).__name__}: give a JSON schema, an object")
+    return LLMatcher.grammar_from_json_schema(
+        schema, defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+    )
+
+
+def _sort(grammar: Grammar) -> str:
+    return GrammarSort(grammar.sort).value
+
+
+def _one_line(text: str) -> str:
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip(" ^"))

@@ -1,0 +1,71 @@
+"""Chat templates: jinja2 in a sandbox, with the few names that templates count on."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from quire.core.errors import InputError, ModelError
+
+Message = Mapping[str, Any]
+
+
+class _Generation(Extension):
+    """`{% generation %}` marks what an assistant said, for training; here it is its content."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class ChatTemplate:
+    def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
+        """`special_tokens`: bos_token, eos_token and so on, which templates name."""
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = environment.from_string(text)
+        except TemplateError as error:
+            raise ModelError(f"the model's chat template cannot be read: {error}") from None
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **more: Any,
+    ) -> str:
+        """The conversation as the model was trained to read it; `more` goes to the template (enable_thinking, ...)."""
+        if not messages:
+            raise InputError("the conversation has 0 messages: give at least 1")
+        values = {"tools": tools, "documents": None, **self._special_tokens, **more}
+        try:
+            return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **values)
+        except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InputError(f"the model's chat template refuses these {len(messages)} messages: {error}") from None
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
+    """Unlike jinja2's own, without escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _now(pattern: str) -> str:
+    return datetime.datetime.now().strftime(pattern)

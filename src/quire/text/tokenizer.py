@@ -1,0 +1,130 @@
+"""Text to tokens and back, from a model's folder: tokenizer.json, its settings and its chat template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers.decoders import DecodeStream
+
+from quire.core.errors import InputError, ModelError
+from quire.text.templates import ChatTemplate, Message
+
+_SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
+
+
+class TextStream:
+    """Tokens in, text out as soon as it is certain: never half a character."""
+
+    def __init__(self, tokenizer: tokenizers.Tokenizer, skip_special_tokens: bool) -> None:
+        self._tokenizer, self._skips = tokenizer, skip_special_tokens
+        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+        self._tokens: list[int] = []
+        self._characters = 0
+        """How many have come out."""
+
+    def feed(self, tokens: Iterable[int]) -> str:
+        """The text that these tokens complete."""
+        numbers = [int(token) for token in tokens]
+        self._tokens += numbers
+        text = "".join(self._stream.step(self._tokenizer, number) or "" for number in numbers)
+        self._characters += len(text)
+        return text
+
+    def finish(self) -> str:
+        """What is still held back: half a character, as the sign for one. Nothing comes after it."""
+        text = self._tokenizer.decode(self._tokens, skip_special_tokens=self._skips)[self._characters :]
+        self._characters += len(text)
+        return text
+
+
+class Tokenizer:
+    def __init__(
+        self, inner: tokenizers.Tokenizer, eos_token_ids: tuple[int, ...] = (), template: ChatTemplate | None = None
+    ) -> None:
+        self.inner, self.eos_token_ids, self._template = inner, eos_token_ids, template
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        path = folder / "tokenizer.json"
+        if not path.exists():
+            raise ModelError(f"{folder} has no tokenizer.json: save the model's tokenizer there in its fast form")
+        inner = tokenizers.Tokenizer.from_file(str(path))
+        inner.no_padding()
+        inner.no_truncation()
+        settings = _read(folder / "tokenizer_config.json")
+        special = {name: _content(settings[name]) for name in _SPECIAL if settings.get(name)}
+        text = _template_text(folder, settings)
+        template = None if text is None else ChatTemplate(text, special)
+        return cls(inner, _eos_token_ids(folder, inner, special.get("eos_token")), template)
+
+    @property
+    def vocab_size(self) -> int:
+        """Added tokens included. A model's logits may have more columns: they are padding."""
+        return self.inner.get_vocab_size(with_added_tokens=True)
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """`add_special_tokens`: what the tokenizer puts around a text of its own accord, such as a beginning."""
+        return self.inner.encode(text, add_special_tokens=add_special_tokens).ids
+
+    def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return self.inner.decode([int(token) for token in tokens], skip_special_tokens=skip_special_tokens)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        **more: Any,
+    ) -> list[int]:
+        """A conversation; templates write the beginning themselves."""
+        if self._template is None:
+            raise InputError("the model has no chat template: give a plain prompt instead of messages")
+        return self.encode(self._template.render(messages, tools, add_generation_prompt, **more), False)
+
+    def stream(self, skip_special_tokens: bool = True) -> TextStream:
+        return TextStream(self.inner, skip_special_tokens)
+
+
+def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """chat_template.jinja, or what tokenizer_config.json has; of several the one named default."""
+    path = folder / "chat_template.jinja"
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    value = settings.get("chat_template")
+    if isinstance(value, list):
+        value = {entry["name"]: entry["template"] for entry in value}.get("default")
+    return value if isinstance(value, str) else None
+
+
+def _eos_token_ids(folder: Path, inner: tokenizers.Tokenizer, token: str | None) -> tuple[int, ...]:
+    """generation_config.json knows best, then config.json; the tokenizer's own end counts always."""
+    found: list[int] = []
+    for name in ("generation_config.json", "config.json"):
+        value = _read(folder / name).get("eos_token_id")
+        if value is not None and not found:
+            found = list(value) if isinstance(value, list) else [value]
+    own = inner.token_to_id(token) if token else None
+    return tuple(dict.fromkeys(found if own is None else [*found, own]))
+
+
+def _content(token: Any) -> str:
+    """Special tokens are written plainly or as an object."""
+    return str(token["content"] if isinstance(token, dict) else token)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{path} is not JSON: {error}") from None
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,123 @@
+"""Text to tokens and back."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.core.errors import InputError, ModelError
+from quire.text.templates import ChatTemplate
+from quire.text.tokenizer import Tokenizer
+
+
+@settings(deadline=None)
+@given(st.text())
+@pytest.mark.law
+def test_any_text_streams_to_itself(tokenizer: Tokenizer, text: str) -> None:
+    stream = tokenizer.stream()
+    assert "".join(map(stream.add, tokenizer.encode(text))) == text
+    assert stream.end() == ""
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 350)))
+@pytest.mark.law
+def test_any_tokens_stream_to_what_they_decode_to(tokenizer: Tokenizer, tokens: list[int]) -> None:
+    """Also bytes that are no character; only the end has to wait for `end`."""
+    stream = tokenizer.stream()
+    text = "".join(map(stream.add, tokens))
+    whole = tokenizer.decode(tokens)
+    assert whole.startswith(text)
+    assert whole == text or whole.endswith("\ufffd")
+    assert text + stream.end() == whole
+    assert stream.end() == ""
+
+
+def test_half_a_character_is_never_shown(tokenizer: Tokenizer) -> None:
+    tokens = [tokenizer.inner.get_vocab()[sign] for sign in ("ð", "Ł", "ĺ", "Ģ")]
+    stream = tokenizer.stream()
+    assert [stream.add(token) for token in tokens] == ["", "", "", "😀"]
+    assert [stream.add(token) for token in tokens[:2]] == ["", ""]
+    assert stream.end() == "\ufffd"
+
+
+def test_special_tokens_are_shown_only_when_asked_for(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode("fox<|end|>")
+    assert tokens[-1] == 0
+    assert "".join(map(tokenizer.stream().add, tokens)) == "fox"
+    assert "".join(map(tokenizer.stream(skip_special_tokens=False).add, tokens)) == "fox<|end|>"
+
+
+def test_a_chat_is_what_the_template_makes_of_it(tokenizer: Tokenizer) -> None:
+    messages = [{"role": "user", "content": "the fox?"}]
+    assert tokenizer.decode(tokenizer.chat(messages), False) == "<|user|>the fox?<|end|><|assistant|>"
+    assert tokenizer.decode(tokenizer.chat(messages, add_generation_prompt=False), False) == "<|user|>the fox?<|end|>"
+    with pytest.raises(InputError, match="0 messages"):
+        tokenizer.chat([])
+
+
+def test_ends_come_from_the_generation_settings_and_the_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    assert tokenizer.eos_token_ids == (2, 0)
+    tokenizer.inner.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 1}))
+    bare = Tokenizer.load(tmp_path)
+    assert bare.eos_token_ids == (1,)
+    assert bare.vocab_size == tokenizer.vocab_size
+    assert not bare.has_chat_template
+    with pytest.raises(InputError, match="no chat template: give a plain prompt"):
+        bare.chat([{"role": "user", "content": "fox"}])
+
+
+def test_a_template_of_its_own_file_comes_first(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.inner.save(str(tmp_path / "tokenizer.json"))
+    named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "the fox"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    message = [{"role": "user", "content": ""}]
+    assert tokenizer.decode(Tokenizer.load(tmp_path).chat(message)) == "the fox"
+    (tmp_path / "chat_template.jinja").write_text("the lazy dog")
+    assert tokenizer.decode(Tokenizer.load(tmp_path).chat(message)) == "the lazy dog"
+
+
+def test_templates_have_what_models_count_on() -> None:
+    template = ChatTemplate(
+        "{%- for message in messages %}{% if loop.index > 1 %}{% break %}{% endif %}\n"
+        "    {% generation %}{{ message.content }}{% endgeneration %}\n"
+        "{%- endfor %}|{{ tools | tojson }}|{{ strftime_now('%Y') | length }}|{{ bos_token }}{{ mood }}",
+        {"bos_token": "<s>"},
+    )
+    tools = [{"name": "wölf <b>"}]
+    assert template.render([{"content": "a"}, {"content": "b"}], tools, mood="!") == ('a|[{"name": "wölf <b>"}]|4|<s>!')
+
+
+def test_a_template_that_refuses_says_why() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
+    with pytest.raises(InputError, match="refuses these 2 messages: roles must alternate"):
+        template.render([{"role": "user"}, {"role": "user"}])
+    with pytest.raises(ModelError, match="chat template cannot be read"):
+        ChatTemplate("{% if %}", {})
+
+
+def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
+    template = ChatTemplate("{{ messages.__class__.__mro__[1].__subclasses__() }}", {})
+    with pytest.raises(InputError, match="refuses"):
+        template.render([{"role": "user"}])
+
+
+def test_a_folder_without_a_tokenizer_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"no tokenizer\.json"):
+        Tokenizer.load(tmp_path)
+
+
+def test_text_needs_neither_torch_nor_transformers() -> None:
+    program = (
+        "import sys, quire.text.tokenizer, quire.text.stops, quire.text.grammar, quire.fetch.default\n"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

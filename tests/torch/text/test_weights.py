@@ -1,0 +1,138 @@
+"""Weights from GGUF files and folders of safetensors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from small_gguf import HEADS, LAYERS, WIDTH, write_gguf
+
+from quire.core.errors import ModelError
+from quire.fetch.convert import convert_gguf, folder_of_gguf
+from quire.fetch.folder import in_silence
+from quire.text.gguf import tokenizer_of
+from quire.text.tokenizer import Tokenizer
+from quire.worker.weights.gguf import open_gguf
+from quire.worker.weights.safetensors import read_checkpoint
+from quire.worker.weights.write import write_checkpoint
+
+
+def test_parameters_come_back_under_the_names_and_in_the_order_transformers_has(
+    tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    parameters = write_gguf(tmp_path / "m.gguf", tokenizer.inner)
+    file = open_gguf(tmp_path / "m.gguf")
+    read = dict(file.read())
+    assert read.keys() == parameters.keys()
+    assert dict(file.parameters()) == {name: values.shape for name, values in parameters.items()}
+    for name, values in parameters.items():
+        assert np.array_equal(read[name], values), name
+    assert file.bytes == sum(values.nbytes for values in parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("sort", "relative_error"), [("F16", 1e-3), ("BF16", 8e-3), ("Q8_0", 1e-2), ("Q4_0", 0.15), ("Q4_1", 0.15)]
+)
+def test_quantised_parameters_are_close_to_what_they_were(
+    tokenizer: Tokenizer, tmp_path: Path, sort: str, relative_error: float
+) -> None:
+    parameters = write_gguf(tmp_path / "m.gguf", tokenizer.inner, GGMLQuantizationType[sort])
+    for name, values in open_gguf(tmp_path / "m.gguf").read():
+        assert values.dtype == np.float32
+        error = np.linalg.norm(values - parameters[name]) / np.linalg.norm(parameters[name])
+        assert error < relative_error, name
+
+
+def test_a_converted_file_is_a_folder_like_any_other(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    parameters = write_gguf(tmp_path / "m.gguf", tokenizer.inner)
+    folder, seen = tmp_path / "model", []
+    folder.mkdir()
+    convert_gguf(open_gguf(tmp_path / "m.gguf"), folder, lambda stage, done, total: seen.append((stage, done, total)))
+    size = sum(values.nbytes for values in parameters.values())
+    assert seen[-1] == ("convert", size, size)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]) == (WIDTH, LAYERS, HEADS)
+    assert (config["rms_norm_eps"], config["rope_theta"], config["tie_word_embeddings"]) == (1e-5, 1e5, True)
+    for name, tensor in read_checkpoint(folder):
+        assert torch.equal(tensor, torch.from_numpy(parameters[name])), name
+    loaded = Tokenizer.load(folder)
+    text = "the fox <|user|> 12 Füße\n"
+    assert loaded.encode(text) == tokenizer.encode(text)
+    assert loaded.chat([{"role": "user", "content": text}]) == tokenizer.encode(text)
+    assert loaded.eos_token_ids == (0,)
+
+
+def test_a_file_someone_has_is_converted_once(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "cache"))
+    write_gguf(tmp_path / "m.gguf", tokenizer.inner)
+    folder = folder_of_gguf(tmp_path / "m.gguf", in_silence)
+    stages: list[str] = []
+    assert folder_of_gguf(tmp_path / "m.gguf", lambda stage, *_: stages.append(stage)) == folder
+    assert stages == []
+    write_gguf(tmp_path / "m.gguf", tokenizer.inner, GGMLQuantizationType.F16)
+    assert folder_of_gguf(tmp_path / "m.gguf", in_silence) != folder
+
+
+def test_digits_stand_alone_before_smollm_merges(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", tokenizer.inner)
+    fields = {**open_gguf(tmp_path / "m.gguf").fields, "tokenizer.ggml.pre": "smollm"}
+    split = tokenizer_of(fields).pre_tokenizer.pre_tokenize_str("a 123")
+    assert [piece for piece, _ in split] == ["a", "Ġ", "1", "2", "3"]
+    with pytest.raises(ModelError, match="tokenizer is gpt2 / tekken; read are gpt2 with one of gpt-2, smollm"):
+        tokenizer_of({**fields, "tokenizer.ggml.pre": "tekken"})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "field", "message"),
+    [
+        ("mamba", {}, "is of architecture mamba"),
+        ("llama", {"llama.rope.scaling.type": "yarn"}, "stretches its rotary embedding"),
+        ("llama", {"llama.expert_count": 8}, "has experts"),
+    ],
+)
+def test_what_would_be_read_wrongly_is_refused_by_name(
+    tmp_path: Path, architecture: str, field: dict[str, str | int], message: str
+) -> None:
+    writer = GGUFWriter(tmp_path / "m.gguf", architecture)
+    for name, value in field.items():
+        writer.add_string(name, value) if isinstance(value, str) else writer.add_uint32(name, value)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=message):
+        open_gguf(tmp_path / "m.gguf")
+
+
+def test_a_file_that_is_not_gguf_says_so(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"not a model at all, but long enough")
+    with pytest.raises(ModelError, match="cannot be read as GGUF"):
+        open_gguf(tmp_path / "m.gguf")
+    (tmp_path / "m.gguf").write_bytes(b"")
+    with pytest.raises(ModelError, match="cannot be read as GGUF"):
+        open_gguf(tmp_path / "m.gguf")
+
+
+def test_a_checkpoint_of_several_files_is_read_through_its_index(tmp_path: Path) -> None:
+    names = {"a": "one.safetensors", "b": "two.safetensors"}
+    for name, file in names.items():
+        values = np.full((2, 3), ord(name), dtype=np.float32)
+        write_checkpoint(tmp_path / file, [(name, (2, 3))], [(name, values)])
+    with pytest.raises(ModelError, match=r"has 2 files .* and no index: 1 is expected"):
+        list(read_checkpoint(tmp_path))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    done: list[int] = []
+    read = {name: float(tensor[1, 2]) for name, tensor in read_checkpoint(tmp_path, lambda d, _: done.append(d))}
+    assert read == {"a": ord("a"), "b": ord("b")}
+    assert done == [24, 48]
+    (tmp_path / "two.safetensors").write_bytes(b"torn")
+    with pytest.raises(ModelError, match="cannot be read as safetensors"):
+        list(read_checkpoint(tmp_path))
+    (tmp_path / "two.safetensors").unlink()
+    with pytest.raises(ModelError, match="lacks 1 of 2 files of weights, two"):
+        list(read_checkpoint(tmp_path))
