@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -230,9 +229,6 @@ class OnlyEven:
     def __init__(self) -> None:
         self.told: list[tuple[int, int]] = []
 
-    def enter(self, row: int, grammar: Grammar | None, output_tokens: Sequence[int]) -> None:
-        self.entered = (row, grammar, output_tokens)
-
     def mask(self, row: int) -> npt.NDArray[np.int32]:
         assert row == 1
         return np.array([0x55555555, 0x1], dtype=np.uint32).view(np.int32)
@@ -244,8 +240,7 @@ class OnlyEven:
 def test_a_grammar_allows_only_what_its_mask_has_and_hears_what_was_drawn() -> None:
     masks = OnlyEven()
     sampler = Sampler(2, 70, masks=masks)
-    sampler.enter(1, replace(HOT, grammar=Grammar(GrammarSort.REGEX, "x")), [0], [4])
-    assert masks.entered == (1, Grammar(GrammarSort.REGEX, "x"), [4])
+    sampler.enter(1, replace(HOT, grammar=Grammar(GrammarSort.REGEX, "x")), [0])
     logits = torch.randn(1, 70, generator=torch.Generator().manual_seed(7)).expand(2, 70)
     tokens = [int(sampler.sample(logits, [0, 1], [0, p]).tokens[1]) for p in range(1, 400)]
     assert masks.told == [(1, token) for token in tokens]

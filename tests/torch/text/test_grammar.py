@@ -47,6 +47,7 @@ def test_a_model_that_knows_nothing_still_puts_out_what_the_grammar_says(
     """Random logits, padded beyond the vocabulary; digits lose a little so that numbers end."""
     sampler = Sampler(2, 512, masks=grammars)
     sampler.enter(1, Sampling(temperature=1.0, seed=seed, grammar=grammar), [0])
+    grammars.enter(1, grammar)
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(1, 512, generator=generator)
     logits[0, tokenizer.encode("0123456789")] -= 1

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.text.stops import StopStrings
+from quire.text.stops import Passed, StopStrings
 from quire.text.tokenizer import Tokenizer
 
 PIECES = st.lists(st.text("abc", max_size=4), max_size=12)
@@ -28,7 +28,7 @@ def first_stop(text: str, stops: list[str]) -> tuple[str, str | None]:
 @pytest.mark.law
 def test_the_text_ends_before_the_first_stop_string_however_it_is_cut(pieces: list[str], stops: list[str]) -> None:
     watch = StopStrings(stops)
-    shown = "".join(map(watch.add, pieces[:-1])) + watch.end("".join(pieces[-1:]))
+    shown = "".join(watch.feed(piece).text for piece in pieces) + watch.finish()
     assert (shown, watch.found) == first_stop("".join(pieces), stops)
     assert watch.characters == len(shown)
 
@@ -40,7 +40,7 @@ def test_only_what_could_become_a_stop_string_is_held_back(pieces: list[str], st
     watch, shown, text = StopStrings(stops), "", ""
     for piece in pieces:
         text += piece
-        shown += watch.add(piece)
+        shown += watch.feed(piece).text
         if watch.found:
             return
         held = text[len(shown) :]
@@ -53,14 +53,15 @@ def test_a_stop_string_split_over_tokens_is_found_and_not_shown(tokenizer: Token
     assert max(len(tokenizer.decode([token])) for token in tokens[2:6]) < 4
     shown = []
     for token in tokens:
-        shown.append(watch.add(stream.add(token)))
-        if watch.found:
+        shown.append(watch.feed(stream.feed([token])))
+        if shown[-1].stop:
             break
-    assert "".join(shown) == "the fox "
-    assert shown[-1] == ""
-    assert (watch.found, watch.characters) == ("STOP", 8)
-    assert watch.end(" the dog") == ""
+    assert "".join(passed.text for passed in shown) == "the fox "
+    assert shown[-1] == Passed("", "STOP")
+    assert watch.characters == 8
+    assert watch.feed(" the dog") == Passed("", "STOP")
+    assert watch.finish() == ""
 
 
 def test_without_stop_strings_everything_passes() -> None:
-    assert StopStrings([]).add("abc") == "abc"
+    assert StopStrings([]).feed("abc") == Passed("abc")

@@ -17,41 +17,44 @@ from quire.text.tokenizer import Tokenizer
 
 
 @settings(deadline=None)
-@given(st.text())
+@given(text=st.text(), size=st.integers(1, 5))
 @pytest.mark.law
-def test_any_text_streams_to_itself(tokenizer: Tokenizer, text: str) -> None:
+def test_any_text_streams_to_itself_however_many_tokens_a_step_brings(
+    tokenizer: Tokenizer, text: str, size: int
+) -> None:
     stream = tokenizer.stream()
-    assert "".join(map(stream.add, tokenizer.encode(text))) == text
-    assert stream.end() == ""
+    tokens = tokenizer.encode(text)
+    assert "".join(stream.feed(tokens[start : start + size]) for start in range(0, len(tokens), size)) == text
+    assert stream.finish() == ""
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 350)))
 @pytest.mark.law
 def test_any_tokens_stream_to_what_they_decode_to(tokenizer: Tokenizer, tokens: list[int]) -> None:
-    """Also bytes that are no character; only the end has to wait for `end`."""
+    """Also bytes that are no character; only the end has to wait for `finish`."""
     stream = tokenizer.stream()
-    text = "".join(map(stream.add, tokens))
+    text = "".join(stream.feed([token]) for token in tokens)
     whole = tokenizer.decode(tokens)
     assert whole.startswith(text)
     assert whole == text or whole.endswith("\ufffd")
-    assert text + stream.end() == whole
-    assert stream.end() == ""
+    assert text + stream.finish() == whole
+    assert stream.finish() == ""
 
 
 def test_half_a_character_is_never_shown(tokenizer: Tokenizer) -> None:
     tokens = [tokenizer.inner.get_vocab()[sign] for sign in ("ð", "Ł", "ĺ", "Ģ")]
     stream = tokenizer.stream()
-    assert [stream.add(token) for token in tokens] == ["", "", "", "😀"]
-    assert [stream.add(token) for token in tokens[:2]] == ["", ""]
-    assert stream.end() == "\ufffd"
+    assert [stream.feed([token]) for token in tokens] == ["", "", "", "😀"]
+    assert stream.feed(tokens[:2]) == ""
+    assert stream.finish() == "\ufffd"
 
 
 def test_special_tokens_are_shown_only_when_asked_for(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("fox<|end|>")
     assert tokens[-1] == 0
-    assert "".join(map(tokenizer.stream().add, tokens)) == "fox"
-    assert "".join(map(tokenizer.stream(skip_special_tokens=False).add, tokens)) == "fox<|end|>"
+    assert tokenizer.stream().feed(tokens) == "fox"
+    assert tokenizer.stream(skip_special_tokens=False).feed(tokens) == "fox<|end|>"
 
 
 def test_a_chat_is_what_the_template_makes_of_it(tokenizer: Tokenizer) -> None:
