@@ -25,6 +25,7 @@ from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 
 if TYPE_CHECKING:
+    from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
 
 TORCH_NAMES = {DType.FP32: "float32", DType.BF16: "bfloat16", DType.FP16: "float16"}
@@ -37,6 +38,7 @@ class Assembled:
     engine: Engine
     plan: Plan
     tokenizer: Tokenizer
+    grammars: Grammars
     folder: Path
 
 
@@ -90,6 +92,7 @@ def assemble(
     tokenizer = Tokenizer.load(folder)
     arena = Arena(plan.stages[0], torch.device("cpu"))
     model = TorchModel(load(str(folder), DTYPES[dtype.value]), arena)
-    runner = TorchRunner(plan, model, arena, Grammars(tokenizer))
+    grammars = Grammars(tokenizer)
+    runner = TorchRunner(plan, model, arena, grammars)
     engine = Engine(plan, runner, rules=rules, overlap=overlap, listeners=listeners)
-    return Assembled(engine, plan, tokenizer, folder)
+    return Assembled(engine, plan, tokenizer, grammars, folder)

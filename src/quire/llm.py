@@ -115,6 +115,9 @@ class LLM:
                 talk.read()
 
     def _ask(self, prompt: Prompt, sampling: Sampling, max_tokens: int, raw: bool) -> Talk:
+        """Raises within the call what could not run: a prompt too long, a grammar that cannot be compiled."""
+        if sampling.grammar is not None:
+            self.parts.grammars.compile(sampling.grammar)
         tokens = np.array(self._tokens(prompt, raw), dtype=np.int32)
         room = self.plan.max_length - len(tokens)
         stops = () if sampling.ignore_eos else tuple(self.tokenizer.eos_token_ids)[:MOST_STOP_TOKENS]

@@ -1,14 +1,19 @@
-"""The catalogue of known models. Any case is accepted wherever a model is named."""
+"""The catalogue of known models. Any case is accepted wherever a model is named.
+
+With --check: every causal language model of the installed transformers, tiny and random, run and compared.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from collections import Counter
+from dataclasses import asdict
 from typing import Any
 
 from quire.cli.text import table
-from quire.core.errors import InputError
+from quire.core.errors import InputError, QuireError
 from quire.core.units import format_bytes, format_tokens
 from quire.kinds import kind_of
 from quire.models.catalogue import catalogue_names
@@ -19,9 +24,46 @@ from quire.models.shape import ModelShape
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("filter", nargs="?", default="", help="only names that contain this")
     parser.add_argument("--json", action="store_true", help="a list on standard output")
+    parser.add_argument(
+        "--check", action="store_true", help="run each type that transformers has, and compare its tokens (minutes)"
+    )
+    parser.add_argument("--only", metavar="TYPE", help="with --check: one type alone, as transformers names it")
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.check:
+        return _check(options)
+    if options.only:
+        raise InputError(f"--only {options.only} chooses what is checked: add --check")
+    return _list(options)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Exit code 1 where a type fails."""
+    from quire.sweep import sweep, types
+
+    chosen = [options.only] if options.only else types()
+    if options.only and options.only not in types():
+        raise InputError(f"transformers has no causal language model of type {options.only!r}: check its spelling")
+    findings = []
+    for place, finding in enumerate(sweep(chosen), 1):
+        print(f"{place}/{len(chosen)} {finding.type}: {finding.verdict}", file=sys.stderr, flush=True)
+        findings.append(finding)
+    counts = Counter(finding.verdict for finding in findings)
+    if options.json:
+        json.dump([asdict(finding) for finding in findings], sys.stdout, indent=1)
+        print()
+    else:
+        table(("type", "verdict", "why"), [(f.type, f.verdict, f.reason) for f in findings], left=(0, 1, 2))
+        print(f"{counts['pass']} pass, {counts['refused']} refused by name, {counts['fails']} fail")
+    if counts["fails"]:
+        raise QuireError(
+            f"{counts['fails']} of {len(chosen)} types fail: "
+            + ", ".join(finding.type for finding in findings if finding.verdict == "fails")
+        )
+
+
+def _list(options: argparse.Namespace) -> None:
     names = [name for name in catalogue_names() if options.filter.lower() in name]
     if not names:
         raise InputError(f"no model of the catalogue contains {options.filter!r}: quire models lists all of them")

@@ -7,7 +7,10 @@
     │   ├── PlanFileError           2      a saved plan: torn, foreign or of another version
     │   └── NeverFits               2      a request that could not run even alone
     ├── DoesNotFit                  3      understood, and too large for the memory that is there
-    └── QueueFull                   1      too many requests wait already
+    ├── QueueFull                   1      too many requests wait already
+    ├── FetchError                  1      a model that cannot be had (`quire.fetch.errors`)
+    ├── Diverged                    1      a replay that went another way (`quire.engine.recorder`)
+    └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
 
 Each message is one line: what, the numbers, and the smallest change that helps.
 """

@@ -19,6 +19,8 @@ class Follows(str, Enum):
 
     KV = "kv"
     STATE = "state"
+    ACTIVATIONS = "activations"
+    """K/V's, unless that is quantised: then the part keeps its own."""
     NOTHING = "nothing"
 
 
@@ -40,6 +42,8 @@ class Part:
 
     def stored_dtype(self, kv_dtype: DType, state_dtype: DType | None) -> DType:
         if self.follows is Follows.KV:
+            return kv_dtype
+        if self.follows is Follows.ACTIVATIONS and not kv_dtype.is_quantised:
             return kv_dtype
         if self.follows is Follows.STATE and state_dtype is not None:
             return state_dtype

@@ -56,7 +56,7 @@ def latent_parts(rank: int, rope: int) -> tuple[Part, ...]:
     origin = f"kv_lora_rank {rank}"
     return (
         Part("latent", 1, rank, follows=Follows.KV, replicated=True, scale_bytes=scales, origin=origin),
-        Part("rope", 1, rope, DType.BF16, replicated=True, origin=f"qk_rope_head_dim {rope}"),
+        Part("rope", 1, rope, follows=Follows.ACTIVATIONS, replicated=True, origin=f"qk_rope_head_dim {rope}"),
     )
 
 
@@ -78,4 +78,5 @@ def recurrent(name: str, heads: int, width: int, dtype: DType, origin: str) -> P
 
 def columns(name: str, heads: int, width: int, kernel: int, origin: str) -> Part:
     """The inputs a causal convolution still needs: one column fewer than its kernel is long."""
-    return Part(name, heads, width * (kernel - 1), DType.BF16, origin=f"{origin} × ({kernel} − 1)")
+    origin = f"{origin} × ({kernel} − 1)"
+    return Part(name, heads, width * (kernel - 1), follows=Follows.ACTIVATIONS, origin=origin)

@@ -4,7 +4,8 @@
     row 1   ├─ settled ─┼n┤
     packed  [ new of row 0 | new of row 1 | … ]
 
-Rows that compute one token each are read together, padded to the longest; others one by one.
+Rows that compute one token each are read together, padded to the longest; others one by one. States of rows
+that compute equally many tokens are read together.
 """
 
 from __future__ import annotations
@@ -34,16 +35,25 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Alike:
+    """Rows that compute equally many tokens, and where their states are."""
+
+    queries: torch.Tensor
+    """(row, query): places in the packed batch."""
+    pages: torch.Tensor
+    """(group, row): addresses."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class KindBatch:
-    """One kind in one step."""
+    """One kind in one step: `readings` of kinds that keep tokens, `alike` of states."""
 
     new_addresses: torch.Tensor
     """(group, token): the page that each new token goes to."""
     new_slots: torch.Tensor
     """(token,): its place in the page."""
-    readings: tuple[Reading, ...]
-    rows: torch.Tensor
-    """(group, row): the first page of each row, for states."""
+    readings: tuple[Reading, ...] = ()
+    alike: tuple[Alike, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -80,11 +90,9 @@ def _kind(
     begins: np.ndarray,
     device: torch.device,
 ) -> KindBatch:
-    rows = step.rows[index]
     if plan.kind.kind == "state":
-        first = _tensor(table.addresses[step.rows, :, 0].astype(np.int64).T, device)
-        empty = torch.empty(0, dtype=torch.int64, device=device)
-        return KindBatch(empty, empty, (), first)
+        return _states(table, step, begins, device)
+    rows = step.rows[index]
     logical = positions // plan.page_tokens
     addresses = table.addresses[rows, :, table.column(logical)].astype(np.int64).T
     readings = []
@@ -92,8 +100,19 @@ def _kind(
     together = [np.flatnonzero(single)] if single.any() else []
     for places in [*together, *np.flatnonzero(~single)[:, None]]:
         readings.append(_reading(plan, table, step, places, begins, device))
-    first = _tensor(table.addresses[step.rows, :, 0].astype(np.int64).T, device)
-    return KindBatch(_tensor(addresses, device), _tensor(positions % plan.page_tokens, device), tuple(readings), first)
+    return KindBatch(_tensor(addresses, device), _tensor(positions % plan.page_tokens, device), tuple(readings))
+
+
+def _states(table: TableView, step: Step, begins: np.ndarray, device: torch.device) -> KindBatch:
+    """A row's state is its first page; every token rewrites all of it, so none has a slot."""
+    alike = []
+    for count in np.unique(step.counts):
+        places = np.flatnonzero(step.counts == count)
+        packed = begins[places][:, None] + np.arange(count)
+        pages = table.addresses[step.rows[places], :, 0].astype(np.int64).T
+        alike.append(Alike(_tensor(packed, device), _tensor(pages, device)))
+    none = torch.empty(0, dtype=torch.int64, device=device)
+    return KindBatch(none, none, alike=tuple(alike))
 
 
 def _reading(

@@ -1,11 +1,11 @@
 """transformers' own model code on Quire's memory: its attention interface is the seam.
 
 A model is built with attention `quire`; while a step runs, its layers find the batch in the `Seat` that they belong to.
+Layers that keep other things than keys and values are served by `mixers`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,20 +14,14 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModelFo
 from quire.worker.arena import Arena
 from quire.worker.attention import Scores, attend
 from quire.worker.batch import Batch
+from quire.worker.mixers import attach, latent
+from quire.worker.mixers.seat import Seat
 
 NAME = "quire"
 
 
-@dataclass(slots=True, eq=False)
-class Seat:
-    """Where a model's layers find what they read and write in the step that runs."""
-
-    arena: Arena
-    batch: Batch | None = None
-
-
 def _attention(
-    module: torch.nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -40,12 +34,13 @@ def _attention(
 ) -> tuple[torch.Tensor, None]:
     """(1, head, token, width) as transformers hands them over."""
     del attention_mask, dropout
-    seat: Seat = module.quire_seat  # type: ignore[assignment]
-    assert seat.batch is not None, "a step is running"
+    seat: Seat = module.quire_seat
     scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    layer: int = module.layer_idx  # type: ignore[assignment]
-    return attend(seat.arena, seat.batch, layer, q, k, v, scores)[None], None
+    parts = seat.arena.layers[module.layer_idx]
+    if "latent" in parts:
+        return latent.attend(module, seat.running(), parts, q, k, v, scores)[None], None
+    return attend(seat.arena, seat.running(), module.layer_idx, q, k, v, scores)[None], None
 
 
 def register() -> None:
@@ -60,9 +55,7 @@ class TorchModel:
         self.model = model.eval()
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.seat = Seat(arena)
-        for module in model.modules():
-            if hasattr(module, "layer_idx"):
-                module.quire_seat = self.seat
+        attach(model, self.seat)
 
     @torch.inference_mode()
     def forward(self, token_ids: torch.Tensor, batch: Batch, last: torch.Tensor) -> torch.Tensor:

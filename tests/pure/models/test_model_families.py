@@ -101,15 +101,17 @@ def test_a_part_s_origin_spells_the_arithmetic_in_the_configuration_s_words() ->
 
 
 def test_keys_and_values_follow_the_kv_dtype_and_states_the_state_dtype() -> None:
-    """Convolutions follow nothing."""
+    """Convolutions keep inputs as they are: in the K/V's dtype unless that is quantised."""
     full = read_model("llama-3.1-8b").layers[0].memories[0]
     assert {part.follows for part in full.parts} == {Follows.KV}
     state = read_model("bamba-9b").layers[0].memories[0]
     assert [(part.name, part.follows, part.dtype) for part in state.parts] == [
         ("ssm", Follows.STATE, DType.FP32),
-        ("conv_x", Follows.NOTHING, DType.BF16),
-        ("conv_bc", Follows.NOTHING, DType.BF16),
+        ("conv_x", Follows.ACTIVATIONS, DType.BF16),
+        ("conv_bc", Follows.ACTIVATIONS, DType.BF16),
     ]
+    dtypes = [state.parts[1].stored_dtype(kv_dtype, None) for kv_dtype in (DType.BF16, DType.FP32, DType.FP8)]
+    assert dtypes == [DType.BF16, DType.FP32, DType.BF16]
 
 
 def test_a_stated_state_dtype_is_taken() -> None:

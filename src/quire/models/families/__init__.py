@@ -8,6 +8,7 @@ from quire.models.families import (
     convolution,
     deepseek_v4,
     delta,
+    dense,
     gemma,
     hybrid,
     jamba,
@@ -16,10 +17,12 @@ from quire.models.families import (
     llama4,
     nemotron,
     recurrent,
+    sparse,
 )
 
 _GROUPS = (
-    attention, convolution, deepseek_v4, delta, gemma, hybrid, jamba, latent, lightning, llama4, nemotron, recurrent,
+    attention, convolution, deepseek_v4, delta, dense, gemma, hybrid, jamba, latent, lightning, llama4, nemotron,
+    recurrent, sparse,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {family.model_type: family for group in _GROUPS for family in group.FAMILIES}

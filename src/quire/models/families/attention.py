@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import feedforward
 from quire.models.families.common import (
+    Trunk,
     WindowRule,
     always,
     attention_memories,
@@ -19,6 +20,7 @@ from quire.models.families.common import (
     within_length,
 )
 from quire.models.fields import Fields
+from quire.models.memories import Heads
 from quire.models.weights import AttentionStyle, attention, draft_glue, norms
 
 
@@ -55,6 +57,10 @@ def minimax_m2_style(fields: Fields) -> AttentionStyle:
     return AttentionStyle(qk_norm="all" if fields.flag("use_qk_norm", absent=True) else "none")
 
 
+def nothing_more(_fields: Fields, _hidden: int, _heads: Heads) -> Weights:
+    return Weights()
+
+
 @dataclass(frozen=True, slots=True)
 class Design:
     """How one such family differs from another."""
@@ -66,25 +72,36 @@ class Design:
     """Norms of hidden_size in each layer."""
     norm_bias: bool = False
     tied: bool = False
+    head_bias: bool = False
     sink_logits: bool = False
     """One learned number a head beside the scores: a weight, not a memory."""
+    more: Callable[[Fields, int, Heads], Weights] = nothing_more
+    """Of each layer, from hidden_size and heads: what no other field here says."""
+    heads: Callable[[Fields, int], Heads] = read_heads
+    positions: int | None = None
+    """A learned table of positions has this many rows more than the longest sequence; None: there is no table."""
 
     def read(self, fields: Fields) -> Blueprint:
         trunk = read_trunk(fields, tied=self.tied)
-        heads = read_heads(fields, trunk.hidden)
+        heads = self.heads(fields, trunk.hidden)
         kinds = self.windows(fields, trunk.layers)
         memories = attention_memories(fields, kinds, heads)
         feed = self.feed_forward(fields, trunk.hidden, trunk.layers)
         norm = trunk.hidden * (2 if self.norm_bias else 1)
         shared = attention(trunk.hidden, heads, self.style(fields)) + norms(self.norms * norm)
-        shared += Weights(plain=heads.query if self.sink_logits else 0)
+        shared += Weights(plain=heads.query if self.sink_logits else 0) + self.more(fields, trunk.hidden, heads)
         blocks = [Block(memory, shared + ffn) for memory, ffn in zip(memories, feed.per_layer, strict=True)]
         draft = Block(memories[-1], shared + feed.sparse + draft_glue(trunk.hidden))
-        bias = trunk.vocab if fields.flag("lm_head_bias") else 0
+        bias = trunk.vocab if fields.flag("lm_head_bias", self.head_bias) else 0
         return trunk.blueprint(
             blocks, query_heads=heads.query, intermediate=feed.width, drafts=[draft] * read_drafts(fields),
-            final=norms(norm), head_bias=bias,
+            final=norms(norm if self.norms else 0), head_bias=bias, more_embeddings=self._positions(trunk),
         )  # fmt: skip
+
+    def _positions(self, trunk: Trunk) -> int:
+        if self.positions is None or trunk.max_length is None:
+            return 0
+        return (trunk.max_length + self.positions) * trunk.hidden
 
 
 def read_drafts(fields: Fields) -> int:
@@ -113,7 +130,7 @@ def _smollm3_kinds(fields: Fields, layers: int) -> list[str]:
     return ["full" if flag else "window" for flag in has_rotary]
 
 
-def _family(model_type: str, architecture: str, design: Design, defaults: Mapping[str, int]) -> Family:
+def family(model_type: str, architecture: str, design: Design, defaults: Mapping[str, int]) -> Family:
     return Family(model_type, design.read, defaults, (architecture,))
 
 
@@ -134,63 +151,64 @@ _MIXTRAL_DEFAULTS = {
 }  # fmt: skip
 
 FAMILIES = (
-    _family("llama", "LlamaForCausalLM", _LLAMA, _LLAMA_DEFAULTS),
-    _family("mistral", "MistralForCausalLM", Design(windows=always), _MISTRAL_DEFAULTS),
-    _family("ministral", "MinistralForCausalLM", Design(windows=always), _MISTRAL_DEFAULTS),
-    _family("ministral3", "Ministral3ForCausalLM", Design(windows=always), {
+    family("llama", "LlamaForCausalLM", _LLAMA, _LLAMA_DEFAULTS),
+    family("granite", "GraniteForCausalLM", _LLAMA, _LLAMA_DEFAULTS),
+    family("mistral", "MistralForCausalLM", Design(windows=always), _MISTRAL_DEFAULTS),
+    family("ministral", "MinistralForCausalLM", Design(windows=always), _MISTRAL_DEFAULTS),
+    family("ministral3", "Ministral3ForCausalLM", Design(windows=always), {
         "vocab_size": 131072, "intermediate_size": 14336, "max_position_embeddings": 262144, "num_key_value_heads": 8,
         "head_dim": 128,
     }),
-    _family("mixtral", "MixtralForCausalLM", Design(
+    family("mixtral", "MixtralForCausalLM", Design(
         windows=always, feed_forward=feedforward.mixtral,
     ), _MIXTRAL_DEFAULTS),
-    _family("qwen2", "Qwen2ForCausalLM", Design(qwen2_style, qwen), _QWEN_DEFAULTS),
-    _family("qwen3", "Qwen3ForCausalLM", Design(stated_bias(qk_norm="head"), qwen), _QWEN_DEFAULTS | {"head_dim": 128}),
-    _family("qwen2_moe", "Qwen2MoeForCausalLM", Design(qwen2_style, qwen, _QWEN_MOE), _QWEN_DEFAULTS | {
+    family("qwen2", "Qwen2ForCausalLM", Design(qwen2_style, qwen), _QWEN_DEFAULTS),
+    family("qwen3", "Qwen3ForCausalLM", Design(stated_bias(qk_norm="head"), qwen), _QWEN_DEFAULTS | {"head_dim": 128}),
+    family("qwen2_moe", "Qwen2MoeForCausalLM", Design(qwen2_style, qwen, _QWEN_MOE), _QWEN_DEFAULTS | {
         "intermediate_size": 5632, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
         "num_experts": 60,
     }),
-    _family("qwen3_moe", "Qwen3MoeForCausalLM", Design(stated_bias(qk_norm="head"), qwen, _QWEN_MOE), {
+    family("qwen3_moe", "Qwen3MoeForCausalLM", Design(stated_bias(qk_norm="head"), qwen, _QWEN_MOE), {
         "vocab_size": 151936, "intermediate_size": 6144, "max_position_embeddings": 32768, "sliding_window": 4096,
         "max_window_layers": 0, "moe_intermediate_size": 768, "num_experts": 128, "num_key_value_heads": 4,
     }),
-    _family("phi3", "Phi3ForCausalLM", Design(windows=within_length), {
+    family("phi3", "Phi3ForCausalLM", Design(windows=within_length), {
         "vocab_size": 32064, "intermediate_size": 8192, "max_position_embeddings": 4096,
     }),
-    _family("phimoe", "PhimoeForCausalLM", Design(
+    family("phimoe", "PhimoeForCausalLM", Design(
         stated_bias(), within_length, feedforward.mixtral, norm_bias=True,
     ), _MIXTRAL_DEFAULTS | {"vocab_size": 32064, "intermediate_size": 6400, "num_local_experts": 16}),
-    _family("gpt_oss", "GptOssForCausalLM", Design(
+    family("gpt_oss", "GptOssForCausalLM", Design(
         stated_bias(absent=True), every(2), feedforward.gpt_oss, sink_logits=True,
     ), {
         "vocab_size": 201088, "intermediate_size": 2880, "max_position_embeddings": 131072, "sliding_window": 128,
         "num_local_experts": 128, "num_key_value_heads": 8, "head_dim": 64,
     }),
-    _family("olmo2", "Olmo2ForCausalLM", Design(stated_bias(qk_norm="all")), _LLAMA_DEFAULTS | {"vocab_size": 50304}),
-    _family("olmo3", "Olmo3ForCausalLM", Design(stated_bias(qk_norm="all"), every(4)), _LLAMA_DEFAULTS | {
+    family("olmo2", "Olmo2ForCausalLM", Design(stated_bias(qk_norm="all")), _LLAMA_DEFAULTS | {"vocab_size": 50304}),
+    family("olmo3", "Olmo3ForCausalLM", Design(stated_bias(qk_norm="all"), every(4)), _LLAMA_DEFAULTS | {
         "vocab_size": 50304, "sliding_window": 4096,
     }),
-    _family("exaone4", "Exaone4ForCausalLM", Design(lambda _: AttentionStyle(qk_norm="head"), every(4)), {
+    family("exaone4", "Exaone4ForCausalLM", Design(lambda _: AttentionStyle(qk_norm="head"), every(4)), {
         "vocab_size": 102400, "intermediate_size": 16384, "max_position_embeddings": 2048, "sliding_window": 4096,
     }),
-    _family("cohere", "CohereForCausalLM", Design(cohere_style, norms=1, tied=True), {
+    family("cohere", "CohereForCausalLM", Design(cohere_style, norms=1, tied=True), {
         "vocab_size": 256000, "intermediate_size": 22528, "max_position_embeddings": 8192,
     }),
-    _family("cohere2", "Cohere2ForCausalLM", Design(stated_bias(), every(4), norms=1, tied=True), {
+    family("cohere2", "Cohere2ForCausalLM", Design(stated_bias(), every(4), norms=1, tied=True), {
         "vocab_size": 256000, "intermediate_size": 22528, "max_position_embeddings": 8192, "sliding_window": 4096,
     }),
-    _family("smollm3", "SmolLM3ForCausalLM", Design(stated_bias(), _smollm3_kinds, tied=True), {
+    family("smollm3", "SmolLM3ForCausalLM", Design(stated_bias(), _smollm3_kinds, tied=True), {
         "vocab_size": 128256, "intermediate_size": 11008, "max_position_embeddings": 32768, "num_key_value_heads": 4,
     }),
-    _family("glm4", "Glm4ForCausalLM", Design(stated_bias(output=False, absent=True), norms=4), {
+    family("glm4", "Glm4ForCausalLM", Design(stated_bias(output=False, absent=True), norms=4), {
         "vocab_size": 151552, "intermediate_size": 13696, "max_position_embeddings": 131072, "head_dim": 128,
         "num_key_value_heads": 2,
     }),
-    _family("glm4_moe", "Glm4MoeForCausalLM", Design(glm4_moe_style, feed_forward=feedforward.deepseek(True)), {
+    family("glm4_moe", "Glm4MoeForCausalLM", Design(glm4_moe_style, feed_forward=feedforward.deepseek(True)), {
         "vocab_size": 151552, "intermediate_size": 10944, "max_position_embeddings": 131072, "num_key_value_heads": 8,
         "moe_intermediate_size": 1408, "n_routed_experts": 128, "first_k_dense_replace": 1,
     }),
-    _family("minimax_m2", "MiniMaxM2ForCausalLM", Design(
+    family("minimax_m2", "MiniMaxM2ForCausalLM", Design(
         minimax_m2_style, _minimax_m2_kinds, feedforward.minimax_m2,
     ), {
         "vocab_size": 200064, "intermediate_size": 1536, "max_position_embeddings": 196608, "num_local_experts": 256,

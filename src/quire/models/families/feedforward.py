@@ -36,6 +36,12 @@ def dense(fields: Fields, hidden: int, layers: int) -> FeedForward:
     return uniform(mlp(hidden, width, fields.flag("mlp_bias")), layers, width)
 
 
+def ungated(fields: Fields, hidden: int, layers: int) -> FeedForward:
+    """Two matrices instead of three."""
+    width = fields.integer("intermediate_size")
+    return uniform(mlp(hidden, width, fields.flag("mlp_bias"), gated=False), layers, width)
+
+
 def mixtral(fields: Fields, hidden: int, layers: int) -> FeedForward:
     """Experts in every layer, as wide as `intermediate_size`."""
     count = fields.integer("num_local_experts", "num_experts")

@@ -95,5 +95,7 @@ FAMILIES = (
         "vocab_size": 32768, "state_size": 128, "head_dim": 64, "n_groups": 8, "conv_kernel": 4,
     }, ("Mamba2ForCausalLM",)),
     Family("mamba", read_mamba_model, {"vocab_size": 50280, "state_size": 16, "conv_kernel": 4}, ("MambaForCausalLM",)),
+    Family("falcon_mamba", read_mamba_model, {"vocab_size": 50280, "state_size": 16, "conv_kernel": 4},
+           ("FalconMambaForCausalLM",)),
     Family("rwkv7", read_rwkv7, {"vocab_size": 65536, "head_dim": 64}, ("RWKV7ForCausalLM",)),
 )  # fmt: skip

@@ -1,0 +1,126 @@
+"""Every causal language model of the installed transformers, tiny and random: does it yield the tokens it should?
+
+pass      the tokens of three requests are those that transformers' own forward pass would choose
+refused   Quire says by name why it does not run this model
+fails     tokens differ, or something broke that nobody foresaw
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from quire.core.dtypes import DType
+from quire.core.errors import QuireError
+from quire.core.request import Request
+from quire.engine.engine import Engine
+from quire.models.read import read_config
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+from quire.worker.arena import Arena
+from quire.worker.model import TorchModel, build
+from quire.worker.runner import TorchRunner
+from quire.worker.support import check_model
+from quire.worker.tiny import tiny_config
+
+PROMPTS = (5, 23, 61)
+OUTPUTS = 6
+NEAR_TIE = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    type: str
+    verdict: str
+    reason: str = ""
+
+
+def types() -> list[str]:
+    return sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+
+
+def sweep(chosen: list[str]) -> Iterator[Finding]:
+    logger: Any = transformers.logging
+    logger.set_verbosity_error()
+    for name in chosen:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield examine(name)
+
+
+def examine(name: str) -> Finding:
+    try:
+        difference = _examined(name)
+    except QuireError as error:
+        return Finding(name, "refused", short(error))
+    except Exception as error:
+        return Finding(name, "fails", short(error))
+    return Finding(name, "fails", difference) if difference else Finding(name, "pass")
+
+
+def _examined(name: str) -> str:
+    config = tiny_config(name)
+    plan = planned(config, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = spread(build(config, torch.float32))
+    check_model(model, plan.stages[0])
+    return compare(plan, model)
+
+
+def short(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text if isinstance(error, QuireError) else f"{type(error).__name__}: {text}"
+
+
+def spread(model: Any) -> Any:
+    """Small random matrices give nearly equal logits: larger ones choose."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(3)
+    return model
+
+
+def planned(config: Any, architecture: str) -> Plan:
+    fields = {**json.loads(config.to_json_string()), "architectures": [architecture]}
+    shape = read_config(fields, config.model_type)
+    settings = Settings(max_length=128, max_requests=4, batch_tokens=32, kv_dtype=DType.FP32, match_unit_tokens=16)
+    return make_plan(shape, settings, Budget(pool_bytes=8 << 20)).require_fit()
+
+
+def compare(plan: Plan, model: Any) -> str:
+    """What differs, or nothing."""
+    reference = copy.deepcopy(model).eval()
+    reference.set_attn_implementation("eager")
+    arena = Arena(plan.stages[0], torch.device("cpu"))
+    arena.bytes.view(torch.float32).fill_(float("nan"))
+    engine = Engine(plan, TorchRunner(plan, TorchModel(model, arena), arena))
+    random = np.random.default_rng(0)
+    prompts = [random.integers(3, 97, length).astype(np.int32) for length in PROMPTS]
+    streams = [engine.submit(Request(str(len(prompt)), prompt, OUTPUTS)) for prompt in prompts]
+    engine.drain()
+    for prompt, stream in zip(prompts, streams, strict=True):
+        if (place := first_difference(reference, prompt, stream.tokens())) is not None:
+            return f"token {place} of {OUTPUTS} after a prompt of {len(prompt)} differs"
+    return ""
+
+
+@torch.inference_mode()
+def first_difference(reference: Any, prompt: np.ndarray, tokens: np.ndarray) -> int | None:
+    """One forward pass over all tokens: each must be the best choice after those before it."""
+    sequence = torch.from_numpy(np.concatenate([prompt, tokens[:-1]]).astype(np.int64))
+    logits = reference(input_ids=sequence[None], use_cache=False).logits[0, len(prompt) - 1 :].float()
+    chosen = logits.gather(1, torch.from_numpy(tokens.astype(np.int64))[:, None])[:, 0]
+    worse = logits.max(dim=1).values - chosen > NEAR_TIE
+    return int(worse.nonzero()[0]) if worse.any() else None

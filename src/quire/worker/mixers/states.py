@@ -1,0 +1,128 @@
+"""Recurrent layers: transformers' own mixer, on states that live in pages.
+
+    packed   [ new of row 0 | new of row 1 | row 2 | row 3 ]        rows with as many tokens run as one batch
+    page     ├ matrix ┼ columns of the convolution ┤                read before, written back after
+
+A mixer asks its cache for the state and hands it the next one; here that cache is a `RowStates`. A cleared page is the
+state before the first token.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from quire.worker.arena import PartView
+from quire.worker.batch import Alike
+from quire.worker.mixers.seat import Seat
+
+BLOCKS = {"conv_qk": 2, "conv_bc": 2}
+"""Parts that keep two inputs of each head together; the convolution has all heads of one before all of the other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What one class of mixers keeps, and how it runs."""
+
+    matrix: Callable[[Any], tuple[int, ...]] = lambda _module: ()
+    """The shape of one head's part of the recurrent matrix."""
+    goes_on: bool = True
+    """Whether several tokens at once may start from a state; if not, tokens go one by one."""
+
+
+class RowStates:
+    """The states of some rows, as transformers' mixers ask a cache for them."""
+
+    def __init__(self, columns: torch.Tensor, matrix: torch.Tensor | None) -> None:
+        self.columns = columns
+        """(row, channel, column): what the convolution still needs, one column fewer than its kernel."""
+        self.matrix = matrix
+
+    def get_conv_state(self, *_layer: int, **_options: int) -> torch.Tensor:
+        return self.columns
+
+    def get_recurrent_state(self, *_layer: int, **_options: int) -> torch.Tensor | None:
+        return self.matrix
+
+    def is_recording_past(self, _layer: int) -> bool:
+        return False
+
+    def update_conv_state(self, new: torch.Tensor, *_layer: int, **_options: int) -> torch.Tensor:
+        seen = torch.cat([self.columns.to(new.dtype), new], dim=-1)
+        self.columns = seen[..., seen.shape[-1] - self.columns.shape[-1] :]
+        return seen
+
+    def update_recurrent_state(self, new: torch.Tensor, *_layer: int, **_options: int) -> torch.Tensor:
+        self.matrix = new
+        return new
+
+
+class StateMixer:
+    """Stands in for a mixer's forward: cuts the packed batch into rows, and brings their states."""
+
+    def __init__(self, module: Any, seat: Seat, form: Form) -> None:
+        self.forward = partial(type(module).forward, module)
+        self.seat = seat
+        self.form = form
+        parts = seat.arena.layers[module.layer_idx]
+        self.convolutions = {name: part for name, part in parts.items() if name.startswith("conv")}
+        names = parts.keys() - self.convolutions.keys() - {"key", "value"}
+        self.recurrent = parts[names.pop()] if names else None
+        self.kind = next(iter(self.convolutions.values())).kind
+        self.column_count: int = module.conv_kernel_size - 1
+        self.matrix_shape = form.matrix(module)
+        known = inspect.signature(self.forward).parameters
+        self.cache_name = "cache_params" if "cache_params" in known else "past_key_values"
+
+    def __call__(self, hidden_states: torch.Tensor, **_options: Any) -> torch.Tensor:
+        out = torch.empty_like(hidden_states)
+        for alike in self.seat.running().kinds[self.kind].alike:
+            states = self._read(alike, hidden_states.dtype)
+            out[0, alike.queries] = self._run(hidden_states[0, alike.queries], states)
+            self._write(alike, states)
+        return out
+
+    def _run(self, rows: torch.Tensor, states: RowStates) -> torch.Tensor:
+        """(row, token, width) in and out."""
+        pieces = [rows] if self.form.goes_on else torch.split(rows, 1, dim=1)
+        return torch.cat([self.forward(piece, **{self.cache_name: states}) for piece in pieces], dim=1)
+
+    def _read(self, alike: Alike, dtype: torch.dtype) -> RowStates:
+        columns = [self._unfold(name, _rows(part, alike)) for name, part in self.convolutions.items()]
+        matrix = None
+        if self.recurrent is not None:
+            kept = _rows(self.recurrent, alike)
+            matrix = kept.view(*kept.shape[:2], *self.matrix_shape)
+        return RowStates(torch.cat(columns, dim=1).to(dtype), matrix)
+
+    def _unfold(self, name: str, kept: torch.Tensor) -> torch.Tensor:
+        """(row, head, number) of a part to (row, channel, column) of the convolution."""
+        blocks = kept.view(*kept.shape[:2], BLOCKS.get(name, 1), -1, self.column_count)
+        return blocks.transpose(1, 2).reshape(len(kept), -1, self.column_count)
+
+    def _write(self, alike: Alike, states: RowStates) -> None:
+        begin = 0
+        for name, part in self.convolutions.items():
+            heads, width = part.tensor.shape[2:]
+            count = heads * width // self.column_count
+            channels = states.columns[:, begin : begin + count]
+            blocks = channels.reshape(len(channels), BLOCKS.get(name, 1), heads, -1, self.column_count)
+            _keep(part, alike, blocks.transpose(1, 2))
+            begin += count
+        if self.recurrent is not None and states.matrix is not None:
+            _keep(self.recurrent, alike, states.matrix)
+
+
+def _rows(part: PartView, alike: Alike) -> torch.Tensor:
+    """(row, head, number), a copy."""
+    return part.pages(alike.pages[part.group])[:, 0]
+
+
+def _keep(part: PartView, alike: Alike, values: torch.Tensor) -> None:
+    kept = values.reshape(len(values), *part.tensor.shape[2:]).to(part.tensor.dtype)
+    part.tensor[alike.pages[part.group], 0] = kept

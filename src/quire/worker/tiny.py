@@ -1,0 +1,87 @@
+"""Tiny configurations of any causal language model that transformers knows, for checks on random weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import CONFIG_MAPPING, PreTrainedConfig
+
+from quire.core.errors import ModelError
+
+Sizes = dict[str, object]
+WINDOW = 19
+"""Not a multiple of any page."""
+SIZES: Sizes = {
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512, "sliding_window": WINDOW,
+    "attention_chunk_size": WINDOW, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+    "num_local_experts": 4, "num_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4, "num_experts_per_tok": 2,
+    "num_experts_per_token": 2, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32,
+    "intermediate_size_mlp": 96, "shared_intermediate_size": 32, "n_group": 1, "topk_group": 1, "num_expert_group": 1,
+    "moe_topk": 2, "moe_k": 2, "num_kv_heads": 2, "n_inner": 96, "ffn_dim": 96, "ffn_hidden_size": 96,
+    "first_k_dense_replace": 1, "num_dense_layers": 1, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8, "v_head_dim": 16, "embedding_size": 64, "dropout": 0.0,
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_num_heads": 8,
+    "mamba_head_dim": 16, "ssm_state_size": 8, "state_size": 8, "n_groups": 1, "is_decoder": True,
+    "word_embed_proj_dim": 64, "vocab_size_per_layer_input": 97, "hidden_size_per_layer_input": 8,
+}  # fmt: skip
+"""By field, where a configuration has it."""
+
+_HALF_WINDOWS: Sizes = {"layer_types": ["sliding_attention", "full_attention"] * 2}
+_TWO_OF_EACH: Sizes = {"layer_types": ["linear_attention", "full_attention"] * 2}
+_LATENT: Sizes = {"head_dim": 8, "num_key_value_heads": 4}
+_NEMOTRON = ["linear_attention", "moe", "full_attention", "mlp"] * 2
+_SLIDES: Sizes = {"use_sliding_window": True, "max_window_layers": 2, "layer_types": None}
+SPECIAL: dict[str, Sizes] = {
+    "bamba": {"attn_layer_indices": [1, 3]},
+    "deepseek_v2": _LATENT,
+    "deepseek_v3": _LATENT,
+    "dots1": {"n_shared_experts": 1, "n_routed_experts": 4, **_HALF_WINDOWS},
+    "falcon_h1": {"mamba_d_ssm": 128},
+    "falcon_mamba": {"intermediate_size": 128},
+    "gemma3n": {"num_kv_shared_layers": 2, **_HALF_WINDOWS},
+    "gemma3n_text": {"num_kv_shared_layers": 2, **_HALF_WINDOWS},
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4},
+    "kimi_linear": {**_TWO_OF_EACH, "num_key_value_heads": 4},
+    "laguna": {**_HALF_WINDOWS, "mlp_layer_types": ["dense", "sparse"] * 2},
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "mamba": {"intermediate_size": 128},
+    "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 8},
+    "mellum": {**_HALF_WINDOWS, "mlp_layer_types": ["sparse"] * 4},
+    "minimax": {**_TWO_OF_EACH, "sliding_window": None},
+    "nemotron_h": {"layers_block_type": _NEMOTRON, "sliding_window": None},
+    "qwen2": _SLIDES,
+    "qwen3": _SLIDES,
+    "xlnet": {"d_head": 16},
+    "zaya": {"num_experts_per_tok": 1},
+}
+"""By type: what its class needs besides."""
+
+
+def tiny_config(name: str) -> PreTrainedConfig:
+    """The text part of type `name`, made small; at least two layers of each kind that its full size has."""
+    if name.endswith("_assistant"):
+        raise ModelError(f"{name} drafts for another model and reads that model's memory: it does not run alone")
+    config = CONFIG_MAPPING[name]()
+    text = config.get_text_config(decoder=True)
+    made: Any = type(text)
+    known = set(text.to_dict()) | set(text.attribute_map)
+    sizes = {field: value for field, value in SIZES.items() if field in known}
+    sizes |= SPECIAL[name] if name in SPECIAL else _layer_lists(text)
+    tiny: PreTrainedConfig = made(**sizes)
+    return tiny
+
+
+def _layer_lists(text: PreTrainedConfig) -> Sizes:
+    """Its kinds of layers in turn."""
+    lists: Sizes = {}
+    for field in ("layer_types", "mlp_layer_types"):
+        kinds = list(dict.fromkeys(getattr(text, field, None) or ()))
+        if kinds:
+            layers = max(4, 2 * len(kinds))
+            lists[field] = [kinds[layer % len(kinds)] for layer in range(layers)]
+            lists["num_hidden_layers"] = layers
+    return lists

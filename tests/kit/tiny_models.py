@@ -1,0 +1,143 @@
+"""Tiny random models, what transformers generates with them one by one, and the same requests on Quire's engine."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from quire.core.dtypes import DType
+from quire.core.request import Request
+from quire.core.step import Step
+from quire.engine.engine import Engine, Stream
+from quire.models.read import read_config
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+from quire.sweep import spread
+from quire.worker.arena import Arena
+from quire.worker.model import NAME, TorchModel, build
+from quire.worker.runner import TorchRunner
+from quire.worker.tiny import WINDOW, tiny_config
+
+PAGE = 16
+PAGES: Mapping[str, int] = MappingProxyType({"": PAGE})
+LENGTHS = (1, 2, 5, 16, 17, 31, 33, 3 * WINDOW + 1)
+OUTPUTS = 18
+"""More than a page, so that every request outgrows what it was let in with."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """A model with transformers' own attention, prompts, and what it yields for each alone."""
+
+    config: Any
+    model: Any
+    prompts: list[np.ndarray]
+    tokens: list[list[int]]
+    logits: list[torch.Tensor]
+    """(output, vocabulary) for each prompt."""
+
+
+@cache
+def reference(name: str) -> Reference:
+    config = tiny_config(name)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = spread(build(config, torch.float32)).eval()
+    model.set_attn_implementation("eager")
+    random = np.random.default_rng(0)
+    prompts = [random.integers(3, 97, length).astype(np.int32) for length in LENGTHS]
+    generated = [_generate(model, prompt) for prompt in prompts]
+    return Reference(config, model, prompts, [one[0] for one in generated], [one[1] for one in generated])
+
+
+def _generate(model: Any, prompt: np.ndarray) -> tuple[list[int], torch.Tensor]:
+    model.generation_config.eos_token_id = None
+    ids = torch.from_numpy(prompt.astype(np.int64))[None]
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=OUTPUTS,
+        do_sample=False,
+        output_logits=True,
+        return_dict_in_generate=True,
+    )
+    return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits).float()
+
+
+class CapturingRunner(TorchRunner):
+    """Remembers the logits that each token of each request was chosen from."""
+
+    def __init__(self, plan: Plan, model: TorchModel, arena: Arena) -> None:
+        super().__init__(plan, model, arena)
+        self.logits: dict[tuple[str, int], torch.Tensor] = {}
+        """By the request's name and the length of the sequence before the token."""
+        self._names: dict[int, str] = {}
+
+    def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
+        self._names.update((row, request.name) for row, request, _ in step.entered)
+        ends = (step.starts + step.counts)[step.samples]
+        for row, end, one in zip(step.rows[step.samples], ends, logits, strict=True):
+            self.logits[self._names[int(row)], int(end)] = one.clone()
+        return super().sample(step, logits)
+
+
+def plan_of(
+    name: str, *, batch_tokens: int, sheets: int | None = None, max_requests: int = 8, pages: Mapping[str, int] = PAGES
+) -> Plan:
+    config = reference(name).config
+    fields = {**json.loads(config.to_json_string()), "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]]}
+    settings = Settings(
+        max_length=96,
+        max_requests=max_requests,
+        batch_tokens=batch_tokens,
+        kv_dtype=DType.FP32,
+        page_tokens=pages,
+        match_unit_tokens=PAGE,
+    )
+    budget = Budget(pool_bytes=8 << 20) if sheets is None else Budget(sheets=(sheets,))
+    return make_plan(read_config(fields, name), settings, budget)
+
+
+def tight_plan(name: str, more_sheets: int, pages: Mapping[str, int] = PAGES) -> Plan:
+    """A few sheets more than the longest request needs."""
+    plans = (plan_of(name, batch_tokens=32, sheets=sheets, pages=pages) for sheets in range(1, 4096))
+    fewest = next(plan.stages[0].sheets for plan in plans if plan.fits)
+    return plan_of(name, batch_tokens=32, sheets=fewest + more_sheets, pages=pages)
+
+
+class Service:
+    """An engine on a copy of the reference, with every byte of its memory spoilt before the start."""
+
+    def __init__(self, name: str, plan: Plan, overlap: int = 2) -> None:
+        self.reference = reference(name)
+        model = copy.deepcopy(self.reference.model)
+        model.set_attn_implementation(NAME)
+        arena = Arena(plan.require_fit().stages[0], torch.device("cpu"))
+        arena.bytes.view(torch.float32).fill_(float("nan"))
+        self.runner = CapturingRunner(plan, TorchModel(model, arena), arena)
+        self.engine = Engine(plan, self.runner, overlap=overlap)
+
+    def send(self, prompts: list[np.ndarray], outputs: int, label: str = "", scope: str = "") -> list[Stream]:
+        return [
+            self.engine.submit(Request(f"{label}{place}", prompt, outputs, scope=scope))
+            for place, prompt in enumerate(prompts)
+        ]
+
+    def check(self, label: str = "") -> None:
+        """Sends the reference's prompts together: tokens are equal, logits near."""
+        streams = self.send(self.reference.prompts, OUTPUTS, label)
+        self.engine.drain()
+        for place, (prompt, stream) in enumerate(zip(self.reference.prompts, streams, strict=True)):
+            assert stream.tokens().tolist() == self.reference.tokens[place], f"prompt of {len(prompt)}"
+            mine = torch.stack([self.runner.logits[f"{label}{place}", len(prompt) + i] for i in range(OUTPUTS)])
+            assert (mine - self.reference.logits[place]).abs().max() < 1e-4, f"prompt of {len(prompt)}"

@@ -1,0 +1,139 @@
+"""Latent and recurrent layers yield what transformers yields, whatever the memory under them goes through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from tiny_models import CONFIGS, OUTPUTS, RELATIVES, Case, make_case
+
+from quire.core.dtypes import DType
+from quire.core.errors import ModelError
+from quire.core.events import Event, What
+from quire.core.request import Request
+from quire.core.step import Step
+from quire.engine.engine import Engine
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+from quire.worker.arena import Arena
+from quire.worker.model import TorchModel
+from quire.worker.runner import TorchRunner
+
+PAGE = 16
+WHOLE = 512
+"""More tokens than all prompts have together."""
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", params=CONFIGS)
+def case(request: pytest.FixtureRequest) -> Case:
+    return make_case(request.param)
+
+
+class Listening(TorchRunner):
+    """Remembers the logits behind every token, by request and number of the token."""
+
+    def __init__(self, plan: Plan, model: TorchModel, arena: Arena) -> None:
+        super().__init__(plan, model, arena)
+        self.names: dict[int, str] = {}
+        self.heard: list[tuple[str, int, torch.Tensor]] = []
+
+    def launch(self, step: Step) -> None:
+        self.names.update({row: request.name for row, request, *_ in step.entered})
+        super().launch(step)
+
+    def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
+        ends = (step.starts + step.counts)[step.samples]
+        self.heard += zip([self.names[int(row)] for row in step.rows[step.samples]], ends, logits.clone(), strict=True)
+        return super().sample(step, logits)
+
+
+class System:
+    """An engine over poisoned memory that is sent the case's prompts."""
+
+    def __init__(self, case: Case, plan: Plan, overlap: int) -> None:
+        arena = Arena(plan.stages[0], torch.device("cpu"))
+        arena.bytes.view(torch.float32).fill_(float("nan"))
+        self.case = case
+        self.seen: Counter[What] = Counter()
+        self.hit_tokens = 0
+        self.runner = Listening(plan, TorchModel(case.model, arena), arena)
+        self.engine = Engine(plan, self.runner, overlap=overlap, listeners=[self._hear])
+
+    def _hear(self, event: Event) -> None:
+        self.seen[event.what] += 1
+        self.hit_tokens += event.numbers.get("hit_tokens", 0) if event.what is What.ADMITTED else 0
+
+    def send_all(self, turn: str = "first") -> None:
+        """All prompts at once; then tokens are equal, and logits near."""
+        expected = {f"{turn} {number}": one for number, one in enumerate(self.case.expected)}
+        streams = {name: self.engine.submit(Request(name, one.prompt, OUTPUTS)) for name, one in expected.items()}
+        self.runner.heard.clear()
+        self.engine.drain()
+        assert {name: stream.tokens().tolist() for name, stream in streams.items()} == {
+            name: one.tokens for name, one in expected.items()
+        }
+        for name, end, logits in self.runner.heard:
+            one = expected[name]
+            torch.testing.assert_close(logits, one.logits[end - len(one.prompt)], rtol=0, atol=TOLERANCE)
+
+
+def plan_for(case: Case, chunk: int, sheets: int | None = None) -> Plan:
+    settings = Settings(
+        max_length=80, max_requests=8, batch_tokens=chunk, kv_dtype=DType.FP32, match_unit_tokens=PAGE
+    )  # fmt: skip
+    return make_plan(case.shape, settings, Budget(pool_bytes=4 << 20) if sheets is None else Budget(sheets=(sheets,)))
+
+
+def smallest_plan(case: Case) -> Plan:
+    plans = (plan_for(case, WHOLE, sheets) for sheets in count(1))
+    return next(plan for plan in plans if not plan.problem)
+
+
+@pytest.mark.parametrize(("chunk", "overlap"), [(1, 2), (7, 1), (PAGE, 2), (WHOLE, 1)])
+def test_tokens_equal_those_of_transformers_however_prompts_are_cut(case: Case, chunk: int, overlap: int) -> None:
+    System(case, plan_for(case, chunk), overlap).send_all()
+
+
+def test_tokens_stay_equal_when_prefixes_are_found_again(case: Case) -> None:
+    system = System(case, plan_for(case, WHOLE), overlap=2)
+    system.send_all()
+    before = system.hit_tokens
+    system.send_all("second")
+    assert system.hit_tokens - before >= 3 * PAGE
+
+
+def test_tokens_stay_equal_in_the_smallest_pool(case: Case) -> None:
+    """Rows that grow are preempted there; a state alone never grows."""
+    system = System(case, smallest_plan(case), overlap=2)
+    system.engine.scheduler.typical_output = 1
+    system.send_all()
+    grows = any(kind.kind.grows for kind in system.runner.plan.stages[0].kinds)
+    assert (system.seen[What.PREEMPTED] > 0) == grows
+
+
+@pytest.mark.parametrize("name", RELATIVES)
+def test_relatives_yield_what_transformers_yields(name: str) -> None:
+    case = make_case(name)
+    System(case, plan_for(case, 7), overlap=2).send_all()
+
+
+def test_a_layer_that_nothing_here_runs_is_refused_by_name() -> None:
+    case = make_case("lfm2")
+    layer = case.model.model.layers[2].conv
+    layer.__class__ = type("Unheard", (type(layer),), {})
+    with pytest.raises(ModelError, match="layer 2 keeps conv, and nothing here runs Unheard"):
+        System(case, plan_for(case, WHOLE), overlap=1)

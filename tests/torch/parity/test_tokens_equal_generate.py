@@ -1,0 +1,72 @@
+"""Whatever the scheduler does, tokens are those that transformers generates for each request alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+
+from quire.core.events import What
+from tiny_models import PAGE, Service, plan_of, tight_plan
+
+torch.set_num_threads(1)
+ARCHITECTURES = (
+    "llama", "qwen2", "qwen3", "qwen3_moe", "mistral", "mixtral", "gemma2", "gemma3_text", "gpt_oss", "llama4_text",
+    "phi3", "olmo3", "cohere2", "smollm3", "granite", "glm4",
+)  # fmt: skip
+KINDS = {
+    "qwen2": {"full": 2, "window": 2}, "qwen3": {"full": 2, "window": 2}, "mistral": {"window": 4},
+    "mixtral": {"window": 4}, "gemma2": {"full": 2, "window": 2}, "gemma3_text": {"full": 2, "window": 2},
+    "gpt_oss": {"full": 2, "window": 2}, "llama4_text": {"full": 2, "chunked": 2}, "phi3": {"window": 4},
+    "olmo3": {"full": 2, "window": 2}, "cohere2": {"full": 2, "window": 2},
+}  # fmt: skip
+"""Layers of each kind; four full ones where nothing is said."""
+UNBOUNDED = 512
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_tiny_model_has_at_least_two_layers_of_each_kind(name: str) -> None:
+    """And its window or chunk does not divide by the page."""
+    (stage,) = plan_of(name, batch_tokens=UNBOUNDED).stages
+    assert Counter({plan.kind.kind: plan.slots for plan in stage.kinds}) == KINDS.get(name, {"full": 4})
+    for plan in stage.kinds:
+        assert all(getattr(plan.kind, size, 1) % PAGE for size in ("window", "chunk"))
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 7, PAGE, UNBOUNDED])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_eight_requests_together_yield_what_each_yields_alone(name: str, batch_tokens: int) -> None:
+    """However their prompts are cut."""
+    Service(name, plan_of(name, batch_tokens=batch_tokens)).check()
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_prompts_that_come_again_are_found_and_yield_the_same(name: str) -> None:
+    """Prefix hits; without overlapped steps too."""
+    service = Service(name, plan_of(name, batch_tokens=64), overlap=1)
+    service.check()
+    before = service.engine.counters.sums[What.ADMITTED, "hit_tokens"]
+    service.check("again")
+    assert service.engine.counters.sums[What.ADMITTED, "hit_tokens"] > before
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str, overlap: int) -> None:
+    """Requests that were thought to be short are put off and computed again."""
+    service = Service(name, tight_plan(name, more_sheets=1), overlap)
+    service.engine.scheduler.typical_output = 1.0
+    service.check()
+    assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+
+
+def test_pages_that_are_moved_together_change_no_token() -> None:
+    """Full pages are a quarter of a sheet here, and a window's page needs a whole one."""
+    moved = 0
+    for more_sheets in range(6):
+        service = Service("gemma3_text", tight_plan("gemma3_text", more_sheets, {"full": 4, "window": PAGE}))
+        service.engine.scheduler.typical_output = 1.0
+        service.check()
+        moved += service.engine.counters.sums[What.COMPACTED, "pages"]
+    assert moved > 0

@@ -1,0 +1,87 @@
+"""Text in, text out, on the default model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from quire import LLM, Sampling
+from quire.assemble import plan_folder
+from quire.cli.main import main
+from quire.core.dtypes import DType
+from quire.core.errors import DoesNotFit, InputError, NeverFits
+from quire.core.sampling import Grammar, GrammarSort
+from quire.fetch.default import fetch_default
+from quire.fetch.errors import FetchError
+from quire.plan.settings import Budget, Settings
+
+pytestmark = pytest.mark.network
+QUESTION = "What is the capital of France?"
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    try:
+        return fetch_default()
+    except FetchError as error:
+        pytest.skip(f"the default model cannot be had here: {error}")
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    settings = Settings(max_requests=8, batch_tokens=512, max_length=512)
+    return LLM(folder, settings=settings, budget=Budget(pool_bytes=64 << 20))
+
+
+def test_it_knows_the_capital_of_france(llm: LLM) -> None:
+    (answer,) = llm.generate(QUESTION, max_tokens=12)
+    assert "Paris" in answer.text
+    assert answer.ending == "stop"
+
+
+def test_the_second_time_the_prompt_is_reused_and_the_answer_is_the_same(llm: LLM) -> None:
+    prompt = "Tell me about the moon. " * 24
+    first, second = (llm.generate(prompt, max_tokens=4)[0] for _ in range(2))
+    assert second.text == first.text
+    assert second.reused_tokens >= 64 > first.reused_tokens
+
+
+def test_a_stream_is_the_answer_in_pieces_and_ends_at_a_stop_string(llm: LLM) -> None:
+    whole = "".join(llm.stream(QUESTION, max_tokens=12))
+    assert whole == llm.generate(QUESTION, max_tokens=12)[0].text
+    (cut,) = llm.generate(QUESTION, Sampling(stop=("Par",)), max_tokens=12)
+    assert cut.text == whole[: whole.index("Par")]
+    assert cut.ending == "stop"
+    for _ in llm.stream(QUESTION, max_tokens=12):
+        break
+    assert not llm.engine.streams
+
+
+def test_a_schema_is_kept(llm: LLM) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 12}}, "required": ["city"]}
+    grammar = Grammar(GrammarSort.JSON, json.dumps(schema))
+    for answer in llm.generate(["Name a city.", "Name another city."], Sampling(grammar=grammar), max_tokens=40):
+        assert set(json.loads(answer.text)) == {"city"}
+    with pytest.raises(InputError):
+        llm.generate(QUESTION, Sampling(grammar=Grammar(GrammarSort.JSON, "{nonsense")))
+
+
+def test_what_cannot_run_is_told_at_once(llm: LLM, folder: Path) -> None:
+    """A prompt that is too long within the call; a plan that does not fit before any weight is read."""
+    with pytest.raises(NeverFits, match="the longest that fits is 512"):
+        llm.generate([list(range(100, 700))])
+    with pytest.raises(DoesNotFit, match=r"max_length|sheets|fits"):
+        plan_folder(folder, Settings(max_length=8192, kv_dtype=DType.FP32), Budget(pool_bytes=64 << 20), DType.FP32)
+    with pytest.raises(InputError, match="there is no such folder"):
+        LLM("nowhere")
+
+
+def test_generate_prints_the_text_and_nothing_else(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    arguments = ["--model", str(folder), "--max-tokens", "12", "--max-length", "512", "--pool", "64MiB", "--stats"]
+    assert main(["generate", "--prompt", QUESTION, *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "The capital of France is Paris.\n"
+    assert "tokens in" in captured.err
+    assert "plan: smollm2-135m-instruct, full 30 layers" in captured.err
