@@ -88,10 +88,13 @@ def assemble(
     from quire.worker.arena import DTYPES, Arena
     from quire.worker.model import TorchModel, load
     from quire.worker.runner import TorchRunner
+    from quire.worker.support import check_model
 
     tokenizer = Tokenizer.load(folder)
     arena = Arena(plan.stages[0], torch.device("cpu"))
-    model = TorchModel(load(str(folder), DTYPES[dtype.value]), arena)
+    weights = load(str(folder), DTYPES[dtype.value])
+    check_model(weights, plan.stages[0])
+    model = TorchModel(weights, arena)
     grammars = Grammars(tokenizer)
     runner = TorchRunner(plan, model, arena, grammars)
     engine = Engine(plan, runner, rules=rules, overlap=overlap, listeners=listeners)

@@ -16,16 +16,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from quire.core.dtypes import DType
 from quire.core.request import Request
-from quire.core.step import Step
 from quire.engine.engine import Engine, Stream
 from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-from quire.sweep import spread
+from quire.sweep import WatchedRunner, spread
 from quire.worker.arena import Arena
 from quire.worker.model import NAME, TorchModel, build
-from quire.worker.runner import TorchRunner
 from quire.worker.tiny import WINDOW, tiny_config
 
 PAGE = 16
@@ -74,23 +72,6 @@ def _generate(model: Any, prompt: np.ndarray) -> tuple[list[int], torch.Tensor]:
     return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits).float()
 
 
-class CapturingRunner(TorchRunner):
-    """Remembers the logits that each token of each request was chosen from."""
-
-    def __init__(self, plan: Plan, model: TorchModel, arena: Arena) -> None:
-        super().__init__(plan, model, arena)
-        self.logits: dict[tuple[str, int], torch.Tensor] = {}
-        """By the request's name and the length of the sequence before the token."""
-        self._names: dict[int, str] = {}
-
-    def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
-        self._names.update((row, request.name) for row, request, _ in step.entered)
-        ends = (step.starts + step.counts)[step.samples]
-        for row, end, one in zip(step.rows[step.samples], ends, logits, strict=True):
-            self.logits[self._names[int(row)], int(end)] = one.clone()
-        return super().sample(step, logits)
-
-
 def plan_of(
     name: str, *, batch_tokens: int, sheets: int | None = None, max_requests: int = 8, pages: Mapping[str, int] = PAGES
 ) -> Plan:
@@ -124,7 +105,7 @@ class Service:
         model.set_attn_implementation(NAME)
         arena = Arena(plan.require_fit().stages[0], torch.device("cpu"))
         arena.bytes.view(torch.float32).fill_(float("nan"))
-        self.runner = CapturingRunner(plan, TorchModel(model, arena), arena)
+        self.runner = WatchedRunner(plan, TorchModel(model, arena), arena)
         self.engine = Engine(plan, self.runner, overlap=overlap)
 
     def send(self, prompts: list[np.ndarray], outputs: int, label: str = "", scope: str = "") -> list[Stream]:
