@@ -9,7 +9,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from tiny_models import CONFIGS, OUTPUTS, RELATIVES, Case, make_case
+from mixer_models import CONFIGS, OUTPUTS, RELATIVES, Case, make_case
 
 from quire.core.dtypes import DType
 from quire.core.errors import ModelError
