@@ -29,6 +29,10 @@ COMMANDS = {
 }
 
 
+TORCH_EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "llguidance")
+"""What commands that run models need beyond the base install."""
+
+
 class _Parser(argparse.ArgumentParser):
     """One clear line instead of a page of usage."""
 
@@ -83,6 +87,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except QuireError as error:
         print(f"quire: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in TORCH_EXTRA:
+            raise
+        print(
+            f"quire: {parsed.command} needs {error.name}: install it with pip install 'quire[torch]'", file=sys.stderr
+        )
+        return 2
     except BrokenPipeError:
         # The reader (head, less) has seen enough; leave without a second error at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

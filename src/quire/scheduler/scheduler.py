@@ -1,7 +1,7 @@
 """Who computes how many tokens in the next step.
 
     1. running rows, the elder first, then by priority and arrival, share the step's token budget
-    2. if pages are short: shrink the chunk, compact, preempt the youngest; never at the elder's expense
+    2. if pages are short: forget cached prefixes, shrink the chunk, compact, preempt the youngest
     3. what is left of the budget lets waiting requests in, if their memory is likely to last
 
 **Progress.** The elder (smallest arrival of all that are accepted and unfinished) has first claim to tokens, rows and

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,13 @@ def test_options_beside_a_saved_plan_are_refused_by_name(capsys: pytest.CaptureF
     run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--output", str(path))
     assert "--device" in refused(capsys, "plan", str(path), "--device", "h100")
     assert "saved plan" in refused(capsys, "whatif", str(path), "--pool", "1GiB")
+
+
+def test_a_command_that_lacks_its_extra_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The base install has no torch: one line, not a traceback."""
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    for name in [name for name in sys.modules if name.startswith(("quire.fetch", "quire.worker.weights"))]:
+        monkeypatch.delitem(sys.modules, name)
+    assert refused(capsys, "fetch") == "quire: fetch needs gguf: install it with pip install 'quire[torch]'\n"
