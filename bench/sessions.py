@@ -127,7 +127,7 @@ def spoken(name: str, begin: int, tokens: int) -> Tokens:
 def kept_bytes(engine: Engine) -> int:
     """Pages that the cache holds, in bytes of one rank."""
     return sum(
-        int((shelf.holds[Holder.CACHE] > 0).sum()) * kind.page_bytes
+        int((shelf.count(Holder.CACHE) > 0).sum()) * kind.page_bytes
         for memory in engine.scheduler.memories
         for shelf, kind in zip(memory.pool.shelves, memory.stage.kinds, strict=True)
     )

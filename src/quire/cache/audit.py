@@ -31,7 +31,7 @@ def audit(memory: StageMemory, requests: Mapping[int, str]) -> None:
 
 def _audit_holders(memory: StageMemory, index: int, requests: Mapping[int, str]) -> None:
     table, shelf = memory.tables[index], memory.pool.shelves[index]
-    counted = np.zeros(shelf.holds.shape[1], dtype=np.int64)
+    counted = np.zeros(len(shelf.holders), dtype=np.int64)
     last: dict[int, str] = {}
     for row, name in requests.items():
         pages = table.held(row)
@@ -41,24 +41,24 @@ def _audit_holders(memory: StageMemory, index: int, requests: Mapping[int, str])
         last.update(dict.fromkeys(pages.tolist(), name))
     if memory.kept:
         _audit_cache(memory, index)
-    wrong = np.flatnonzero(counted != shelf.holds[Holder.REQUEST])
+    wrong = np.flatnonzero(counted != shelf.count(Holder.REQUEST))
     if len(wrong):
         page = int(wrong[0])
         raise BooksDoNotBalance(
             f"{table.plan.name}: page {page} is held by {counted[page]} requests, the last of them "
-            f"{last.get(page, 'none')}; the books say {shelf.holds[Holder.REQUEST, page]}"
+            f"{last.get(page, 'none')}; the books say {shelf.count(Holder.REQUEST)[page]}"
         )
 
 
 def _audit_cache(memory: StageMemory, index: int) -> None:
     shelf, kept = memory.pool.shelves[index], memory.kept[index]
-    counted = np.bincount(kept.pages[kept.present].ravel(), minlength=shelf.holds.shape[1])
-    wrong = np.flatnonzero(counted != shelf.holds[Holder.CACHE])
+    counted = np.bincount(kept.pages[kept.present].ravel(), minlength=len(shelf.holders))
+    wrong = np.flatnonzero(counted != shelf.count(Holder.CACHE))
     if len(wrong):
         page = int(wrong[0])
         raise BooksDoNotBalance(
             f"{memory.tables[index].plan.name}: page {page} is cached {counted[page]} times, "
-            f"the books say {shelf.holds[Holder.CACHE, page]}"
+            f"the books say {shelf.count(Holder.CACHE)[page]}"
         )
 
 
@@ -68,7 +68,7 @@ def _audit_sheets(memory: StageMemory) -> None:
         used = shelf.in_use().reshape(-1, shelf.pages_per_sheet)
         in_sheet = used.sum(axis=1)
         owned = pool.owner == index
-        if (shelf.holds < 0).any():
+        if (shelf.holders < 0).any():
             raise BooksDoNotBalance(f"{plan.name}: a page has fewer than no holders")
         if (in_sheet != shelf.used_in_sheet).any():
             sheet = int(np.flatnonzero(in_sheet != shelf.used_in_sheet)[0])

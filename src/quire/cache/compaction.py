@@ -66,7 +66,7 @@ def find_moves(memory: StageMemory, kind: int) -> Moves:
 
 
 def _fixed(shelf: Shelf) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.asarray((shelf.holds[Holder.PIN] > 0) | (shelf.holds[Holder.BACKEND] > 0), dtype=np.bool_)
+    return (shelf.count(Holder.PIN) > 0) | (shelf.count(Holder.BACKEND) > 0)
 
 
 def _fullest_first(shelf: Shelf, sheets: Pages) -> Pages:
@@ -78,7 +78,7 @@ def _fullest_first(shelf: Shelf, sheets: Pages) -> Pages:
 def _apply(memory: StageMemory, moves: Moves) -> None:
     pool, table = memory.pool, memory.tables[moves.kind]
     pool.move(moves.kind, moves.source, moves.target)
-    place = np.arange(pool.shelves[moves.kind].holds.shape[1])
+    place = np.arange(len(pool.shelves[moves.kind].holders))
     place[moves.source] = moves.target
     table.relocate(place)
     if memory.kept:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.cache.nodes import FIRST_NODES, Chain
-from quire.cache.pool import Holder, Pages, Pool
+from quire.cache.pool import NOT_CACHED, ONE, Holder, Pages, Pool
 from quire.cache.tables import Rows, Table
 from quire.kinds import Counts
 from quire.plan.plan import Plan, StagePlan
@@ -88,7 +88,7 @@ class StageMemory:
         """Whether forgetting a node would free a page: one that the cache alone holds."""
         for shelf, kept in zip(self.pool.shelves, self.kept, strict=True):
             pages = kept.pages[node][kept.present[node]].ravel()
-            if len(pages) and not (shelf.holds[Holder.REQUEST, pages] + shelf.holds[Holder.PIN, pages]).all():
+            if not (shelf.holders[pages] & NOT_CACHED).all():
                 return True
         return False
 
@@ -140,7 +140,7 @@ class StageMemory:
         table = self.tables[kind]
         return np.asarray(table.pages[row, :, int(table.column(table.end[row] - 1))].copy(), dtype=np.int64)
 
-    def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
+    def needs(self, rows: Rows | int, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
         """For each kind: pages that each row lacks for its demand, all groups together."""
         return [table.plan.groups * table.missing(rows, settled, new, ahead) for table in self.tables]
 
@@ -190,10 +190,9 @@ class StageMemory:
 
     def _drop_shared(self, kind: int, pages: Pages) -> None:
         """As `drop`, for pages that several rows may give back at once."""
-        holds = self.pool.shelves[kind].holds[Holder.REQUEST]
-        if (holds[pages] > 1).any():
+        if self.pool.is_shared(kind, pages):
             pages, times = np.unique(pages, return_counts=True)
-            holds[pages] -= (times - 1).astype(np.int32)
+            self.pool.shelves[kind].holders[pages] -= ONE[Holder.REQUEST] * (times - 1)
         self.pool.drop(kind, pages, Holder.REQUEST)
 
     def addresses(self, kind: int, row: int) -> npt.NDArray[np.int32]:

@@ -30,12 +30,20 @@ class Holder(IntEnum):
     BACKEND = 3
 
 
+BITS = 16
+"""Of a page's word, for each holder: how often it holds the page."""
+ONE = tuple(1 << BITS * holder for holder in Holder)
+NOT_CACHED = ~(((1 << BITS) - 1) << BITS * Holder.CACHE)
+"""Takes the cache out of a page's word."""
+
+
 class Shelf:
     """The pages of one kind. Owned by its pool; nobody else writes to it."""
 
     def __init__(self, pages_per_sheet: int, sheets: int) -> None:
         self.pages_per_sheet = pages_per_sheet
-        self.holds = np.zeros((len(Holder), sheets * pages_per_sheet), dtype=np.int32)
+        self.holders = np.zeros(sheets * pages_per_sheet, dtype=np.int64)
+        """A word for each page, 0: it is free."""
         self.used_in_sheet = np.zeros(sheets, dtype=np.int64)
         self._free = np.empty(sheets * pages_per_sheet, dtype=np.int64)
         self.free_pages = 0
@@ -56,17 +64,18 @@ class Shelf:
         self._free[: len(pages)] = pages
         self.free_pages = len(pages)
 
-    def drop_sheets(self, sheets: Pages) -> None:
-        """Forgets the free pages of sheets that leave this kind."""
-        if self.pages_per_sheet == 1:
-            return  # a page that was free had a sheet of its own, which left at once
-        free = self.free_list()
-        leaves = np.zeros(len(self.used_in_sheet), dtype=bool)
-        leaves[sheets] = True
-        self.replace_free(free[~leaves[free // self.pages_per_sheet]])
+    def drop_empty_sheets(self) -> None:
+        """Forgets the free pages of sheets that nothing uses: they leave this kind."""
+        if self.free_pages:
+            free = self.free_list()
+            self.replace_free(free[self.used_in_sheet[free // self.pages_per_sheet] > 0])
+
+    def count(self, holder: Holder) -> Pages:
+        """How often a holder holds each page."""
+        return self.holders >> BITS * holder & (1 << BITS) - 1
 
     def in_use(self) -> npt.NDArray[np.bool_]:
-        return np.asarray(self.holds.any(axis=0), dtype=np.bool_)
+        return self.holders != 0
 
 
 class Pool:
@@ -80,6 +89,7 @@ class Pool:
         self.owner = np.full(stage.sheets, self.no_owner, dtype=np.int64)
         self._free_sheets = np.arange(stage.sheets - 1, -1, -1, dtype=np.int64)
         self.free_sheets = stage.sheets
+        self._last_place = np.empty(stage.sheets, dtype=np.int64)
         for kind in range(len(self.shelves)) if reserved_pages else ():
             self.take(kind, reserved_pages, Holder.BACKEND)
 
@@ -100,7 +110,7 @@ class Pool:
         if count > shelf.free_pages:
             self._open(kind, -(-(count - shelf.free_pages) // shelf.pages_per_sheet))
         pages = shelf.pop(count)
-        shelf.holds[holder, pages] = 1
+        shelf.holders[pages] = ONE[holder]
         np.add.at(shelf.used_in_sheet, pages // shelf.pages_per_sheet, 1)
         return pages
 
@@ -115,12 +125,11 @@ class Pool:
 
     def hold(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One more holder for pages that are in use. A page may appear once only."""
-        self.shelves[kind].holds[holder, pages] += 1
+        self.shelves[kind].holders[pages] += ONE[holder]
 
     def is_shared(self, kind: int, pages: Pages) -> bool:
         """Whether anyone but the cache and one request holds one of these pages."""
-        holds = self.shelves[kind].holds
-        return bool(((holds[Holder.REQUEST, pages] > 1) | (holds[Holder.PIN, pages] > 0)).any())
+        return bool((self.shelves[kind].holders[pages] & NOT_CACHED > ONE[Holder.REQUEST]).any())
 
     def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty.
@@ -130,34 +139,41 @@ class Pool:
         if not len(pages):
             return
         shelf = self.shelves[kind]
-        shelf.holds[holder, pages] -= 1
-        freed = pages[~shelf.holds[:, pages].any(axis=0)]
+        left = shelf.holders[pages] - ONE[holder]
+        shelf.holders[pages] = left
+        freed = pages[left == 0]
         if not len(freed):
             return
         sheets = freed // shelf.pages_per_sheet
         np.subtract.at(shelf.used_in_sheet, sheets, 1)
-        is_empty = shelf.used_in_sheet[sheets] == 0
-        shelf.put(freed[~is_empty])
-        if is_empty.any():
-            empty = sheets[is_empty]
-            self._close(kind, empty if shelf.pages_per_sheet == 1 else np.unique(empty))
+        is_used = shelf.used_in_sheet[sheets] > 0
+        shelf.put(freed[is_used])
+        empty = sheets[~is_used]
+        if len(empty):
+            self._close(kind, self._once(empty))
+
+    def _once(self, sheets: Pages) -> Pages:
+        """Each of these sheets once: the last to write its place is the one that finds it there."""
+        places = np.arange(len(sheets))
+        self._last_place[sheets] = places
+        return sheets[self._last_place[sheets] == places]
 
     def move(self, kind: int, source: Pages, target: Pages) -> None:
         """Carries holders from pages in use to free pages of the same kind; sheets left empty become free."""
         shelf = self.shelves[kind]
         taken = np.isin(shelf.free_list(), target)
         shelf.replace_free(np.concatenate([shelf.free_list()[~taken], source]))
-        shelf.holds[:, target] = shelf.holds[:, source]
-        shelf.holds[:, source] = 0
+        shelf.holders[target] = shelf.holders[source]
+        shelf.holders[source] = 0
         np.add.at(shelf.used_in_sheet, target // shelf.pages_per_sheet, 1)
         left = source // shelf.pages_per_sheet
         np.subtract.at(shelf.used_in_sheet, left, 1)
-        empty = np.unique(left[shelf.used_in_sheet[left] == 0])
+        empty = self._once(left[shelf.used_in_sheet[left] == 0])
         if len(empty):
             self._close(kind, empty)
 
     def _close(self, kind: int, sheets: Pages) -> None:
-        self.shelves[kind].drop_sheets(sheets)
+        self.shelves[kind].drop_empty_sheets()
         self.owner[sheets] = self.no_owner
         self._free_sheets[self.free_sheets : self.free_sheets + len(sheets)] = sheets
         self.free_sheets += len(sheets)

@@ -57,7 +57,7 @@ class Table:
         self.pages[:] = place[self.pages]
         self.view.addresses[:] = self._address_of(self.pages)
 
-    def missing(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> Counts:
+    def missing(self, rows: Rows | int, settled: Counts, new: Counts, ahead: Counts) -> Counts:
         """Pages of one group that the rows lack for their demand; nothing is given back here."""
         wanted = self.kind.end_page(settled, new, ahead, self.plan.page_tokens)
         return np.asarray(np.maximum(0, wanted - self.end[rows]), dtype=np.int64)

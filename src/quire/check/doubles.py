@@ -55,7 +55,7 @@ class PinningStore:
         """What is read stays where it is, as it is."""
         for pin in self.pins:
             contents, pool = self._contents(pin.stage, pin.kind), self.scheduler.memories[pin.stage].pool
-            if not pool.shelves[pin.kind].holds[Holder.PIN, pin.pages].all():
+            if not pool.shelves[pin.kind].count(Holder.PIN)[pin.pages].all():
                 raise Violation(f"{contents.table.plan.name}: page {pin.pages[0]} was moved while it was read")
             if not np.array_equal(contents.slots[pin.pages], pin.contents):
                 raise Violation(f"{contents.table.plan.name}: page {pin.pages[0]} changed while it was read")
@@ -73,7 +73,7 @@ class PinningStore:
         """Pages that nobody writes to any more: cached ones, and those that settled tokens fill."""
         memory = self.scheduler.memories[stage]
         table, rows = memory.tables[kind], self.scheduler.rows
-        cached = np.flatnonzero(memory.pool.shelves[kind].holds[Holder.CACHE] > 0)
+        cached = np.flatnonzero(memory.pool.shelves[kind].count(Holder.CACHE) > 0)
         landed = [row for _, row in self.scheduler._landed]
         settled = [
             table.pages[row, :, int(table.column(np.asarray(logical)))]

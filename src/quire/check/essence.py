@@ -29,12 +29,12 @@ from quire.scheduler.waiting import Waiting
 KNOWN = {
     "Scheduler": "plan memories rows _copies reuse room loads _landed shares queue policy listeners tickets _entered "
     "_views _order _order_is_stale _arrivals _now steps flying typical_output",
-    "Room": "plan memories rows index cache_is_in_use _copies _tell",
+    "Room": "plan memories rows index cache_is_in_use no_pages _copies _tell",
     "Loads": "_tier _seconds _unit _open _number_of _numbers",
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept",
-    "Pool": "stage shelves no_owner owner _free_sheets free_sheets",
-    "Shelf": "pages_per_sheet holds used_in_sheet _free free_pages",
+    "Pool": "stage shelves no_owner owner _free_sheets free_sheets _last_place",
+    "Shelf": "pages_per_sheet holders used_in_sheet _free free_pages",
     "Table": "plan kind sink_columns width pages first end kept view _address_of",
     "KeptUnits": "pages present",
     "Rows": "count prompt known computed settled limit pending remembered stop_at is_loading is_reserved epoch stops "
@@ -211,8 +211,8 @@ def _memory(scheduler: Scheduler, memory: StageMemory, running: list[int]) -> li
                 parts.append(present)
         met.append(shelf.free_list().tolist())
         parts.append([[(sheets(page // size), pages(page)) for page in some] for some in met])
-        holds = shelf.holds.T.tolist()
-        parts.append(sorted((pages(page), who) for page, who in enumerate(holds) if any(who)))
+        holders = shelf.holders.tolist()
+        parts.append(sorted((pages(page), who) for page, who in enumerate(holders) if who))
         parts.append([table_part[running].tolist() for table_part in _bounds(memory.tables[kind])])
     parts.append([sheets(sheet) for sheet in memory.pool._free_sheets[: memory.pool.free_sheets].tolist()])
     return parts

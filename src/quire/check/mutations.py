@@ -195,7 +195,7 @@ def _without_clears(launch: Original) -> Original:
 def _from_elsewhere(part: Original) -> Original:
     def wrong(self: StageMemory, kind: int, row: int) -> Any:
         source, target = part(self, kind, row)
-        return (source + len(source)) % self.pool.shelves[kind].holds.shape[1], target
+        return (source + len(source)) % len(self.pool.shelves[kind].holders), target
 
     return wrong
 

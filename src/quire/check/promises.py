@@ -88,9 +88,9 @@ def _check_holders(scheduler: Scheduler, gone: tuple[Holder, ...], when: str) ->
     for memory in scheduler.memories:
         for shelf, plan in zip(memory.pool.shelves, memory.stage.kinds, strict=True):
             for holder in gone:
-                if held := int(shelf.holds[holder].sum()):
+                if held := int(shelf.count(holder).sum()):
                     raise Violation(f"{plan.name}: {held} pages are held by {holder.name.lower()} {when}")
-            reserved = int(shelf.holds[Holder.BACKEND].sum())
+            reserved = int(shelf.count(Holder.BACKEND).sum())
             if reserved != scheduler.plan.reserved_pages:
                 raise Violation(
                     f"{plan.name}: the backend has {reserved} of {scheduler.plan.reserved_pages} pages {when}"

@@ -102,9 +102,9 @@ def _kind(scheduler: Scheduler, memory: StageMemory, stage: int, kind: int, need
     held = sorted((one for one in held if one[1]), key=lambda one: (-one[1], one[0]))
     others = sum(pages for _, pages in held[NAMED_HOLDERS:])
     named = [*held[:NAMED_HOLDERS], *([(f"{len(held) - NAMED_HOLDERS} others", others)] if others else [])]
-    by_request = shelf.holds[Holder.REQUEST] > 0
+    by_request = shelf.count(Holder.REQUEST) > 0
     for holder, name in ((Holder.CACHE, "cache"), (Holder.PIN, "pins"), (Holder.BACKEND, "backend")):
-        alone = int(((shelf.holds[holder] > 0) & ~by_request).sum())
+        alone = int(((shelf.count(holder) > 0) & ~by_request).sum())
         named += [(name, alone)] if alone else []
     return KindShort(stage, memory.stage.kinds[kind].name, need, free, tuple(named))
 

@@ -19,6 +19,21 @@ from quire.plan.plan import Plan
 from quire.scheduler.reuse import Copy, Reuse
 from quire.scheduler.rows import Ints, Rows
 
+Needs = list[list[Ints]]
+"""By stage, by kind: pages that each of some rows lacks."""
+Pages = list[list[int]]
+"""By stage, by kind: so many pages."""
+NONE = counts(0)
+
+
+def add_pages(some: Pages, others: Pages) -> Pages:
+    return [[a + b for a, b in zip(*own, strict=True)] for own in zip(some, others, strict=True)]
+
+
+def sum_pages(needs: Needs, rows: int) -> Pages:
+    """What the first `rows` rows lack together."""
+    return [[int(need[:rows].sum()) for need in own] for own in needs]
+
 
 class Room:
     def __init__(self, plan: Plan, rows: Rows, reuse: Reuse, copies: list[Copy], tell: Callable[..., None]) -> None:
@@ -28,6 +43,7 @@ class Room:
         self.index = reuse.index
         self.cache_is_in_use = False
         """Newcomers found nothing to forget since the last request left."""
+        self.no_pages: Pages = [[0] * len(memory.tables) for memory in self.memories]
         self._copies = copies
         self._tell = tell
 
@@ -38,21 +54,29 @@ class Room:
         state = self.rows
         settled = state.settled[rows]
         new = state.computed[rows] - settled + granted
-        if self.plan.lookahead:
-            ahead = np.clip(state.limit[rows] - settled - new, 0, self.plan.lookahead)
-        else:
-            ahead = np.zeros_like(new)
+        ahead = np.clip(state.limit[rows] - settled - new, 0, self.plan.lookahead) if self.plan.lookahead else NONE
         needs = memory.needs(rows, settled, new, ahead)
         return needs if granted.all() else [need * (granted > 0) for need in needs]
 
-    def fitting(self, rows: Ints, granted: Ints) -> int:
-        """How many rows, from the first on, can have what they were granted, on every stage."""
-        return min(memory.fitting(self.needs(memory, rows, granted)) for memory in self.memories)
+    def all_needs(self, rows: Ints, granted: Ints) -> Needs:
+        return [self.needs(memory, rows, granted) for memory in self.memories]
 
-    def shrunk(self, rows: Ints, granted: Ints, index: int) -> int:
-        """The most tokens that row `index` can have behind those before it."""
-        before, upto = granted[:index], rows[: index + 1]
-        return greatest(0, int(granted[index]) - 1, lambda n: self.fitting(upto, np.append(before, n)) > index)
+    def fitting(self, needs: Needs) -> int:
+        """How many rows, from the first on, can have what they lack, on every stage."""
+        return min(memory.fitting(own) for memory, own in zip(self.memories, needs, strict=True))
+
+    def pages_for(self, row: int, tokens: int) -> Pages:
+        """What a row lacks to compute so many tokens."""
+        granted = np.int64(tokens)
+        return [[int(need) for need in self.needs(memory, row, granted)] for memory in self.memories]
+
+    def is_short(self, pages: Pages) -> bool:
+        """Whether so many pages cannot be taken now."""
+        return any(memory.pool.sheets_short(own) for memory, own in zip(self.memories, pages, strict=True))
+
+    def shrunk(self, beside: Pages, row: int, most: int) -> int:
+        """The most tokens, up to `most`, that a row can have beside pages that others were promised."""
+        return greatest(0, most, lambda tokens: not self.is_short(add_pages(beside, self.pages_for(row, tokens))))
 
     def can_hold(self, lengths: Ints, limit: Ints) -> bool:
         """Capacity: whether requests of these lengths, each in steady decode, fit together in the empty pool."""
@@ -65,40 +89,32 @@ class Room:
 
     # ── making room ───────────────────────────────────────────────────────
 
-    def evict(self, rows: Ints, granted: Ints, must: bool) -> bool:
-        """Forgets cached prefixes until all these rows fit. False: they do not, and no more can be forgotten."""
-        while tokens := self.index.evict(self._units_short(rows, granted), must):
+    def evict(self, pages: Pages, must: bool) -> bool:
+        """Forgets cached prefixes until so many pages can be taken. False: no more can be forgotten."""
+        while tokens := self.index.evict(self._units_short(pages), must):
             self._tell(What.EVICTED, tokens=tokens)
-            if self.fitting(rows, granted) == len(rows):
+            if not self.is_short(pages):
                 return True
         self.cache_is_in_use = True
         return False
 
-    def _units_short(self, rows: Ints, granted: Ints) -> int:
+    def _units_short(self, pages: Pages) -> int:
         """About how many units of a chain would make up for the sheets that are missing, at least one."""
         missing = 0
-        for memory in self.memories:
-            needs = [int(need.sum()) for need in self.needs(memory, rows, granted)]
-            missing += memory.pool.sheets_short(needs) * memory.stage.sheet_bytes
+        for memory, own in zip(self.memories, pages, strict=True):
+            missing += memory.pool.sheets_short(own) * memory.stage.sheet_bytes
         return 1 + int(missing // max(1.0, self.index.unit * self.plan.bytes_per_token))
 
-    def make_at(self, row: int, tokens: int, rows: Ints, granted: Ints) -> bool:
-        """Room for the pages that a row lacks to stand at `tokens`, beside what others were granted; cached prefixes
-        give way."""
-        while self._is_short_at(row, tokens, rows, granted):
+    def make_at(self, row: int, tokens: int, beside: Pages) -> bool:
+        """Room for the pages that a row lacks to stand at `tokens`, beside those that others were promised; cached
+        prefixes give way."""
+        pages = add_pages(beside, [memory.lacks(row, tokens) for memory in self.memories])
+        while self.is_short(pages):
             forgotten = self.index.evict(tokens // self.index.unit, must=False)
             if not forgotten:
                 return False
             self._tell(What.EVICTED, tokens=forgotten)
         return True
-
-    def _is_short_at(self, row: int, tokens: int, rows: Ints, granted: Ints) -> bool:
-        for memory in self.memories:
-            promised = [int(need.sum()) for need in self.needs(memory, rows, granted)]
-            lacks = [own + other for own, other in zip(memory.lacks(row, tokens), promised, strict=True)]
-            if memory.pool.sheets_short(lacks):
-                return True
-        return False
 
     def compact(self) -> bool:
         """Gathers pages where that frees a sheet. False: nowhere."""

@@ -28,7 +28,7 @@ from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
 from quire.scheduler.loads import Loads
 from quire.scheduler.reuse import Copy, Reuse
-from quire.scheduler.room import Room
+from quire.scheduler.room import Needs, Pages, Room, add_pages, sum_pages
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.shares import Shares
 from quire.scheduler.waiting import FairQueue, Queue, Waiting, claim_of
@@ -143,12 +143,15 @@ class Scheduler:
         self._admit_elder()
         rows = self.order()
         granted = self._share(self._wanted(rows), self.plan.batch_tokens)
-        rows, granted = self._fit(rows, granted)
-        rows, granted = self._admit(rows, granted, self.plan.batch_tokens - int(granted.sum()))
+        rows, granted, needs = self._fit(rows, granted)
+        rows, granted, needs = self._admit(rows, granted, needs)
         chosen = granted > 0
         is_moving = self.flying or not len(rows) or chosen[0] or self.rows.is_loading[rows[0]]
         assert is_moving, "the elder makes progress whenever nothing is in flight"
-        return self._launch(rows[chosen], granted[chosen]) if chosen.any() else None
+        if chosen.all():
+            return self._launch(rows, granted, needs) if len(rows) else None
+        needs = [[need[chosen] for need in own] for own in needs]
+        return self._launch(rows[chosen], granted[chosen], needs) if chosen.any() else None
 
     def order(self) -> Ints:
         """Running rows: the elder first, then by claim."""
@@ -176,16 +179,18 @@ class Scheduler:
         before = np.cumsum(wanted) - wanted
         return np.asarray(np.clip(budget - before, 0, wanted), dtype=np.int64)
 
-    def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints]:
+    def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints, Needs]:
         """Makes room where pages are short, for the first in line and at the expense of the last."""
         while True:
-            fitting = self.room.fitting(rows, granted)
+            needs = self.room.all_needs(rows, granted)
+            fitting = self.room.fitting(needs)
             if fitting == len(rows):
-                return rows, granted
-            if self.room.evict(rows[: fitting + 1], granted[: fitting + 1], must=True):
+                return rows, granted, needs
+            if self.room.evict(sum_pages(needs, fitting + 1), must=True):
                 continue
             granted = granted.copy()
-            granted[fitting] = self.room.shrunk(rows, granted, fitting)
+            before = sum_pages(needs, fitting)
+            granted[fitting] = self.room.shrunk(before, int(rows[fitting]), int(granted[fitting]) - 1)
             if granted[fitting]:
                 continue
             if not self._make_room(rows, fitting):
@@ -229,14 +234,15 @@ class Scheduler:
             self._preempt(int(order[-1]), "the elder needs its row")
         row = self._enter(elder)
         self._welcome(row)
-        nobody = np.empty(0, dtype=np.int64)
-        self._try_load(row, elder, nobody, nobody)
+        self._try_load(row, elder, self.room.no_pages)
 
-    def _admit(self, rows: Ints, granted: Ints, budget: int) -> tuple[Ints, Ints]:
+    def _admit(self, rows: Ints, granted: Ints, needs: Needs) -> tuple[Ints, Ints, Needs]:
         """Lets waiting requests in, in the order of their claims; one that does not fit yet lets smaller ones pass.
 
         It cannot be passed for ever: sooner or later it is the elder.
         """
+        entered: list[tuple[int, int, Pages]] = []
+        promised, budget = sum_pages(needs, len(rows)), self.plan.batch_tokens - int(granted.sum())
         for waiting in self.queue.first(QUEUE_SIGHT):
             if budget <= 0 or not self.rows.has_room():
                 break
@@ -244,22 +250,26 @@ class Scheduler:
                 self._let_wait(waiting, reason)
                 continue
             row = self._enter(waiting)
-            if self._try_load(row, waiting, rows, granted):
+            if self._try_load(row, waiting, promised):
                 self._welcome(row)
                 continue
-            more_rows = np.append(rows, row)
-            more = np.append(granted, min(budget, int(self._wanted(more_rows[-1:])[0])))
-            if self.room.fitting(more_rows, more) < len(more_rows):
-                evicted = not self.room.cache_is_in_use and self.room.evict(more_rows, more, must=False)
-                if not evicted:
-                    more[-1] = self.room.shrunk(more_rows, more, len(more_rows) - 1)
-            if not more[-1]:
+            tokens = self._first_chunk(row, budget, promised)
+            if not tokens:
                 self._return(row, "no page is free for its first token")
                 continue
             self._welcome(row)
-            rows, granted = more_rows, more
-            budget -= int(more[-1])
-        return rows, granted
+            entered.append((row, tokens, self.room.pages_for(row, tokens)))
+            promised = add_pages(promised, entered[-1][2])
+            budget -= tokens
+        return _joined(rows, granted, needs, entered) if entered else (rows, granted, needs)
+
+    def _first_chunk(self, row: int, budget: int, promised: Pages) -> int:
+        """What a newcomer can compute beside those before it; cached prefixes give way. 0: nothing."""
+        tokens = min(budget, int(self._wanted(np.array([row]))[0]))
+        pages = add_pages(promised, self.room.pages_for(row, tokens))
+        if not self.room.is_short(pages) or (not self.room.cache_is_in_use and self.room.evict(pages, must=False)):
+            return tokens
+        return self.room.shrunk(promised, row, tokens - 1)
 
     def _let_wait(self, waiting: Waiting, reason: str) -> None:
         if waiting.reason != reason:
@@ -300,14 +310,14 @@ class Scheduler:
 
     # ── loads ─────────────────────────────────────────────────────────────
 
-    def _try_load(self, row: int, waiting: Waiting, rows: Ints, granted: Ints) -> bool:
+    def _try_load(self, row: int, waiting: Waiting, promised: Pages) -> bool:
         """Lets a tier bring more of a prompt than was found here, if the request can then stay to its end."""
         tokens = self.loads.offer(waiting)
         if tokens < waiting.hit_tokens + self.reuse.index.unit:
             return False
         if self.order()[0] != row and not self._can_all_stay():
             return False
-        if not self.room.make_at(row, tokens, rows, granted):
+        if not self.room.make_at(row, tokens, promised):
             return False
         for memory in self.memories:
             memory.keep_growing(row)
@@ -355,10 +365,10 @@ class Scheduler:
 
     # ── steps leave and come back ─────────────────────────────────────────
 
-    def _launch(self, rows: Ints, counts: Ints) -> Step:
+    def _launch(self, rows: Ints, counts: Ints, needs: Needs) -> Step:
         clears = []
-        for stage, memory in enumerate(self.memories):
-            fresh = memory.grow(rows, self.room.needs(memory, rows, counts))
+        for stage, (memory, own) in enumerate(zip(self.memories, needs, strict=True)):
+            fresh = memory.grow(rows, own)
             clears += [(stage, kind, pages) for kind, pages in fresh]
         state = self.rows
         starts = state.computed[rows]
@@ -424,3 +434,15 @@ class Scheduler:
 
     def _learn(self, outputs: int) -> None:
         self.typical_output += (outputs - self.typical_output) / 32
+
+
+def _joined(
+    rows: Ints, granted: Ints, needs: Needs, entered: list[tuple[int, int, Pages]]
+) -> tuple[Ints, Ints, Needs]:
+    """Running rows, and behind them those that entered: (row, tokens, pages that it lacks)."""
+    more, tokens, pages = zip(*entered, strict=True)
+    joined = [
+        [np.append(need, [each[stage][kind] for each in pages]) for kind, need in enumerate(own)]
+        for stage, own in enumerate(needs)
+    ]
+    return np.append(rows, more), np.append(granted, tokens), joined

@@ -94,8 +94,8 @@ class MemoryUse:
             self.page_seconds += (now - self.times[-1]) * self.samples[-1]
         counts = np.zeros_like(self.peak)
         for place, shelf in enumerate(self.shelves):
-            held = shelf.holds[Holder.REQUEST] > 0
-            counts[:, place] = np.count_nonzero(held), np.count_nonzero(shelf.holds[Holder.CACHE][~held])
+            held = shelf.count(Holder.REQUEST) > 0
+            counts[:, place] = np.count_nonzero(held), np.count_nonzero(shelf.count(Holder.CACHE)[~held])
         np.maximum(self.peak, counts, out=self.peak)
         self.times.append(now)
         self.samples.append(counts)

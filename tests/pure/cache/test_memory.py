@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from quire.cache.audit import BooksDoNotBalance, audit
 from quire.cache.compaction import compact, sheets_to_gain
 from quire.cache.memory import StageMemory
-from quire.cache.pool import Holder
+from quire.cache.pool import ONE, Holder
 from quire.kinds import counts
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
@@ -82,7 +82,7 @@ class MemoryMachine(RuleBasedStateMachine):
     @rule(kind=st.integers(0, 3), choice=st.integers(0, 10_000))
     def pin(self, kind: int, choice: int) -> None:
         kind %= len(self.memory.tables)
-        used = np.flatnonzero(self.memory.pool.shelves[kind].holds[Holder.REQUEST])
+        used = np.flatnonzero(self.memory.pool.shelves[kind].count(Holder.REQUEST))
         if len(used):
             page = int(used[choice % len(used)])
             self.memory.pool.hold(kind, ints(page), Holder.PIN)
@@ -107,7 +107,7 @@ class MemoryMachine(RuleBasedStateMachine):
     def fragmentation_is_bounded(self) -> None:
         """No kind holds a sheet more than its pages need, but for sheets with a pinned page (or the backend's own)."""
         for kind, shelf in enumerate(self.memory.pool.shelves):
-            fixed = (shelf.holds[Holder.PIN] > 0) | (shelf.holds[Holder.BACKEND] > 0)
+            fixed = (shelf.count(Holder.PIN) > 0) | (shelf.count(Holder.BACKEND) > 0)
             movable = ~fixed.reshape(-1, shelf.pages_per_sheet).any(axis=1) & (self.memory.pool.owner == kind)
             used = int(shelf.used_in_sheet[movable].sum())
             assert movable.sum() <= -(-used // shelf.pages_per_sheet)
@@ -180,7 +180,7 @@ def test_the_audit_names_the_leaker() -> None:
     audit(memory, {2: "chat-7"})
     with pytest.raises(BooksDoNotBalance, match=r"held by 0 requests"):
         audit(memory, {})
-    memory.pool.shelves[0].holds[Holder.REQUEST, memory.tables[0].held(2)[0]] += 1
+    memory.pool.shelves[0].holders[memory.tables[0].held(2)[0]] += ONE[Holder.REQUEST]
     with pytest.raises(BooksDoNotBalance, match="the last of them chat-7; the books say 2"):
         audit(memory, {2: "chat-7"})
 

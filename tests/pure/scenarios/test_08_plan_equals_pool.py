@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from quire.cache.memory import StageMemory
+from quire.cache.pool import Holder
 from quire.core.units import GIB
 from quire.kinds import Counts
 from quire.models.catalogue import catalogue_names
@@ -43,7 +44,7 @@ def held_together(plan: Plan, length: int) -> int:
     held = min(memory.fitting(need) for memory, need in zip(memories, needs, strict=True))
     for memory, need in zip(memories, needs, strict=True):
         memory.grow(rows[:held], [one[:held] for one in need])
-        assert not any((shelf.holds > 1).any() for shelf in memory.pool.shelves)
+        assert not any((shelf.count(Holder.REQUEST) > 1).any() for shelf in memory.pool.shelves)
     over = [memory.fitting([one[held:] for one in need]) for memory, need in zip(memories, needs, strict=True)]
     assert held == len(rows) or not min(over)
     return held

@@ -83,7 +83,7 @@ class Adversary:
 
 def sheets_by_pages(shelf: Shelf) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], int]:
     """Pages in each sheet that has some and none pinned, and how many sheets have a pinned page."""
-    is_pinned = (shelf.holds[Holder.PIN] > 0).reshape(-1, shelf.pages_per_sheet).any(axis=1)
+    is_pinned = (shelf.count(Holder.PIN) > 0).reshape(-1, shelf.pages_per_sheet).any(axis=1)
     return shelf.used_in_sheet[(shelf.used_in_sheet > 0) & ~is_pinned], int(is_pinned.sum())
 
 
