@@ -31,6 +31,7 @@ class Coverage:
         self.disabled = plan.no_reuse_because
         """Why nothing is ever found; empty: prefixes are reused."""
         self.unit = plan.reuse_unit_tokens
+        self.kinds: Kinds = [list(range(len(memory.tables))) for memory in memories]
         numbered = [list(enumerate(memory.stage.kinds)) for memory in memories]
         self.growing: Kinds = [[i for i, k in own if k.kind.grows] for own in numbered]
         self.tails: Kinds = [[i for i, k in own if not k.kind.grows and k.kind.kind != "state"] for own in numbered]
@@ -69,7 +70,7 @@ class Coverage:
             for kind in (memory.tables[index].kind for index in kinds):
                 needed[int(kind.first_live(counts(boundary))) // self.unit :] = True
                 needed[: ceil_div(int(kind.kept_pages(counts(boundary), 1)), self.unit)] = True
-        return np.flatnonzero(needed)
+        return needed.nonzero()[0]
 
     def worth(self, tokens: int) -> float:
         """Tokens saved per byte of what `tokens` tokens and the boundary behind them keep; 1 if they keep no tail."""
@@ -79,6 +80,10 @@ class Coverage:
         if not growth:
             return tokens / STATE_TOKENS
         return growth / (growth + self._boundary_bytes)
+
+    def bundle_bytes(self, tokens: int) -> float:
+        """About what forgetting so many tokens, and the boundary behind them, gives back."""
+        return max(1.0, tokens * self._growth_bytes + self._boundary_bytes)
 
     def has_checkpoint_room(self) -> bool:
         """Whether the share of the pool that checkpoints may take has room for another."""

@@ -26,14 +26,9 @@ def root_key(fields: Sequence[str]) -> bytes:
 
 def extend(key: bytes, tokens: Tokens, unit: int) -> list[bytes]:
     """Keys of all whole units of `tokens`, which follow the prefix that `key` names."""
-    data = np.ascontiguousarray(tokens, dtype="<i4").tobytes()
-    size = 4 * unit
-    keys = []
-    sha256 = hashlib.sha256
-    for begin in range(0, len(data) - size + 1, size):
-        key = sha256(key + data[begin : begin + size]).digest()
-        keys.append(key)
-    return keys
+    data, size, sha256 = np.ascontiguousarray(tokens, dtype="<i4").tobytes(), 4 * unit, hashlib.sha256
+    begins = range(0, len(data) - size + 1, size)
+    return [key := sha256(key + data[begin : begin + size]).digest() for begin in begins]
 
 
 def end_key(key: bytes, tokens: Tokens) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -36,8 +35,9 @@ class StageMemory:
     def __init__(self, stage: StagePlan, plan: Plan, rows: int) -> None:
         self.stage = stage
         self.pool = Pool(stage, plan.reserved_pages)
+        pages = [np.arange(stage.sheets * kind.pages_per_sheet) for kind in stage.kinds]
         self.tables = [
-            Table(kind, plan, rows, partial(stage.addresses, index)) for index, kind in enumerate(stage.kinds)
+            Table(kind, plan, rows, stage.addresses(index, pages[index])) for index, kind in enumerate(stage.kinds)
         ]
         self.kept: list[KeptUnits] = []
         """By kind; empty while nothing is reused."""
@@ -52,17 +52,18 @@ class StageMemory:
         for kept in self.kept:
             kept.widen()
 
-    def keep(self, kinds: Sequence[int], row: int, chain: Chain, units: Counts, ends: Counts) -> None:
-        """The cache holds a row's pages of these units too, up to where each ends, unless its node has them."""
+    def keep(self, kinds: Sequence[int], row: int, chain: Chain, units: Counts, end: int) -> None:
+        """The cache holds a row's pages of these units too, up to where the last ends, unless their nodes have them."""
         for kind in kinds:
             table, kept = self.tables[kind], self.kept[kind]
-            logical = units[:, None] * kept.present.shape[1] + np.arange(kept.present.shape[1])
-            begins = logical * table.plan.page_tokens < ends[:, None]
-            which, page = np.nonzero(table.holds(row, logical) & begins & ~kept.present[chain])
+            each = kept.present.shape[1]
+            logical = units[:, None] * each + np.arange(each)
+            is_new = table.holds(row, logical, -(-end // table.plan.page_tokens)) & ~kept.present[chain]
+            which, page = is_new.nonzero()
             if len(which):
-                pages = table.pages[row][:, table.column(logical[which, page])].T
-                kept.pages[chain[which], page] = pages
-                kept.present[chain[which], page] = True
+                nodes, pages = chain[which], table.pages[row][:, table.column(logical[is_new])].T
+                kept.pages[nodes, page] = pages
+                kept.present[nodes, page] = True
                 self.pool.hold(kind, pages.ravel(), Holder.CACHE)
 
     def keep_new(self, kinds: Sequence[int], row: int, chain: Chain, first_unit: int) -> None:
@@ -82,7 +83,7 @@ class StageMemory:
             pages = self.kept[kind].of(chain)
             if len(pages):
                 self.kept[kind].present[chain] = False
-                self.pool.drop(kind, pages, Holder.CACHE)
+                self._drop_all(kind, pages, Holder.CACHE)
 
     def gives_back(self, node: int) -> bool:
         """Whether forgetting a node would free a page: one that the cache alone holds."""
@@ -140,7 +141,7 @@ class StageMemory:
         table = self.tables[kind]
         return np.asarray(table.pages[row, :, int(table.column(table.end[row] - 1))].copy(), dtype=np.int64)
 
-    def needs(self, rows: Rows | int, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
+    def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
         """For each kind: pages that each row lacks for its demand, all groups together."""
         return [table.plan.groups * table.missing(rows, settled, new, ahead) for table in self.tables]
 
@@ -158,7 +159,7 @@ class StageMemory:
         """Takes the pages that `needs` says; the caller has asked `fitting`. Returns states that must be zeroed."""
         fresh = []
         for index, (table, need) in enumerate(zip(self.tables, needs, strict=True)):
-            growing = np.flatnonzero(need)
+            growing = need.nonzero()[0]
             if len(growing):
                 counts = need[growing] // table.plan.groups
                 pages = self.pool.take(index, int(need[growing].sum()))
@@ -186,14 +187,14 @@ class StageMemory:
         """Gives back the pages that no later token reads any more."""
         for index, table in enumerate(self.tables):
             if not table.kind.grows and len(pages := table.cut(rows, settled)):
-                self._drop_shared(index, pages)
+                self._drop_all(index, pages, Holder.REQUEST)
 
-    def _drop_shared(self, kind: int, pages: Pages) -> None:
-        """As `drop`, for pages that several rows may give back at once."""
-        if self.pool.is_shared(kind, pages):
+    def _drop_all(self, kind: int, pages: Pages, holder: Holder) -> None:
+        """As `drop`, for pages that several rows or nodes may give back at once."""
+        if self.pool.is_held_twice(kind, pages, holder):
             pages, times = np.unique(pages, return_counts=True)
-            self.pool.shelves[kind].holders[pages] -= ONE[Holder.REQUEST] * (times - 1)
-        self.pool.drop(kind, pages, Holder.REQUEST)
+            self.pool.shelves[kind].holders[pages] -= ONE[holder] * (times - 1)
+        self.pool.drop(kind, pages, holder)
 
     def addresses(self, kind: int, row: int) -> npt.NDArray[np.int32]:
         """Where a row's pages of one kind lie, in granules of 256 bytes: (group, column), as kernels read them."""

@@ -19,6 +19,7 @@ from quire.core.search import greatest
 Chain = npt.NDArray[np.int64]
 FIRST_NODES = 64
 """Nodes that there is room for at first; it doubles."""
+NO_NODES: Chain = np.empty(0, dtype=np.int64)
 NO_NODE = -1
 """In `parent`: the chain begins here."""
 
@@ -42,7 +43,8 @@ class Nodes:
         """Lower goes first when something must be forgotten."""
         self.is_boundary = np.zeros(FIRST_NODES, dtype=bool)
         """Kinds that do not grow have kept on purpose what a hit at the node's end needs."""
-        self._free = list(range(FIRST_NODES - 1, -1, -1))
+        self._free = np.arange(FIRST_NODES - 1, -1, -1)
+        """The first so many are free: those that no key has."""
 
     def __len__(self) -> int:
         return len(self.node_of)
@@ -55,13 +57,24 @@ class Nodes:
         """The nodes of keys that all have one."""
         return np.array(list(map(self.node_of.__getitem__, keys)), dtype=np.int64)
 
+    def follow(self, keys: Sequence[bytes], most: int, known: Chain) -> Chain:
+        """Nodes of the first keys, `most` of them or as many as have any. `known`: what they were some time ago."""
+        begin = len(known) if self._are(known, keys) else 0
+        depth = greatest(begin, most, lambda count: keys[count - 1] in self.node_of)
+        found = self.chain(keys[begin:depth])
+        return np.concatenate([known, found]) if begin and len(found) else known if begin else found
+
+    def _are(self, known: Chain, keys: Sequence[bytes]) -> bool:
+        """Whether these are still the nodes of the first keys: the last by its key, the others by their children."""
+        if not len(known) or self.key[known[-1]] != keys[len(known) - 1]:
+            return False
+        return bool((self.parent[known[1:]] == known[:-1]).all())
+
     def add(self, keys: Sequence[bytes], parent: int, ends: Chain) -> Chain:
         """A chain of new nodes behind `parent`, whose tokens end at `ends`. There is room: see `widen`."""
-        count = len(keys)
-        numbers = self._free[-count:]
-        del self._free[-count:]
-        self.node_of.update(zip(keys, numbers, strict=True))
-        nodes = np.array(numbers, dtype=np.int64)
+        free = self.room - len(self.node_of)
+        nodes = self._free[free - len(keys) : free].copy()
+        self.node_of.update(zip(keys, nodes.tolist(), strict=True))
         self.key[nodes] = keys
         self.parent[nodes[0]], self.parent[nodes[1:]] = parent, nodes[:-1]
         self.children[nodes[:-1]], self.children[nodes[-1]] = 1, 0
@@ -71,12 +84,12 @@ class Nodes:
         return nodes
 
     def is_short_of(self, count: int) -> bool:
-        return len(self._free) < count
+        return self.room - len(self.node_of) < count
 
     def widen(self) -> None:
         """Room for twice as many."""
         more, self.room = self.room, 2 * self.room
-        self._free = list(range(self.room - 1, more - 1, -1)) + self._free
+        self._free = np.concatenate([np.arange(self.room - 1, more - 1, -1), self._free])
         for name in ("parent", "children", "tokens", "hits", "rank", "is_boundary", "key"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
@@ -84,9 +97,10 @@ class Nodes:
     def remove(self, bundle: Chain) -> int:
         """Forgets a run of nodes that ends with a leaf; nothing else branches off it. Returns what it hung on."""
         assert not self.children[bundle[-1]], "only leaves are forgotten"
+        free = self.room - len(self.node_of)
         for_each(self.node_of.pop, self.key[bundle].tolist())
         self.key[bundle] = None
-        self._free += bundle.tolist()
+        self._free[free : free + len(bundle)] = bundle
         parent = self.parent.item(bundle[0])
         if parent != NO_NODE:
             self.children[parent] -= 1

@@ -75,7 +75,7 @@ class Shelf:
         return self.holders >> BITS * holder & (1 << BITS) - 1
 
     def in_use(self) -> npt.NDArray[np.bool_]:
-        return self.holders != 0
+        return np.asarray(self.holders != 0, dtype=np.bool_)
 
 
 class Pool:
@@ -131,6 +131,10 @@ class Pool:
         """Whether anyone but the cache and one request holds one of these pages."""
         return bool((self.shelves[kind].holders[pages] & NOT_CACHED > ONE[Holder.REQUEST]).any())
 
+    def is_held_twice(self, kind: int, pages: Pages, holder: Holder) -> bool:
+        """Whether a holder holds one of these pages more than once."""
+        return bool((self.shelves[kind].holders[pages] >> BITS * holder & (1 << BITS) - 1 > 1).any())
+
     def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty.
 
@@ -156,7 +160,7 @@ class Pool:
         """Each of these sheets once: the last to write its place is the one that finds it there."""
         places = np.arange(len(sheets))
         self._last_place[sheets] = places
-        return sheets[self._last_place[sheets] == places]
+        return np.asarray(sheets[self._last_place[sheets] == places], dtype=np.int64)
 
     def move(self, kind: int, source: Pages, target: Pages) -> None:
         """Carries holders from pages in use to free pages of the same kind; sheets left empty become free."""

@@ -12,7 +12,6 @@ the boundary before it, so that no kind strands another.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -21,8 +20,9 @@ import numpy as np
 
 from quire.cache.coverage import Coverage, Kinds
 from quire.cache.keys import end_key
+from quire.cache.leaves import Leaves
 from quire.cache.memory import StageMemory
-from quire.cache.nodes import NO_NODE, Chain, Nodes
+from quire.cache.nodes import NO_NODE, NO_NODES, Chain, Nodes
 from quire.cache.order import ByValue, Order
 from quire.core.request import Tokens
 from quire.kinds import Counts
@@ -59,6 +59,10 @@ class Hit:
     miss: Miss | None = None
 
 
+def _behind(chain: Chain, node: int) -> Chain:
+    return np.concatenate((chain, (node,)))
+
+
 def missed(miss: Miss, overlap: int = 0) -> Hit:
     return Hit(0, np.empty(0, dtype=np.int64), overlap, miss)
 
@@ -68,19 +72,11 @@ class PrefixIndex:
         self.memories = memories
         self.coverage = Coverage(plan, memories)
         self.disabled, self.unit = self.coverage.disabled, self.coverage.unit
-        self.order = order or ByValue()
         self.nodes = Nodes()
+        self.leaves = Leaves(self.nodes, self.coverage, memories, order or ByValue())
         self.ends: dict[bytes, list[int]] = {}
         """Ends of turns between units, by the key of the unit before (or the root)."""
         self._before: dict[int, bytes] = {}
-        self._leaves: list[tuple[float, int]] = []
-        """A heap of (rank, node); stale entries are skipped."""
-        self._paths: dict[int, Chain] = {}
-        """Of leaves: the chains that end with them, so that nobody walks them node by node."""
-        self._held: list[tuple[float, int]] = []
-        """Leaves whose pages were all in use when something had to go."""
-        self.was_given_back = False
-        """A request has left since then."""
 
     # ── looking up ────────────────────────────────────────────────────────
 
@@ -92,13 +88,13 @@ class PrefixIndex:
         most = limit // self.unit
         depth = units = self.nodes.depth(keys[:most])
         chain = self.nodes.chain(keys[:depth])
-        if self.coverage.has_boundaries and (depth or self.ends):
-            usable = np.flatnonzero(self.coverage.usable(chain, self.nodes.tokens[chain]))
+        if self.coverage.has_boundaries and (depth or root in self.ends):
+            usable = self.coverage.usable(chain, self.nodes.tokens[chain]).nonzero()[0] if depth else NO_NODES
             units = int(usable[-1]) + 1 if len(usable) else 0
             end = self._find_end(keys, root, tokens[:limit], units, chain)
             if end is not None:
                 stop = int(self.nodes.tokens[end])
-                return Hit(stop, np.append(chain[: stop // self.unit], end), depth)
+                return Hit(stop, _behind(chain[: stop // self.unit], end), depth)
         if units:
             return Hit(units * self.unit, chain[:units], depth)
         return missed(self._why(most, depth), depth)
@@ -115,7 +111,7 @@ class PrefixIndex:
             for end in sorted(self.ends.get(before, ()), key=lambda node: -int(self.nodes.tokens[node])):
                 stop = int(self.nodes.tokens[end])
                 is_it = stop <= len(tokens) and self.nodes.key[end] == end_key(before, tokens[unit * self.unit : stop])
-                if is_it and self._is_usable(np.append(chain[:unit], end)):
+                if is_it and self._is_usable(_behind(chain[:unit], end)):
                     return end
         return None
 
@@ -125,21 +121,23 @@ class PrefixIndex:
     def touch(self, chain: Chain) -> None:
         """A hit ended here: everything that led to it has proved its worth once more."""
         self.nodes.hits[chain] += 1
-        self._rank(chain)
+        self.leaves.rank(chain)
 
     # ── remembering ───────────────────────────────────────────────────────
 
-    def remember(self, row: int, keys: Sequence[bytes], units: int) -> Chain:
-        """Keeps what a row holds of its first `units` units, for the kinds that grow; returns their nodes."""
-        depth = self.nodes.depth(keys[:units])
-        chain = self.nodes.chain(keys[:depth])
+    def remember(self, row: int, keys: Sequence[bytes], units: int, known: Chain = NO_NODES) -> Chain:
+        """Keeps what a row holds of its first `units` units, for the kinds that grow; returns their nodes.
+
+        `known`: what this returned for the row before. Until `rank` is told of them, new nodes are not forgotten.
+        """
+        chain = self.nodes.follow(keys, units, known)
+        depth = len(chain)
         if depth < units:
             ends = self.unit * np.arange(depth + 1, units + 1)
             new = self._add(keys[depth:units], int(chain[-1]) if depth else NO_NODE, ends)
             for memory, kinds in zip(self.memories, self.coverage.growing, strict=True):
                 memory.keep_new(kinds, row, new, depth)
             chain = np.concatenate([chain, new]) if depth else new
-            self._rank(chain)
         return chain
 
     def keep_boundary(self, row: int, chain: Chain) -> None:
@@ -147,19 +145,28 @@ class PrefixIndex:
         needed = self.coverage.needed_units(int(self.nodes.tokens[chain[-1]]))
         self._keep(self.coverage.tails, row, chain[needed], needed)
         self.nodes.is_boundary[chain[-1]] = True
-        self._rank(chain)
 
-    def keep_end(self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes) -> None:
+    def keep_end(
+        self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes, known: Chain
+    ) -> None:
         """A turn ended behind these tokens: the row's pages stay where they are, its states too.
 
         `came_from`: the end that it went on from, of no more use unless others went on from there as well.
         """
         units = len(tokens) // self.unit
-        chain = self.remember(row, keys, units)
-        if not self.coverage.has_boundaries:
-            return
+        chain = self.remember(row, keys, units, known)
+        if self.coverage.has_boundaries:
+            chain = self._keep_turn(row, keys, root, tokens, came_from, chain)
+        if len(chain):
+            self.leaves.rank(chain)
+
+    def _keep_turn(
+        self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes, chain: Chain
+    ) -> Chain:
+        """A boundary where the turn ended, wherever that is; returns its chain."""
+        units = len(chain)
         if len(tokens) % self.unit:
-            chain = np.append(chain, self._end_node(keys[units - 1] if units else root, chain, tokens))
+            chain = _behind(chain, self._end_node(keys[units - 1] if units else root, chain, tokens))
             self._keep(self.coverage.growing, row, chain[-1:], np.array([units]))
         self._keep(self.coverage.states, row, chain[-1:], np.zeros(1, dtype=np.int64))
         self.keep_boundary(row, chain)
@@ -167,6 +174,7 @@ class PrefixIndex:
         if old is not None and old != chain[-1] and self.nodes.hits[old] <= USED_ONCE:
             self._forget(np.array([old]))
         self._let_go_before(chain)
+        return chain
 
     def _end_node(self, before: bytes, chain: Chain, tokens: Tokens) -> int:
         key = end_key(before, tokens[len(chain) * self.unit :])
@@ -181,7 +189,6 @@ class PrefixIndex:
         copies = []
         for stage, (memory, kinds) in enumerate(zip(self.memories, self.coverage.states, strict=True)):
             copies += [(stage, kind, *memory.copy_state(kind, row, int(chain[-1]))) for kind in kinds]
-        self._rank(chain)
         return copies
 
     def lost(self, node: int) -> None:
@@ -193,127 +200,89 @@ class PrefixIndex:
     def _let_go_before(self, chain: Chain) -> None:
         """A chain that went on keeps its newest boundaries and those where others branch off."""
         nodes = self.nodes
-        marked = np.flatnonzero(nodes.is_boundary[chain])
-        kept = marked[(nodes.children[chain[marked]] > 1) | (marked >= marked[-BOUNDARIES_KEPT:][0])]
-        old = np.setdiff1d(marked, kept)
+        marked = nodes.is_boundary[chain].nonzero()[0]
+        if len(marked) <= BOUNDARIES_KEPT:
+            return
+        is_kept = (nodes.children[chain[marked]] > 1) | (marked >= marked[-BOUNDARIES_KEPT])
+        kept, old = marked[is_kept], marked[~is_kept]
         if not len(old):
             return
         nodes.is_boundary[chain[old]] = False
         self._forget_pages(chain[old], self.coverage.states)
         ends = [end for key in nodes.key[chain] for end in self.ends.get(key, ())]
         needed = [self.coverage.needed_units(int(tokens)) for tokens in nodes.tokens[[*chain[kept], *ends]]]
-        unneeded = np.setdiff1d(np.arange(len(chain)), np.concatenate(needed))
-        self._forget_pages(chain[unneeded], self.coverage.tails)
+        unneeded = np.ones(len(chain) + 1, dtype=bool)
+        unneeded[np.concatenate(needed)] = False
+        self._forget_pages(chain[unneeded[:-1]], self.coverage.tails)
 
     def _add(self, keys: Sequence[bytes], parent: int, ends: Counts) -> Chain:
         while self.nodes.is_short_of(len(keys)):
             self.nodes.widen()
             for memory in self.memories:
                 memory.widen()
-        self._paths.pop(parent, None)
+        self.leaves.paths.pop(parent, None)
         return self.nodes.add(keys, parent, ends)
 
     def _keep(self, kinds: Kinds, row: int, chain: Chain, units: Counts) -> None:
         for memory, own in zip(self.memories, kinds, strict=True):
-            memory.keep(own, row, chain, units, self.nodes.tokens[chain])
+            if own and len(chain):
+                memory.keep(own, row, chain, units, int(self.nodes.tokens[chain[-1]]))
 
     # ── forgetting ────────────────────────────────────────────────────────
 
-    def _rank(self, chain: Chain) -> None:
-        """Everything up to a chain's end was used now. Boundaries on the way have a worth of their own."""
-        begin = tokens = 0
-        for place in self._bundle_ends(chain):
-            node = int(chain[place])
-            worth = self.coverage.worth(int(self.nodes.tokens[node]) - tokens)
-            self.nodes.rank[chain[begin : place + 1]] = self.order.rank(
-                self.nodes.key[node], int(self.nodes.hits[node]), worth
-            )
-            begin, tokens = place + 1, int(self.nodes.tokens[node])
-        if not self.nodes.children[chain[-1]]:
-            self._paths[int(chain[-1])] = chain
-            self._push(int(chain[-1]))
-
-    def _bundle_ends(self, chain: Chain) -> list[int]:
-        """Places in a chain where a bundle ends: its boundaries, and its end."""
-        places = np.flatnonzero(self.nodes.is_boundary[chain[:-1]]).tolist() if self.coverage.has_boundaries else []
-        return [*places, len(chain) - 1]
-
-    def _push(self, node: int) -> None:
-        heapq.heappush(self._leaves, (float(self.nodes.rank[node]), node))
-        if len(self._leaves) > 2 * len(self.nodes) + 64:
-            leaves = self.nodes.leaves()
-            self._held = []
-            self._leaves = list(zip(self.nodes.rank[leaves].tolist(), leaves.tolist(), strict=True))
-            heapq.heapify(self._leaves)
-
-    def evict(self, units: int, must: bool) -> int:
-        """Forgets the lowest-ranked end of a chain that gives a page back, up to `units` units of it and more only to
-        reach a boundary. Returns the tokens forgotten, 0: nothing was.
+    def evict(self, size_bytes: float, must: bool) -> int:
+        """Forgets the lowest-ranked ends of chains that give pages back, about so many bytes and
+        more only to reach a boundary. Returns the tokens forgotten, 0: nothing was.
 
         If none gives a page back and it must be, the lowest goes all the same: behind it lie nodes whose pages may.
         """
-        found = self._pop_giving()
-        if found is None and self._held and (must or self.was_given_back):
-            self._try_again()
-            found = self._pop_giving()
-            if found is None and must:
-                self._try_again()
-                found = self._pop()
-        return 0 if found is None else self._forget_bundle(found, units)
+        bundles: list[Chain] = []
+        tokens, given = 0, 0.0
+        while (given < size_bytes or not bundles) and (leaf := self.leaves.lowest(must and not bundles)) is not None:
+            bundle, forgotten = self._cut_off(leaf, size_bytes - given)
+            bundles.append(bundle)
+            tokens += forgotten
+            given += self.coverage.bundle_bytes(forgotten)
+        if bundles:
+            self._forget_pages(bundles[0] if len(bundles) == 1 else np.concatenate(bundles), self.coverage.kinds)
+        return tokens
 
-    def _pop_giving(self) -> int | None:
-        """The lowest-ranked leaf that gives a page back; those before it are set aside."""
-        while (node := self._pop()) is not None:
-            if any(memory.gives_back(node) for memory in self.memories):
-                return node
-            self._held.append((self.nodes.rank.item(node), node))
-        return None
-
-    def _pop(self) -> int | None:
-        while self._leaves:
-            rank, node = heapq.heappop(self._leaves)
-            if self.nodes.key[node] is not None and self.nodes.rank[node] == rank and not self.nodes.children[node]:
-                return node
-        return None
-
-    def _try_again(self) -> None:
-        """Leaves that were all in use may have something to give by now."""
-        self.was_given_back = False
-        for leaf in self._held:
-            heapq.heappush(self._leaves, leaf)
-        self._held = []
-
-    def _forget_bundle(self, leaf: int, units: int) -> int:
-        """From a leaf upwards, as far as nodes are of one bundle. Returns how many tokens it had."""
+    def _cut_off(self, leaf: int, size_bytes: float) -> tuple[Chain, int]:
+        """Takes nodes out, from a leaf upwards, as far as they are of one bundle; how many tokens it had."""
         nodes = self.nodes
-        chain = self._paths.pop(leaf) if leaf in self._paths else nodes.path(leaf)
-        self.order.forgot(nodes.rank.item(leaf))
-        begin = self._bundle_begin(chain, units)
-        self._forget(chain[begin:])
-        if begin and not nodes.children[chain[begin - 1]]:
-            self._paths[int(chain[begin - 1])] = chain[:begin]
-        return int(nodes.tokens[leaf]) - (int(nodes.tokens[chain[begin - 1]]) if begin else 0)
+        chain = self.leaves.forgot(leaf)
+        begin = self._bundle_begin(chain, size_bytes)
+        self._remove(chain[begin:])
+        before = chain.item(begin - 1) if begin else NO_NODE
+        if begin and not nodes.children[before]:
+            self.leaves.paths[before] = chain[:begin]
+        return chain[begin:], nodes.tokens.item(leaf) - (nodes.tokens.item(before) if begin else 0)
 
-    def _bundle_begin(self, chain: Chain, units: int) -> int:
-        """With boundaries: back to the last place where a hit can end. Without: `units` of what ranks as low."""
+    def _bundle_begin(self, chain: Chain, size_bytes: float) -> int:
+        """With boundaries: back to the last place where a hit can end. Without: so many bytes of what ranks as low."""
         nodes, before = self.nodes, chain[:-1]
         stays = nodes.children[before] > 1
         if self.coverage.has_boundaries:
             stays |= nodes.is_boundary[before]
         else:
             stays |= nodes.rank[before] > nodes.rank[chain[-1]]
+            units = 1 + int(size_bytes // self.coverage.bundle_bytes(self.unit))
             stays[: max(0, len(chain) - units)] = True
-        places = np.flatnonzero(stays)
-        return int(places[-1]) + 1 if len(places) else 0
+        places = stays.nonzero()[0]
+        return places.item(-1) + 1 if len(places) else 0
 
     def _forget(self, bundle: Chain) -> None:
-        self._forget_pages(bundle, [list(range(len(memory.tables))) for memory in self.memories])
-        self._paths.pop(int(bundle[-1]), None)
-        if int(bundle[-1]) in self._before:
-            self._forget_end(int(bundle[-1]))
+        self._forget_pages(bundle, self.coverage.kinds)
+        self._remove(bundle)
+
+    def _remove(self, bundle: Chain) -> None:
+        leaf = bundle.item(-1)
+        self.leaves.paths.pop(leaf, None)
+        if leaf in self._before:
+            self._forget_end(leaf)
         parent = self.nodes.remove(bundle)
         if parent != NO_NODE and not self.nodes.children[parent]:
-            self._push(parent)
+            self.leaves.push(parent)
 
     def _forget_end(self, node: int) -> None:
         before = self._before.pop(node)
@@ -330,4 +299,4 @@ class PrefixIndex:
         while len(leaves := self.nodes.leaves()):
             for leaf in leaves:
                 self._forget(np.array([leaf]))
-        self._leaves, self._held = [], []
+        self.leaves.clear()

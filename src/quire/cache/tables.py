@@ -10,8 +10,6 @@ A row is as wide as the kind's peak, so a window's row is short however long the
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
@@ -28,7 +26,8 @@ Addresses = npt.NDArray[np.int32]
 class Table:
     """Pages of one kind. A request's row keeps its number as long as the request runs."""
 
-    def __init__(self, plan: KindPlan, limits: Plan, rows: int, address_of: Callable[[Pages], Addresses]) -> None:
+    def __init__(self, plan: KindPlan, limits: Plan, rows: int, addresses: Addresses) -> None:
+        """`addresses`: where each page of this kind lies."""
         self.plan = plan
         self.kind = plan.kind
         self.sink_columns = ceil_div(getattr(plan.kind, "sinks", 0), plan.page_tokens)
@@ -38,7 +37,7 @@ class Table:
         self.pages = np.zeros((rows, plan.groups, self.width), dtype=np.int64)
         self.view = TableView(np.zeros((rows, plan.groups, self.width), dtype=np.int32), self.sink_columns)
         """The same as addresses: what a runner reads."""
-        self._address_of = address_of
+        self._addresses = addresses
         self.first = np.zeros(rows, dtype=np.int64)
         self.end = np.zeros(rows, dtype=np.int64)
         self.kept = np.zeros(rows, dtype=np.int64)
@@ -50,31 +49,35 @@ class Table:
     def write(self, rows: Rows | int, columns: Counts | int, pages: Pages) -> None:
         """Pages (entry, group) into columns of rows."""
         self.pages[rows, :, columns] = pages
-        self.view.addresses[rows, :, columns] = self._address_of(pages)
+        self.view.addresses[rows, :, columns] = self._addresses[pages]
 
     def relocate(self, place: Pages) -> None:
         """Page p lies at place[p] now."""
         self.pages[:] = place[self.pages]
-        self.view.addresses[:] = self._address_of(self.pages)
+        self.view.addresses[:] = self._addresses[self.pages]
 
-    def missing(self, rows: Rows | int, settled: Counts, new: Counts, ahead: Counts) -> Counts:
+    def missing(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> Counts:
         """Pages of one group that the rows lack for their demand; nothing is given back here."""
         wanted = self.kind.end_page(settled, new, ahead, self.plan.page_tokens)
         return np.asarray(np.maximum(0, wanted - self.end[rows]), dtype=np.int64)
 
     def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
         """Writes `new[i]` new pages for each group behind the last page of rows[i]."""
-        owner = np.repeat(rows, new)
-        begin = np.repeat(self.end[rows] - (np.cumsum(new) - new), new)
-        columns = self.column(begin + np.arange(len(owner)))
-        self.write(owner, columns, pages.reshape(len(owner), self.plan.groups))
-        self.end[rows] += new
+        begin = self.end[rows]
+        self.end[rows] = begin + new
+        if len(rows) == 1:
+            logical = np.arange(begin.item(0), begin.item(0) + new.item(0), dtype=np.int64)
+            self.write(int(rows[0]), self.column(logical), pages.reshape(len(logical), self.plan.groups))
+            return
+        owner = rows.repeat(new)
+        logical = np.repeat(begin - (np.cumsum(new) - new), new) + np.arange(len(owner))
+        self.write(owner, self.column(counts(logical)), pages.reshape(len(owner), self.plan.groups))
 
     def cut(self, rows: Rows, settled: Counts) -> Pages:
         """Forgets the pages that left the live set of `settled` tokens and returns them."""
         page_tokens = self.plan.page_tokens
         first = np.minimum(self.kind.first_page(settled, page_tokens), self.end[rows])
-        moved = np.flatnonzero(first > self.first[rows])
+        moved = (first > self.first[rows]).nonzero()[0]
         if not len(moved):
             return np.empty(0, dtype=np.int64)
         rows, first = rows[moved], first[moved]
@@ -86,19 +89,21 @@ class Table:
 
     def held(self, row: int) -> Pages:
         """All pages of a row, group after group for each logical page."""
-        one = np.array([row])
-        run = self._read(one, self.first[one], self.end[one] - self.first[one])
-        return np.concatenate([self._read(one, np.zeros(1, dtype=np.int64), self.kept[one]), run])
+        logical = np.arange(self.first[row], self.end[row])
+        if self.kept[row]:
+            logical = np.append(np.arange(self.kept[row]), logical)
+        return np.asarray(self.pages[row][:, self.column(logical)].T.ravel(), dtype=np.int64)
 
     def clear(self, row: int) -> Pages:
         pages = self.held(row)
         self.first[row] = self.end[row] = self.kept[row] = 0
         return pages
 
-    def holds(self, row: int, logical: Counts) -> npt.NDArray[np.bool_]:
-        """Which of a row's logical pages it holds."""
-        run = (logical >= self.first[row]) & (logical < self.end[row])
-        return np.asarray(run | (logical < self.kept[row]), dtype=np.bool_)
+    def holds(self, row: int, logical: Counts, end: int) -> npt.NDArray[np.bool_]:
+        """Which of a row's logical pages before `end` it holds."""
+        run = (logical >= self.first[row]) & (logical < min(self.end.item(row), end))
+        run = run | (logical < min(self.kept.item(row), end)) if self.kept[row] else run
+        return np.asarray(run, dtype=np.bool_)
 
     def adopt(self, row: int, boundary: int, logical: npt.NDArray[np.int64]) -> Pages:
         """Starts a row at `boundary` with cached pages (page, group), and returns those that it now holds."""

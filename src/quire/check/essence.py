@@ -35,17 +35,18 @@ KNOWN = {
     "StageMemory": "stage pool tables kept",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets _last_place",
     "Shelf": "pages_per_sheet holders used_in_sheet _free free_pages",
-    "Table": "plan kind sink_columns width pages first end kept view _address_of",
+    "Table": "plan kind sink_columns width pages first end kept view _addresses",
     "KeptUnits": "pages present",
     "Rows": "count prompt known computed settled limit pending remembered stop_at is_loading is_reserved epoch stops "
     "outputs output_counts requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name",
-    "Reuse": "memories index rows junctions _tell _copies _layout _scopes_of _marks",
-    "Junctions": "_prompts _computing wanted",
-    "PrefixIndex": "memories coverage disabled unit order nodes ends _before _leaves _paths _held was_given_back",
+    "Reuse": "memories index rows junctions _tell _copies _layout _scopes_of _marks _chains",
+    "Junctions": "_prompts _next _ahead wanted",
+    "PrefixIndex": "memories coverage disabled unit nodes leaves ends _before",
+    "Leaves": "nodes coverage memories order _ranked _held was_given_back paths",
     "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes _boundary_bytes "
-    "most_checkpoints",
+    "kinds most_checkpoints",
     "Nodes": "room node_of key parent children tokens hits rank is_boundary _free",
     "ByValue": "_floor",
 }
@@ -146,11 +147,11 @@ def _flying(scheduler: Scheduler, place: dict[int, int]) -> list[Any]:
 def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
     reuse, index = scheduler.reuse, scheduler.reuse.index
     junctions, nodes = reuse.junctions, index.nodes
-    floor = getattr(index.order, "_floor", 0.0)
+    floor = getattr(index.leaves.order, "_floor", 0.0)
 
     return (
         sorted((KEYS(key), count) for key, count in junctions._prompts.items()),
-        sorted((KEYS(key), place[row]) for key, row in junctions._computing.items()),
+        sorted((KEYS(key), place[row]) for key, row in junctions._next.items()),
         sorted(map(KEYS, junctions.wanted)),
         sorted(
             (
@@ -163,11 +164,13 @@ def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
             for key, node in nodes.node_of.items()
         ),
         sorted((KEYS(key), [KEYS(nodes.key[end]) for end in ends]) for key, ends in index.ends.items()),
-        index.was_given_back,
-        _named(scheduler, index._leaves),
-        _named(scheduler, index._held),
+        index.leaves.was_given_back,
+        _named(scheduler, index.leaves._ranked),
+        _named(scheduler, index.leaves._held),
         sorted(
-            (KEYS(nodes.key[leaf]), len(path)) for leaf, path in index._paths.items() if nodes.key[leaf] is not None
+            (KEYS(nodes.key[leaf]), len(path))
+            for leaf, path in index.leaves.paths.items()
+            if nodes.key[leaf] is not None
         ),
     )
 
@@ -187,7 +190,7 @@ def _named(scheduler: Scheduler, entries: list[tuple[float, int]]) -> list[int]:
 def check_leaves(scheduler: Scheduler) -> None:
     """Every end of a chain can be found when something must be forgotten; so entries out of date decide nothing."""
     index = scheduler.reuse.index
-    named = {*_named(scheduler, index._leaves), *_named(scheduler, index._held)}
+    named = {*_named(scheduler, index.leaves._ranked), *_named(scheduler, index.leaves._held)}
     lost = [leaf for leaf in index.nodes.leaves().tolist() if KEYS(index.nodes.key[leaf]) not in named]
     if lost:
         raise Violation(f"the cache has {len(lost)} ends of chains that it can never forget")

@@ -17,6 +17,8 @@ from enum import Enum
 class What(str, Enum):
     """Each name appears in docs/events.md with what its numbers mean."""
 
+    __hash__ = str.__hash__
+
     ACCEPTED = "accepted"
     REFUSED = "refused"
     ADMITTED = "admitted"

@@ -65,13 +65,14 @@ class Kind(ABC):
     def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
         """Pages from the request's start that stay although the run begins later: sinks."""
         del page_tokens
-        return np.zeros_like(settled)
+        return 0 * settled
 
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         """Demand: pages that touch live(settled) ∪ [settled, settled + new + ahead)."""
-        first = self.first_live(settled)
-        run = self.end_page(settled, new, ahead, page_tokens) - first // page_tokens
-        run = np.where(first < settled + new + ahead, run, 0)
+        if self.grows:
+            return self.end_page(settled, new, ahead, page_tokens)
+        first, end = self.first_live(settled), settled + new + ahead
+        run = (-(-end // page_tokens) - first // page_tokens) * (first < end)
         return counts(run + self.kept_pages(settled, page_tokens))
 
     @abstractmethod

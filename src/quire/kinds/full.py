@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from quire.kinds.base import Counts, Interval, Kind
 
 
@@ -26,7 +24,7 @@ class Full(Kind):
         return ((0, settled),)
 
     def first_live(self, settled: Counts) -> Counts:
-        return np.zeros_like(settled)
+        return 0 * settled
 
     def units(self, length: Counts) -> Counts:
         return length

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from quire.core.errors import PlanError
 from quire.core.units import round_up
 from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind
@@ -36,7 +34,7 @@ class Latent(Kind):
         return ((0, settled),)
 
     def first_live(self, settled: Counts) -> Counts:
-        return np.zeros_like(settled)
+        return 0 * settled
 
     def units(self, length: Counts) -> Counts:
         return length // self.tokens_per_state

@@ -31,7 +31,7 @@ class State(Kind):
         return ((settled - 1, settled),) if settled else ()
 
     def first_live(self, settled: Counts) -> Counts:
-        return np.zeros_like(settled)
+        return 0 * settled
 
     def end_page(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         del page_tokens

@@ -24,14 +24,14 @@ Kinds = Sequence[KindPlan]
 
 def demand(kinds: Kinds, settled: Counts, new: Counts, ahead: Counts, limit: Counts) -> list[Counts]:
     """Pages of each kind, all groups, for requests that may grow to `limit` tokens, which clips the lookahead."""
-    ahead = counts(np.minimum(ahead, limit - settled - new))
+    ahead = np.minimum(ahead, limit - settled - new) if ahead.any() else ahead
     return [kind.groups * kind.kind.pages(settled, new, ahead, kind.page_tokens) for kind in kinds]
 
 
 def sheets_needed(kinds: Kinds, pages: Sequence[Counts], reserved: int = 0) -> Counts:
     """Whole sheets for the given pages of each kind, the backend's own pages included."""
     sheets = [-(-(count + reserved) // kind.pages_per_sheet) for kind, count in zip(kinds, pages, strict=True)]
-    return counts(sum(sheets, start=np.zeros_like(pages[0]))) if pages else counts(0)
+    return counts(sum(sheets[1:], start=sheets[0])) if sheets else counts(0)
 
 
 def peak(kinds: Kinds, length: int, chunk: int, ahead: int, reserved: int = 0) -> int:

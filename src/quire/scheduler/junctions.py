@@ -7,7 +7,6 @@ r1  A─B─C─F          and the others wait until it is there instead of comp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 
 from quire.cache.nodes import for_each
 from quire.core.search import greatest
@@ -20,39 +19,50 @@ class Junctions:
     def __init__(self) -> None:
         self._prompts: dict[bytes, int] = {}
         """How many prompts that were accepted and have not ended contain a key."""
-        self._computing: dict[bytes, int] = {}
-        """Keys that a running row is going to compute."""
+        self._next: dict[bytes, int] = {}
+        """By the key of a unit: the row that computes it next."""
+        self._ahead: dict[int, tuple[Sequence[bytes], int, int]] = {}
+        """Running rows that have units of their prompts to compute: keys, units done, units in all."""
         self.wanted: dict[bytes, None] = {}
         """Keys behind which someone will want to go on."""
 
     def add(self, keys: Sequence[bytes]) -> int:
         """Counts a prompt in; returns how many of its units another one has too."""
         shared = greatest(0, len(keys), lambda count: keys[count - 1] in self._prompts)
-        prompts = self._prompts
-        for key in keys:
-            prompts[key] = prompts.get(key, 0) + 1
+        for key in keys[:shared]:
+            self._prompts[key] += 1
+        self._prompts.update(dict.fromkeys(keys[shared:], 1))
         return shared
 
     def remove(self, keys: Sequence[bytes]) -> None:
-        prompts = self._prompts
-        for key in keys:
-            if prompts[key] > 1:
-                prompts[key] -= 1
-            else:
-                del prompts[key]
+        shared = greatest(0, len(keys), lambda count: self._prompts[keys[count - 1]] > 1)
+        for key in keys[:shared]:
+            self._prompts[key] -= 1
+        for_each(self._prompts.pop, keys[shared:])
 
     def want(self, key: bytes) -> None:
         self.wanted[key] = None
         if len(self.wanted) > MOST_WANTED:
             del self.wanted[next(iter(self.wanted))]
 
-    def begin(self, keys: Sequence[bytes], row: int) -> None:
-        """A row is going to compute these units."""
-        self._computing.update(dict.fromkeys(keys, row))
+    def go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
+        """A row has `done` units of a prompt behind it, and is going to compute the others."""
+        self.leave(row)
+        if done < units:
+            self._next[keys[done]] = row
+            self._ahead[row] = keys, done, units
 
-    def done(self, keys: Sequence[bytes]) -> None:
-        """They are computed, or will not be."""
-        for_each(self._computing.pop, keys, repeat(None))
+    def leave(self, row: int) -> None:
+        """What a row has not computed of its prompt, it will not."""
+        if row in self._ahead:
+            keys, done, _ = self._ahead.pop(row)
+            if self._next.get(keys[done]) == row:
+                del self._next[keys[done]]
 
-    def computed_by(self, key: bytes) -> int | None:
-        return self._computing.get(key)
+    def computing(self, keys: Sequence[bytes], known: int) -> tuple[int, int] | None:
+        """Who computes the unit behind the first `known` ones of a prompt, and how many units it will have then."""
+        row = self._next.get(keys[known]) if known < len(keys) else None
+        if row is None:
+            return None
+        others, _, units = self._ahead[row]
+        return row, greatest(known, min(units, len(keys)), lambda count: keys[count - 1] == others[count - 1])

@@ -11,10 +11,9 @@ import numpy as np
 
 from quire.cache.keys import end_key, extend, root_key
 from quire.cache.memory import StageMemory
-from quire.cache.nodes import Chain
+from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.prefix import Hit, Miss, PrefixIndex
 from quire.core.events import What
-from quire.core.search import greatest
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
 from quire.scheduler.junctions import Junctions
@@ -46,6 +45,8 @@ class Reuse:
         """By how prompts begin: the root of the scope that last computed such a beginning."""
         self._marks: dict[int, list[int]] = {}
         """Units behind which a row will keep a boundary, the nearest last."""
+        self._chains: dict[int, Chain] = {}
+        """Nodes of a row's tokens when it was last looked at; some may be forgotten by now."""
 
     # ── requests come and go ──────────────────────────────────────────────
 
@@ -67,19 +68,18 @@ class Reuse:
         """Someone will go on behind these units: whoever computes them keeps a boundary there."""
         key = keys[units - 1]
         self.junctions.want(key)
-        row = self.junctions.computed_by(key)
-        if row is None or units in self._marks[row]:
+        computing = self.junctions.computing(keys, self.index.nodes.depth(keys))
+        if computing is None or computing[1] < units or units in self._marks[computing[0]]:
             return
+        row = computing[0]
         if not self.index.coverage.has_states or units * self.index.unit > self.rows.computed[row]:
             self._marks[row] = sorted([*self._marks[row], units], reverse=True)
             self._set_stop(row)
 
     def is_coming(self, waiting: Waiting) -> int | None:
         """The row that is computing more of this prompt than could be reused now: worth waiting for."""
-        keys, junctions = waiting.keys, self.junctions
-        known = self.index.nodes.node_of
-        units = greatest(0, len(keys), lambda n: keys[n - 1] in known or junctions.computed_by(keys[n - 1]) is not None)
-        return junctions.computed_by(keys[units - 1]) if units else None
+        computing = self.junctions.computing(waiting.keys, self.index.nodes.depth(waiting.keys))
+        return None if computing is None else computing[0]
 
     # ── starting behind a hit ─────────────────────────────────────────────
 
@@ -119,12 +119,12 @@ class Reuse:
     def _set_out(self, row: int, keys: list[bytes]) -> None:
         """Says what the row is going to compute of its prompt, and where it will keep boundaries."""
         begin, end = int(self.rows.remembered[row]), (int(self.rows.prompt[row]) - 1) // self.index.unit
-        self.junctions.begin(keys[begin:end], row)
+        self.junctions.go_on(row, keys, begin, end)
         wanted = self.junctions.wanted
         marks = [end] if self.index.coverage.has_boundaries and end > begin else []
         if marks and wanted:
             marks += [unit for unit in range(end - 1, begin, -1) if keys[unit - 1] in wanted]
-        self._marks[row] = marks
+        self._marks[row], self._chains[row] = marks, NO_NODES
         self._set_stop(row)
 
     def skip(self, row: int) -> None:
@@ -175,19 +175,20 @@ class Reuse:
             return
         state, unit = self.rows, self.index.unit
         done = np.minimum(state.settled[rows], state.prompt[rows] - 1) // unit
-        for place in np.flatnonzero(done > state.remembered[rows]).tolist():
+        for place in (done > state.remembered[rows]).nonzero()[0].tolist():
             ticket = tickets[int(rows[place])]
             if not state.remembered[rows[place]]:
                 self._note_scope(ticket)
             self._remember(int(rows[place]), ticket.keys, int(done[place]))
 
     def _remember(self, row: int, keys: list[bytes], units: int) -> None:
-        chain = self.index.remember(row, keys, units)
-        self.junctions.done(keys[int(self.rows.remembered[row]) : units])
+        chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row])
+        self.junctions.go_on(row, keys, units, (int(self.rows.prompt[row]) - 1) // self.index.unit)
         self.rows.remembered[row] = units
         marks = self._marks[row]
         while marks and marks[-1] <= units:
             self._keep_boundary(row, keys, chain[: marks.pop()])
+        self.index.leaves.rank(chain)
         self._set_stop(row)
 
     def _keep_boundary(self, row: int, keys: list[bytes], chain: Chain) -> None:
@@ -205,7 +206,7 @@ class Reuse:
         for _ in range(MOST_EVICTIONS):
             if self.index.coverage.has_checkpoint_room() and self._has_room(self.index.coverage.states):
                 break
-            if not (forgotten := self.index.evict(1, must=False)):
+            if not (forgotten := self.index.evict(0, must=False)):
                 return False
             self._tell(What.EVICTED, tokens=forgotten)
         else:
@@ -221,18 +222,20 @@ class Reuse:
         if self.index.disabled:
             return
         state, unit = self.rows, self.index.unit
-        prompt_units = (int(state.prompt[row]) - 1) // unit
-        self.junctions.done(waiting.keys[int(state.remembered[row]) : prompt_units])
+        self.junctions.leave(row)
         del self._marks[row]
+        known = self._chains.pop(row)
         computed = int(state.computed[row])
         if not hand_over or state.is_loading[row] or not computed:
             return
         if computed <= state.known[row]:
             tokens, keys = state.tokens(row, 0, computed), self._keys(row, waiting, computed // unit)
-            self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from)
+            self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known)
         else:
             units = int(state.settled[row]) // unit
-            self.index.remember(row, self._keys(row, waiting, units), units)
+            chain = self.index.remember(row, self._keys(row, waiting, units), units, known)
+            if units:
+                self.index.leaves.rank(chain)
 
     def _keys(self, row: int, ticket: Waiting, units: int) -> list[bytes]:
         """A request's keys, at least for its first `units` units."""

@@ -67,8 +67,8 @@ class Room:
 
     def pages_for(self, row: int, tokens: int) -> Pages:
         """What a row lacks to compute so many tokens."""
-        granted = np.int64(tokens)
-        return [[int(need) for need in self.needs(memory, row, granted)] for memory in self.memories]
+        rows, granted = np.asarray(row), np.asarray(tokens)
+        return [[int(need) for need in self.needs(memory, rows, granted)] for memory in self.memories]
 
     def is_short(self, pages: Pages) -> bool:
         """Whether so many pages cannot be taken now."""
@@ -81,9 +81,9 @@ class Room:
     def can_hold(self, lengths: Ints, limit: Ints) -> bool:
         """Capacity: whether requests of these lengths, each in steady decode, fit together in the empty pool."""
         for memory in self.memories:
-            pages = bound.demand(memory.stage.kinds, lengths - 1, counts(1), counts(self.plan.lookahead), limit)
-            totals = [np.asarray(count.sum(), dtype=np.int64) for count in pages]
-            if int(bound.sheets_needed(memory.stage.kinds, totals, self.plan.reserved_pages)) > memory.stage.sheets:
+            kinds = memory.stage.kinds
+            pages = bound.demand(kinds, lengths - 1, counts(1), counts(self.plan.lookahead), limit)
+            if bound.sheets_needed(kinds, [own.sum() for own in pages], self.plan.reserved_pages) > memory.stage.sheets:
                 return False
         return True
 
@@ -91,26 +91,23 @@ class Room:
 
     def evict(self, pages: Pages, must: bool) -> bool:
         """Forgets cached prefixes until so many pages can be taken. False: no more can be forgotten."""
-        while tokens := self.index.evict(self._units_short(pages), must):
+        while tokens := self.index.evict(self._bytes_short(pages), must):
             self._tell(What.EVICTED, tokens=tokens)
             if not self.is_short(pages):
                 return True
         self.cache_is_in_use = True
         return False
 
-    def _units_short(self, pages: Pages) -> int:
-        """About how many units of a chain would make up for the sheets that are missing, at least one."""
-        missing = 0
-        for memory, own in zip(self.memories, pages, strict=True):
-            missing += memory.pool.sheets_short(own) * memory.stage.sheet_bytes
-        return 1 + int(missing // max(1.0, self.index.unit * self.plan.bytes_per_token))
+    def _bytes_short(self, pages: Pages) -> int:
+        both = zip(self.memories, pages, strict=True)
+        return sum(memory.pool.sheets_short(own) * memory.stage.sheet_bytes for memory, own in both)
 
     def make_at(self, row: int, tokens: int, beside: Pages) -> bool:
         """Room for the pages that a row lacks to stand at `tokens`, beside those that others were promised; cached
         prefixes give way."""
         pages = add_pages(beside, [memory.lacks(row, tokens) for memory in self.memories])
         while self.is_short(pages):
-            forgotten = self.index.evict(tokens // self.index.unit, must=False)
+            forgotten = self.index.evict(self._bytes_short(pages), must=False)
             if not forgotten:
                 return False
             self._tell(What.EVICTED, tokens=forgotten)

@@ -83,12 +83,17 @@ class Rows:
 
     def batch(self, rows: Ints, starts: Ints, counts: Ints) -> npt.NDArray[np.int32]:
         """The tokens that rows compute in a step, one row after another; those still in flight are SAMPLED."""
-        if (counts == 1).all() and (starts >= self.prompt[rows]).all():
-            outputs = starts - self.prompt[rows]
-            known = outputs < self.output_counts[rows]
-            return np.where(known, self.outputs[rows, np.where(known, outputs, 0)], SAMPLED).astype(np.int32)
-        chunks = [self._chunk(*one) for one in zip(rows.tolist(), starts.tolist(), counts.tolist(), strict=True)]
-        return np.concatenate(chunks)
+        outputs = starts - self.prompt[rows]
+        is_known = (outputs >= 0) & (outputs < self.output_counts[rows])
+        latest = np.where(is_known, self.outputs[rows, outputs * is_known], SAMPLED).astype(np.int32)
+        chunked = ((counts > 1) | (outputs < 0)).nonzero()[0].tolist()
+        if not chunked:
+            return latest
+        parts, begin = [], 0
+        for place in chunked:
+            parts += [latest[begin:place], self._chunk(int(rows[place]), int(starts[place]), int(counts[place]))]
+            begin = place + 1
+        return np.concatenate([*parts, latest[begin:]])
 
     def _chunk(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
         known = self.tokens(row, start, min(start + count, int(self.known[row])))

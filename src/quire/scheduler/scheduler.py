@@ -122,7 +122,7 @@ class Scheduler:
         del self.tickets[row]
         self._order_is_stale = True
         self.room.cache_is_in_use = False
-        self.reuse.index.was_given_back = True
+        self.reuse.index.leaves.was_given_back = True
         return self.rows.leave(row)
 
     def _tell(self, what: What, request: Request | None = None, reason: str = "", **numbers: int) -> None:
@@ -143,8 +143,7 @@ class Scheduler:
         self._admit_elder()
         rows = self.order()
         granted = self._share(self._wanted(rows), self.plan.batch_tokens)
-        rows, granted, needs = self._fit(rows, granted)
-        rows, granted, needs = self._admit(rows, granted, needs)
+        rows, granted, needs = self._admit(*self._fit(rows, granted))
         chosen = granted > 0
         is_moving = self.flying or not len(rows) or chosen[0] or self.rows.is_loading[rows[0]]
         assert is_moving, "the elder makes progress whenever nothing is in flight"
@@ -183,9 +182,9 @@ class Scheduler:
         """Makes room where pages are short, for the first in line and at the expense of the last."""
         while True:
             needs = self.room.all_needs(rows, granted)
-            fitting = self.room.fitting(needs)
-            if fitting == len(rows):
+            if not self.room.is_short(sum_pages(needs, len(rows))):
                 return rows, granted, needs
+            fitting = self.room.fitting(needs)
             if self.room.evict(sum_pages(needs, fitting + 1), must=True):
                 continue
             granted = granted.copy()
@@ -253,23 +252,27 @@ class Scheduler:
             if self._try_load(row, waiting, promised):
                 self._welcome(row)
                 continue
-            tokens = self._first_chunk(row, budget, promised)
+            tokens, pages = self._first_chunk(row, budget, promised)
             if not tokens:
                 self._return(row, "no page is free for its first token")
                 continue
             self._welcome(row)
-            entered.append((row, tokens, self.room.pages_for(row, tokens)))
-            promised = add_pages(promised, entered[-1][2])
+            entered.append((row, tokens, pages))
+            promised = add_pages(promised, pages)
             budget -= tokens
         return _joined(rows, granted, needs, entered) if entered else (rows, granted, needs)
 
-    def _first_chunk(self, row: int, budget: int, promised: Pages) -> int:
-        """What a newcomer can compute beside those before it; cached prefixes give way. 0: nothing."""
-        tokens = min(budget, int(self._wanted(np.array([row]))[0]))
-        pages = add_pages(promised, self.room.pages_for(row, tokens))
-        if not self.room.is_short(pages) or (not self.room.cache_is_in_use and self.room.evict(pages, must=False)):
-            return tokens
-        return self.room.shrunk(promised, row, tokens - 1)
+    def _first_chunk(self, row: int, budget: int, promised: Pages) -> tuple[int, Pages]:
+        """What a newcomer can compute beside those before it, and the pages it takes; cached prefixes give way."""
+        state = self.rows
+        end = min(state.known.item(row), state.limit.item(row) - 1, state.stop_at.item(row))
+        tokens = min(budget, end - state.computed.item(row))
+        pages = self.room.pages_for(row, tokens)
+        wanted = add_pages(promised, pages)
+        if not self.room.is_short(wanted) or (not self.room.cache_is_in_use and self.room.evict(wanted, must=False)):
+            return tokens, pages
+        tokens = self.room.shrunk(promised, row, tokens - 1)
+        return tokens, self.room.pages_for(row, tokens)
 
     def _let_wait(self, waiting: Waiting, reason: str) -> None:
         if waiting.reason != reason:
@@ -300,8 +303,8 @@ class Scheduler:
     def _is_likely_to_last(self, waiting: Waiting) -> bool:
         """Would everyone fit at the length they are likely to reach?"""
         rows = self.order()
-        lengths = np.append(self.likely_lengths(rows), self.likely_length(waiting))
-        return self.room.can_hold(lengths, np.append(self.rows.limit[rows], waiting.request.limit))
+        lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(waiting),)))
+        return self.room.can_hold(lengths, np.concatenate((self.rows.limit[rows], (waiting.request.limit,))))
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
         """Would everyone fit at the longest they may become?"""
@@ -426,7 +429,7 @@ class Scheduler:
         stopped = (state.stops[rows] == tokens[:, None]).any(axis=1)
         over = stopped | (state.known[rows] >= state.limit[rows])
         ended = []
-        for index in np.flatnonzero(over):
+        for index in over.nonzero()[0].tolist():
             row = int(rows[index])
             self._learn(int(state.output_counts[row]))
             ended.append(self._end(row, Ending.STOP if stopped[index] else Ending.LENGTH))
@@ -436,13 +439,11 @@ class Scheduler:
         self.typical_output += (outputs - self.typical_output) / 32
 
 
-def _joined(
-    rows: Ints, granted: Ints, needs: Needs, entered: list[tuple[int, int, Pages]]
-) -> tuple[Ints, Ints, Needs]:
+def _joined(rows: Ints, granted: Ints, needs: Needs, entered: list[tuple[int, int, Pages]]) -> tuple[Ints, Ints, Needs]:
     """Running rows, and behind them those that entered: (row, tokens, pages that it lacks)."""
     more, tokens, pages = zip(*entered, strict=True)
     joined = [
-        [np.append(need, [each[stage][kind] for each in pages]) for kind, need in enumerate(own)]
+        [np.concatenate((need, [each[stage][kind] for each in pages])) for kind, need in enumerate(own)]
         for stage, own in enumerate(needs)
     ]
-    return np.append(rows, more), np.append(granted, tokens), joined
+    return np.concatenate((rows, more)), np.concatenate((granted, tokens)), joined

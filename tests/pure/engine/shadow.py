@@ -98,7 +98,7 @@ class ShadowRunner:
                 if table.kind.kind == "state":
                     written.update({(kind, page, 0): content[tokens - 1] for page, _ in _slots(table, row, 0)})
                     continue
-                held = table.holds(row, np.arange(tokens) // table.plan.page_tokens)
+                held = table.holds(row, np.arange(tokens) // table.plan.page_tokens, tokens)
                 for position in np.flatnonzero(held).tolist():
                     written.update({(kind, *slot): content[position] for slot in _slots(table, row, position)})
 
