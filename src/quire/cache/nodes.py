@@ -3,13 +3,15 @@
     key 0 ─▶ key 1 ─▶ key 2 ─▶ key 3         a node exists only if its parent does, for only leaves are forgotten
                         └───▶ end (20 tokens into unit 3)
 
-Chains are added and read in one go, never node by node.
+Chains are added, found and forgotten in runs, never node by node: a run is what was added in one go, less what was
+forgotten from its end. It is found by its first key; how far it goes along with a prompt is bisected.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +34,11 @@ def for_each(action: Callable[..., object], *arguments: Iterable[object]) -> Non
 class Nodes:
     def __init__(self) -> None:
         self.room = FIRST_NODES
-        self.node_of: dict[bytes, int] = {}
+        self.count = 0
+        self._runs: dict[bytes, tuple[Sequence[bytes], Chain]] = {}
+        """By their first keys: all keys of a run, and their nodes."""
+        self.run = np.empty(FIRST_NODES, dtype=object)
+        """The first key of the run that a node belongs to."""
         self.key = np.empty(FIRST_NODES, dtype=object)
         self.parent = np.full(FIRST_NODES, NO_NODE, dtype=np.int64)
         self.children = np.zeros(FIRST_NODES, dtype=np.int64)
@@ -47,22 +53,33 @@ class Nodes:
         """The first so many are free: those that no key has."""
 
     def __len__(self) -> int:
-        return len(self.node_of)
+        return self.count
+
+    def items(self) -> Iterator[tuple[bytes, int]]:
+        for keys, nodes in self._runs.values():
+            yield from zip(keys, nodes.tolist(), strict=True)
+
+    def find(self, key: bytes) -> int | None:
+        """The node of a key that begins a run: ends of turns do."""
+        return self._runs[key][1].item(0) if key in self._runs else None
 
     def depth(self, keys: Sequence[bytes]) -> int:
         """How many keys from the first on have nodes."""
-        return greatest(0, len(keys), lambda count: keys[count - 1] in self.node_of)
+        return sum(map(len, self._along(keys, 0, len(keys))))
 
-    def chain(self, keys: Sequence[bytes]) -> Chain:
-        """The nodes of keys that all have one."""
-        return np.array(list(map(self.node_of.__getitem__, keys)), dtype=np.int64)
-
-    def follow(self, keys: Sequence[bytes], most: int, known: Chain) -> Chain:
+    def follow(self, keys: Sequence[bytes], most: int, known: Chain = NO_NODES) -> Chain:
         """Nodes of the first keys, `most` of them or as many as have any. `known`: what they were some time ago."""
-        begin = len(known) if self._are(known, keys) else 0
-        depth = greatest(begin, most, lambda count: keys[count - 1] in self.node_of)
-        found = self.chain(keys[begin:depth])
-        return np.concatenate([known, found]) if begin and len(found) else known if begin else found
+        chains = [known] if self._are(known, keys) else []
+        chains += self._along(keys, len(known) if chains else 0, most)
+        return chains[0] if len(chains) == 1 else np.concatenate(chains) if chains else NO_NODES
+
+    def _along(self, keys: Sequence[bytes], begin: int, most: int) -> Iterator[Chain]:
+        """Runs, or their beginnings, that the keys from `begin` on go along with."""
+        while begin < most and keys[begin] in self._runs:
+            own, nodes = self._runs[keys[begin]]
+            size = greatest(1, min(len(own), most - begin), partial(_are_alike, own, keys, begin))
+            yield nodes[:size]
+            begin += size
 
     def _are(self, known: Chain, keys: Sequence[bytes]) -> bool:
         """Whether these are still the nodes of the first keys: the last by its key, the others by their children."""
@@ -72,10 +89,11 @@ class Nodes:
 
     def add(self, keys: Sequence[bytes], parent: int, ends: Chain) -> Chain:
         """A chain of new nodes behind `parent`, whose tokens end at `ends`. There is room: see `widen`."""
-        free = self.room - len(self.node_of)
+        free = self.room - self.count
         nodes = self._free[free - len(keys) : free].copy()
-        self.node_of.update(zip(keys, nodes.tolist(), strict=True))
-        self.key[nodes] = keys
+        self.count += len(keys)
+        self._runs[keys[0]] = keys, nodes
+        self.key[nodes], self.run[nodes] = keys, keys[0]
         self.parent[nodes[0]], self.parent[nodes[1:]] = parent, nodes[:-1]
         self.children[nodes[:-1]], self.children[nodes[-1]] = 1, 0
         if parent != NO_NODE:
@@ -84,27 +102,37 @@ class Nodes:
         return nodes
 
     def is_short_of(self, count: int) -> bool:
-        return self.room - len(self.node_of) < count
+        return self.room - self.count < count
 
     def widen(self) -> None:
         """Room for twice as many."""
         more, self.room = self.room, 2 * self.room
         self._free = np.concatenate([np.arange(self.room - 1, more - 1, -1), self._free])
-        for name in ("parent", "children", "tokens", "hits", "rank", "is_boundary", "key"):
+        for name in ("parent", "children", "tokens", "hits", "rank", "is_boundary", "key", "run"):
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
 
     def remove(self, bundle: Chain) -> int:
         """Forgets a run of nodes that ends with a leaf; nothing else branches off it. Returns what it hung on."""
         assert not self.children[bundle[-1]], "only leaves are forgotten"
-        free = self.room - len(self.node_of)
-        for_each(self.node_of.pop, self.key[bundle].tolist())
+        free = self.room - self.count
+        self.count -= len(bundle)
+        self._shorten_runs(bundle)
         self.key[bundle] = None
         self._free[free : free + len(bundle)] = bundle
         parent = self.parent.item(bundle[0])
         if parent != NO_NODE:
             self.children[parent] -= 1
         return parent
+
+    def _shorten_runs(self, bundle: Chain) -> None:
+        left = len(bundle)
+        while left > 0:
+            first = self.run[bundle[left - 1]]
+            keys, nodes = self._runs.pop(first)
+            if len(nodes) > left:
+                self._runs[first] = keys[:-left], nodes[:-left]
+            left -= len(nodes)
 
     def path(self, node: int) -> Chain:
         """The chain that ends with a node."""
@@ -114,5 +142,9 @@ class Nodes:
         return np.array(path[::-1], dtype=np.int64)
 
     def leaves(self) -> Chain:
-        numbers = np.fromiter(self.node_of.values(), dtype=np.int64, count=len(self.node_of))
-        return np.asarray(numbers[self.children[numbers] == 0], dtype=np.int64)
+        lasts = np.array([nodes.item(-1) for _, nodes in self._runs.values()], dtype=np.int64)
+        return np.asarray(lasts[self.children[lasts] == 0], dtype=np.int64)
+
+
+def _are_alike(some: Sequence[bytes], others: Sequence[bytes], begin: int, count: int) -> bool:
+    return some[count - 1] == others[begin + count - 1]

@@ -86,8 +86,8 @@ class PrefixIndex:
             return missed(Miss.DISABLED)
         limit = len(tokens) - 1 if most_tokens is None else most_tokens
         most = limit // self.unit
-        depth = units = self.nodes.depth(keys[:most])
-        chain = self.nodes.chain(keys[:depth])
+        chain = self.nodes.follow(keys, most)
+        depth = units = len(chain)
         if self.coverage.has_boundaries and (depth or root in self.ends):
             usable = self.coverage.usable(chain, self.nodes.tokens[chain]).nonzero()[0] if depth else NO_NODES
             units = int(usable[-1]) + 1 if len(usable) else 0
@@ -170,7 +170,7 @@ class PrefixIndex:
             self._keep(self.coverage.growing, row, chain[-1:], np.array([units]))
         self._keep(self.coverage.states, row, chain[-1:], np.zeros(1, dtype=np.int64))
         self.keep_boundary(row, chain)
-        old = self.nodes.node_of.get(came_from)
+        old = self.nodes.find(came_from)
         if old is not None and old != chain[-1] and self.nodes.hits[old] <= USED_ONCE:
             self._forget(np.array([old]))
         self._let_go_before(chain)
@@ -178,11 +178,12 @@ class PrefixIndex:
 
     def _end_node(self, before: bytes, chain: Chain, tokens: Tokens) -> int:
         key = end_key(before, tokens[len(chain) * self.unit :])
-        if key not in self.nodes.node_of:
-            self._add([key], int(chain[-1]) if len(chain) else NO_NODE, np.array([len(tokens)]))
-            self.ends.setdefault(before, []).append(self.nodes.node_of[key])
-            self._before[self.nodes.node_of[key]] = before
-        return self.nodes.node_of[key]
+        node = self.nodes.find(key)
+        if node is None:
+            node = self._add([key], int(chain[-1]) if len(chain) else NO_NODE, np.array([len(tokens)])).item(0)
+            self.ends.setdefault(before, []).append(node)
+            self._before[node] = before
+        return node
 
     def checkpoint(self, row: int, chain: Chain) -> list[tuple[int, int, Chain, Chain]]:
         """Copies a row's states to pages of the cache, for hits at the chain's end. The caller has made room."""

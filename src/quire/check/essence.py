@@ -47,7 +47,7 @@ KNOWN = {
     "Leaves": "nodes coverage memories order _ranked _held was_given_back paths",
     "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes _boundary_bytes "
     "kinds most_checkpoints",
-    "Nodes": "room node_of key parent children tokens hits rank is_boundary _free",
+    "Nodes": "room count _runs run key parent children tokens hits rank is_boundary _free",
     "ByValue": "_floor",
 }
 KNOWN_WAITING = "request arrival claim outputs preemptions root keys came_from may_load offer hit_tokens miss reason"
@@ -161,7 +161,7 @@ def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
                 nodes.is_boundary.item(node),
                 nodes.children.item(node),
             )
-            for key, node in nodes.node_of.items()
+            for key, node in nodes.items()
         ),
         sorted((KEYS(key), [KEYS(nodes.key[end]) for end in ends]) for key, ends in index.ends.items()),
         index.leaves.was_given_back,
@@ -198,7 +198,7 @@ def check_leaves(scheduler: Scheduler) -> None:
 
 def _memory(scheduler: Scheduler, memory: StageMemory, running: list[int]) -> list[Any]:
     """Who holds which pages, sheets and pages named in the order in which they are met."""
-    order = sorted(scheduler.reuse.index.nodes.node_of.items(), key=lambda item: KEYS(item[0]))
+    order = sorted(scheduler.reuse.index.nodes.items(), key=lambda item: KEYS(item[0]))
     sheets, parts = Names(), []
     for kind, shelf in enumerate(memory.pool.shelves):
         pages, size = Names(), shelf.pages_per_sheet
