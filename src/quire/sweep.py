@@ -54,8 +54,8 @@ class WatchedRunner(TorchRunner):
 
     def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
         self._names.update((row, request.name) for row, request, _ in step.entered)
-        ends = (step.starts + step.counts)[step.samples]
-        for row, end, one in zip(step.rows[step.samples], ends, logits, strict=True):
+        entries, _, ends = step.sampled()
+        for row, end, one in zip(step.rows[entries], ends, logits, strict=True):
             self.logits[self._names[int(row)], int(end)] = one.clone()
         return super().sample(step, logits)
 

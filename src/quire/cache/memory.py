@@ -100,6 +100,12 @@ class StageMemory:
         self.kept[kind].pages[node, 0], self.kept[kind].present[node, 0] = target, True
         return source, target
 
+    def move_states(self, row: int, drafts: int) -> None:
+        """So many drafts came true: the state behind the last of them is the row's own now."""
+        for table in self.tables:
+            if table.kind.kind == "state":
+                table.exchange(row, drafts)
+
     def adopt(self, row: int, boundary: int, chain: Chain) -> None:
         """Lets a row start at `boundary` with the pages that its live set touches there, shared with the cache."""
         for kind, (table, kept) in enumerate(zip(self.tables, self.kept, strict=True)):

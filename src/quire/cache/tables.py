@@ -46,7 +46,7 @@ class Table:
     def column(self, logical: Counts) -> Counts:
         return self.view.column(logical)
 
-    def write(self, rows: Rows | int, columns: Counts | int, pages: Pages) -> None:
+    def write(self, rows: Rows | int, columns: Counts | list[int] | int, pages: Pages) -> None:
         """Pages (entry, group) into columns of rows."""
         self.pages[rows, :, columns] = pages
         self.view.addresses[rows, :, columns] = self._addresses[pages]
@@ -86,6 +86,10 @@ class Table:
         pages = self._read(rows, begin, np.maximum(first - begin, 0))
         self.kept[rows], self.first[rows] = kept, first
         return pages
+
+    def exchange(self, row: int, column: int) -> None:
+        """Columns 0 and `column` of a row change places."""
+        self.write(row, [column, 0], self.pages[row][:, [0, column]].T)
 
     def held(self, row: int) -> Pages:
         """All pages of a row, group after group for each logical page."""

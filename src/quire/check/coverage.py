@@ -33,6 +33,8 @@ class Mechanism(str, Enum):
     COMPACTION = "compaction"
     CHECKPOINT = "checkpoint"
     NEVER_FITS = "never fits"
+    ACCEPTED = "draft accepted"
+    REJECTED = "draft rejected"
     LOOKAHEAD = "lookahead"
     OVERLAP = "overlap"
     STAGES = "stages"

@@ -1,4 +1,4 @@
-"""Stand-ins for what lies outside the engine: a store that pins pages while it reads, and a tier that misbehaves."""
+"""Stand-ins for what lies outside the engine: a store that pins pages, a tier that misbehaves, a drafter that errs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 from quire.cache.pool import Holder, Pages
 from quire.check.definitions import Ints, Violation, is_fixed
 from quire.check.shadow import KindContents, ShadowRunner
+from quire.core.request import Tokens
 from quire.core.tier import Answer, Load
 from quire.scheduler.scheduler import Scheduler
 
@@ -82,6 +83,31 @@ class PinningStore:
             for logical in range(table.first[row], min(table.end[row], rows.settled[row] // table.plan.page_tokens))
         ]
         return np.unique(np.concatenate([cached, *settled]))
+
+
+class ErringDrafter:
+    """Knows what a row will yield, and says it wrongly from some place on, or says nothing."""
+
+    def __init__(self, random: Random, script_of: Callable[[int], Ints]) -> None:
+        self.random, self.script_of = random, script_of
+        """By row: prompt and outputs of its tenant."""
+        self.told: dict[int, int] = {}
+        """By row: how many tokens were told."""
+
+    def enter(self, row: int, tokens: Tokens) -> None:
+        self.told[row] = 0
+        self.extend(row, tokens)
+
+    def extend(self, row: int, tokens: Tokens) -> None:
+        begin, self.told[row] = self.told[row], self.told[row] + len(tokens)
+        if not np.array_equal(tokens, self.script_of(row)[begin : self.told[row]]):
+            raise Violation(f"the drafter is told tokens of row {row} that are not its own")
+
+    def propose(self, row: int, count: int) -> Tokens:
+        most = self.random.choice((0, count, count, self.random.randint(0, count)))
+        guessed = self.script_of(row)[self.told[row] : self.told[row] + most].astype(np.int32)
+        guessed[self.random.choice((0, most, most, self.random.randint(0, most))) :] += 1
+        return guessed
 
 
 class Fate(str, Enum):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 
 from quire.check.coverage import Coverage, Fault, Mechanism
-from quire.check.definitions import Violation, fits_alone
-from quire.check.doubles import FaultyTier, PinningStore
+from quire.check.definitions import Ints, Violation, fits_alone
+from quire.check.doubles import ErringDrafter, FaultyTier, PinningStore
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
 from quire.check.requests import random_requests
 from quire.check.scripts import script_for
@@ -50,6 +50,7 @@ class Episode:
         self.runner = ShadowRunner()
         self.runner.before_launch = self._check_elder
         self.tier = self._tier() if self.system.has_tier else None
+        self.drafter = ErringDrafter(Random(seed), self._script_in)
         self.engine = self._engine()
         self.scheduler = self.engine.scheduler
         self.scheduler.typical_output = self.system.typical_output
@@ -70,6 +71,7 @@ class Episode:
             self.runner,
             rules=system.rules,
             tier=self.tier,
+            drafter=self.drafter,
             overlap=system.overlap,
             clock=lambda: float(self.now),
             pause=lambda: None,
@@ -78,6 +80,9 @@ class Episode:
 
     def _tier(self) -> FaultyTier:
         return FaultyTier(self.random, lambda: float(self.now), LOAD_SECONDS, self.runner.staged)
+
+    def _script_in(self, row: int) -> Ints:
+        return self.runner.scripts[self.scheduler.rows.requests[row].name].tokens
 
     def run(self) -> None:
         while self.coming or self.accepted or self.scheduler.flying:
@@ -163,6 +168,11 @@ class Episode:
             self.coverage.mechanism(self.kinds, TOLD[event.what])
         elif event.what is What.ADMITTED and event.numbers["hit_tokens"]:
             self.coverage.mechanism(self.kinds, Mechanism.HIT)
+        elif event.what is What.DRAFTED:
+            if event.numbers["accepted"]:
+                self.coverage.mechanism(self.kinds, Mechanism.ACCEPTED)
+            if event.numbers["accepted"] < event.numbers["drafted"]:
+                self.coverage.mechanism(self.kinds, Mechanism.REJECTED)
 
     def _fault(self, fault: Fault) -> None:
         self.coverage.fault(self.kinds, self.system.rules.policy, fault)

@@ -5,6 +5,7 @@ Left out, because no decision depends on it:
     which number a row, an arrival, a step, an epoch or a node has    only who came before whom is kept
     contents of rows, table cells and list ends that nobody uses      they are written before they are read
     when something was used, and how valuable it is                   as far as it exceeds the floor of forgetting
+    what a drafter was told (here it always guesses)                  it changes nothing
     reasons, hit counts for people, the typical output (held fixed)   nobody asks them when scheduling
     copies that wait for the next step                                they move bytes, and bytes decide nothing
     numbers of sheets and pages                                       named by first use; see below
@@ -28,8 +29,9 @@ from quire.scheduler.waiting import Waiting
 
 KNOWN = {
     "Scheduler": "plan memories rows _copies reuse room loads _landed shares queue policy listeners tickets _entered "
-    "_views _order _order_is_stale _arrivals _now steps flying typical_output",
+    "drafts _views _order _order_is_stale _arrivals _now steps flying typical_output",
     "Room": "plan memories rows index cache_is_in_use no_pages _copies _tell",
+    "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _tell _told _epochs",
     "Loads": "_tier _seconds _unit _open _number_of _numbers",
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept",
@@ -37,8 +39,8 @@ KNOWN = {
     "Shelf": "pages_per_sheet holders used_in_sheet _free free_pages",
     "Table": "plan kind sink_columns width pages first end kept view _addresses",
     "KeptUnits": "pages present",
-    "Rows": "count prompt known computed settled limit pending remembered stop_at is_loading is_reserved epoch stops "
-    "outputs output_counts requests row_of _free",
+    "Rows": "count prompt known computed settled limit pending drafts remembered stop_at is_loading is_reserved epoch "
+    "stops outputs output_counts requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name",
     "Reuse": "memories index rows junctions _tell _copies _layout _scopes_of _marks _chains",
@@ -100,7 +102,7 @@ def essence(scheduler: Scheduler, beside: tuple[Any, ...] = ()) -> bytes:
 
 def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
     rows = scheduler.rows
-    columns = (rows.known, rows.computed, rows.settled, rows.pending, rows.remembered, rows.stop_at)
+    columns = (rows.known, rows.computed, rows.settled, rows.pending, rows.drafts, rows.remembered, rows.stop_at)
     numbers = [column.item(row) for column in (*columns, rows.is_loading, rows.is_reserved)]
     return *_waiting(scheduler.tickets[row]), numbers, scheduler.reuse._marks.get(row)
 
@@ -129,11 +131,12 @@ def _flying(scheduler: Scheduler, place: dict[int, int]) -> list[Any]:
     epochs = scheduler.rows.epoch
     return [
         [
-            (place[row], start, count, samples)
-            for row, start, count, samples, epoch in zip(
+            (place[row], start, count, drafts, samples)
+            for row, start, count, drafts, samples, epoch in zip(
                 step.rows.tolist(),
                 step.starts.tolist(),
                 step.counts.tolist(),
+                (0 * step.counts if step.drafts is None else step.drafts).tolist(),
                 step.samples.tolist(),
                 step.epochs.tolist(),
                 strict=True,

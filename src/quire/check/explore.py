@@ -2,7 +2,8 @@
 
     submit ─┬─ schedule ─┬─ apply …            the real scheduler; only the world around it is chosen:
             │            ├─ abort r0 …         the next request comes, a step is scheduled, the oldest result comes
-            └─ submit …  └─ finish load …      back, someone gives up, a load is done, fails or is waited for in vain
+            └─ submit …  └─ finish load …      back with any number of its drafts accepted, someone gives up, a load is
+                                               done, fails or is waited for in vain
 
 States are merged where their essence is equal (see essence.py), kept and brought back by snapshot.py.
 """
@@ -22,6 +23,7 @@ from quire.check.promises import check_books, check_ended, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
+from quire.core.request import Tokens
 from quire.core.step import Step, StepResult
 from quire.core.tier import Answer, Load
 from quire.scheduler.endings import Ended
@@ -71,13 +73,26 @@ class ChosenTier:
         return ready
 
 
+class Guesses:
+    """Always has an idea; whether it comes true is chosen when the step comes back."""
+
+    def enter(self, row: int, tokens: Tokens) -> None: ...
+
+    def extend(self, row: int, tokens: Tokens) -> None: ...
+
+    def propose(self, row: int, count: int) -> Tokens:
+        del row
+        return np.full(count, STALE, dtype=np.int32)
+
+
 class World:
     """A scheduler, and what is outside it: who came, who ended, which results and loads are on their way."""
 
     def __init__(self, small: Small) -> None:
         self.small = small
         self.tier = ChosenTier(small.stored)
-        self.scheduler = _FixedEstimate(small.plan(), small.rules(), self.tier if small.stored else None)
+        tier = self.tier if small.stored else None
+        self.scheduler = _FixedEstimate(small.plan(), small.rules(), tier, drafter=Guesses())
         self.scheduler.typical_output = small.typical_output
         self.requests = small.work()
         self.scripts = [script_for(request) for request in self.requests]
@@ -88,7 +103,7 @@ class World:
         """Everything that may happen next."""
         scheduler, possible = self.scheduler, []
         if scheduler.flying:
-            possible.append(("apply", 0))
+            possible += [("apply", number) for number in range(self._endings(scheduler.flying[0]))]
         if len(scheduler.flying) < self.small.overlap and (scheduler.tickets or len(scheduler.queue)):
             possible.append(("schedule", 0))
         if self.came < len(self.requests):
@@ -109,7 +124,7 @@ class World:
         elif what == "schedule":
             self._schedule()
         elif what == "apply":
-            self._apply()
+            self._apply(number)
         elif what == "wait":
             self.tier.now += self.small.rules().load_seconds
         elif what in ("finish", "fail"):
@@ -133,23 +148,38 @@ class World:
         if is_free and (step is None or row not in step.rows.tolist()):
             raise Violation(f"stuck: nothing is in flight and no token of the elder, r{elder}, is scheduled")
 
-    def _apply(self) -> None:
-        step = self.scheduler.flying[0]
-        for ended in self.scheduler.apply(StepResult(step.number, self._tokens(step))):
+    def _drafts(self, step: Step) -> list[int]:
+        """Of each row that samples; of rows that were left meanwhile none, for nobody sees what becomes of them."""
+        is_there = self.scheduler.rows.epoch[step.rows] == step.epochs
+        return [0] * int(step.samples.sum()) if step.drafts is None else (step.drafts * is_there)[step.samples].tolist()
+
+    def _endings(self, step: Step) -> int:
+        """In how many ways its drafts can come true."""
+        return math.prod(count + 1 for count in self._drafts(step))
+
+    def _apply(self, number: int) -> None:
+        """`number` says of every row how many of its drafts come true."""
+        step, accepted = self.scheduler.flying[0], []
+        for count in self._drafts(step):
+            number, own = divmod(number, count + 1)
+            accepted.append(own)
+        tokens = self._tokens(step, accepted)
+        counts = None if step.drafts is None else np.array(accepted, dtype=np.int64) + 1
+        for ended in self.scheduler.apply(StepResult(step.number, tokens, counts)):
             self._end(ended, was_aborted=False)
 
-    def _tokens(self, step: Step) -> Ints:
+    def _tokens(self, step: Step, accepted: list[int]) -> Ints:
         """What the step yields; rows that were left meanwhile yield something that nobody may see."""
         rows = self.scheduler.rows
-        columns = (step.rows, step.starts + step.counts, step.epochs)
-        entries = zip(*(column[step.samples].tolist() for column in columns), strict=True)
-        return np.array(
-            [
-                self.scripts[int(rows.requests[row].name[1:])].tokens[end] if rows.epoch[row] == epoch else STALE
-                for row, end, epoch in entries
-            ],
-            dtype=np.int64,
-        )
+        tokens: list[int] = []
+        ends = step.ends if step.drafts is None else step.ends - step.drafts
+        columns = (step.rows, ends, step.epochs)
+        entries = zip(*(column[step.samples].tolist() for column in columns), accepted, strict=True)
+        for row, end, epoch, count in entries:
+            is_there = rows.epoch[row] == epoch
+            own = self.scripts[int(rows.requests[row].name[1:])].tokens.tolist() if is_there else []
+            tokens += own[end : end + count + 1] if is_there else [STALE]
+        return np.array(tokens, dtype=np.int64)
 
     def _end(self, ended: Ended, was_aborted: bool) -> None:
         number = int(ended.request.name[1:])

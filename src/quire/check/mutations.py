@@ -20,9 +20,10 @@ from quire.cache.tables import Table
 from quire.engine.engine import Engine
 from quire.plan import bound
 from quire.scheduler import reuse, room
+from quire.scheduler.drafts import Drafts
 from quire.scheduler.loads import Loads, Outcome
 from quire.scheduler.room import Room
-from quire.scheduler.rows import Rows
+from quire.scheduler.rows import NO_TOKEN, Rows
 from quire.scheduler.scheduler import Scheduler
 
 Original = Callable[..., Any]
@@ -212,6 +213,38 @@ def _always_done(over: Original) -> Original:
     return lambda self, now: (Outcome(one.load, one.row) for one in over(self, now))
 
 
+# ── drafts ────────────────────────────────────────────────────────────────
+
+
+def _all_true(accept: Original) -> Original:
+    def wrong(self: Drafts, step: Any, *arguments: Any) -> Any:
+        _, last = accept(self, step, *arguments)
+        return step.counts, last
+
+    return wrong
+
+
+def _past_stops(accept: Original) -> Original:
+    def wrong(self: Drafts, *arguments: Any) -> Any:
+        stops = self._rows.stops.copy()
+        self._rows.stops[:] = NO_TOKEN
+        taken = accept(self, *arguments)
+        self._rows.stops[:] = stops
+        return taken
+
+    return wrong
+
+
+def _over_budget(add: Original) -> Original:
+    def wrong(self: Drafts, *arguments: Any) -> Any:
+        self._batch_tokens += self._lookahead
+        added = add(self, *arguments)
+        self._batch_tokens -= self._lookahead
+        return added
+
+    return wrong
+
+
 MUTATIONS: dict[str, Mutation] = {
     "reserved-page-forgotten": Mutation(
         "the bound does not count the pages that a backend keeps for itself", bound, "sheets_needed", _without_reserved
@@ -241,6 +274,13 @@ MUTATIONS: dict[str, Mutation] = {
     "tail-not-checked": Mutation("a hit is taken without asking windows and states", Coverage, "usable", _whole_chain),
     "lookahead-not-clipped": Mutation("lookahead goes beyond a request's limit", Room, "needs", _beyond_the_limit),
     "lookahead-forgotten": Mutation("drafts get no pages", StageMemory, "needs", _without_ahead),
+    "drafts-settle": Mutation("drafts that did not come true settle as well", Drafts, "accept", _all_true),
+    "drafts-overtaken": Mutation("a row goes on before its drafts came back", Drafts, "waiting", _nothing),
+    "drafts-over-budget": Mutation("drafts make a step longer than planned for", Drafts, "add", _over_budget),
+    "drafts-past-the-stop": Mutation("drafts behind a stop token are put out", Drafts, "accept", _past_stops),
+    "state-not-moved": Mutation(
+        "drafts came true, and the state stays where it was before them", StageMemory, "move_states", _nothing
+    ),
     "cached-pages-kept": Mutation("what the cache forgets is not given back", StageMemory, "forget", _nothing),
     "state-not-cleared": Mutation(
         "a fresh state starts from what lay in its page", Scheduler, "_launch", _without_clears

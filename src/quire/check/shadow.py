@@ -6,7 +6,7 @@ without its table, or shared with someone else's tokens shows up at once.
 
     page    ▓▓▓▓  a digest in each slot, one array per stage and kind
     POISON  what nobody wrote, and what another kind wrote over in the same sheet
-    DRAFT   lookahead tokens: written, never to be read
+    DRAFT   lookahead that did not come true: written, never to be read
     CLEARED a state nothing was written to yet
 """
 
@@ -89,6 +89,9 @@ class Batch:
     rows: Ints
     starts: Ints
     ends: Ints
+    """Of what is known: drafts come behind."""
+    right: Ints
+    """Drafts that will come true."""
     ahead: Ints
     digests: Ints
     """(row of the step, position)"""
@@ -138,11 +141,11 @@ class ShadowRunner:
         for kind in self.kinds:
             _read(kind, batch)
         tokens = [
-            int(self.scripts[name].tokens[end])
-            for name, end, samples in zip(batch.names, batch.ends.tolist(), step.samples.tolist(), strict=True)
-            if samples
+            self.scripts[batch.names[entry]].tokens[batch.ends[entry] : batch.ends[entry] + batch.right[entry] + 1]
+            for entry in np.flatnonzero(step.samples).tolist()
         ]
-        self._results.append(StepResult(step.number, np.array(tokens, dtype=np.int64)))
+        counts = None if step.drafts is None else np.array([len(own) for own in tokens])
+        self._results.append(StepResult(step.number, np.concatenate([*tokens, np.empty(0, dtype=np.int64)]), counts))
 
     def collect(self) -> StepResult:
         return self._results.pop(0)
@@ -153,17 +156,29 @@ class ShadowRunner:
         digests = np.full((len(scripts), self.plan.max_length), POISON, dtype=np.int64)
         for index, script in enumerate(scripts):
             digests[index, : len(script.digests)] = script.digests
-        ends = step.starts + step.counts
+        drafts = np.zeros_like(step.counts) if step.drafts is None else step.drafts
+        ends = step.ends - drafts
         limits = np.array([request.limit for request in requests])
+        self._check_drafts(step, drafts, limits)
         return Batch(
             [request.name for request in requests],
             step.rows,
             step.starts,
             ends,
+            np.array([_right(*one) for one in zip(scripts, ends, _drafted(step, drafts), strict=True)]),
             np.clip(limits - ends, 0, self.plan.lookahead),
             digests,
             np.array([script.own for script in scripts]),
         )
+
+    def _check_drafts(self, step: Step, drafts: Ints, limits: Ints) -> None:
+        """Drafts stay within the lookahead, before the request's last token, and within what a step may compute."""
+        if (drafts > self.plan.lookahead).any() or (drafts[~step.samples] > 0).any():
+            raise Violation(f"step {step.number} has more drafts in a row than the {self.plan.lookahead} planned for")
+        if (step.ends >= limits).any():
+            raise Violation(f"step {step.number} computes a row's last token, which nobody needs")
+        if step.tokens > self.plan.batch_tokens:
+            raise Violation(f"step {step.number} has {step.tokens} tokens, not {self.plan.batch_tokens} at most")
 
     def _enter(self, step: Step) -> None:
         """Rows have new tenants, who may have put out something before."""
@@ -178,7 +193,8 @@ class ShadowRunner:
         index, place = batch.spread(step.counts)
         place += step.starts[index]
         expected = [self.scripts[batch.names[i]].tokens[p] for i, p in zip(index.tolist(), place.tolist(), strict=True)]
-        wrong = np.flatnonzero((step.token_ids != expected) & (step.token_ids != SAMPLED))
+        is_known = place < batch.ends[index]
+        wrong = np.flatnonzero((step.token_ids != expected) & (step.token_ids != SAMPLED) & is_known)
         if len(wrong) or len(step.token_ids) != len(expected):
             first = int(wrong[0]) if len(wrong) else 0
             raise Violation(f"step {step.number} gives {batch.names[int(index[first])]} a token that is not its own")
@@ -197,6 +213,18 @@ class ShadowRunner:
             kind = self.stages[stage][index]
             kind.slots[pages] = CLEARED
             kind.spoil_others(pages)
+
+
+def _drafted(step: Step, drafts: Ints) -> list[Ints]:
+    """The tokens that each row guesses."""
+    parts = np.split(step.token_ids.astype(np.int64), np.cumsum(step.counts)[:-1])
+    return [part[len(part) - count :] for part, count in zip(parts, drafts.tolist(), strict=True)]
+
+
+def _right(script: Script, end: int, drafts: Ints) -> int:
+    """How many of the drafts behind `end` tokens come true."""
+    wrong = np.flatnonzero(script.tokens[end : end + len(drafts)] != drafts)
+    return int(wrong[0]) if len(wrong) else len(drafts)
 
 
 def _load(kind: KindContents, row: int, digests: Ints) -> None:
@@ -228,15 +256,16 @@ def _write(kind: KindContents, batch: Batch) -> None:
         kind.write(batch.rows[index], place, batch.own[index])
         return
     ahead, draft = batch.spread(batch.ahead)
+    drafted = np.where(draft < batch.right[ahead], batch.digests[ahead, batch.ends[ahead] + draft], DRAFT)
     if isinstance(kind.kind, State):
         kind.write(batch.rows, np.zeros_like(batch.ends), batch.digests[np.arange(len(batch.ends)), batch.ends - 1])
         if kind.kind.rewinds:
-            kind.write(batch.rows[ahead], draft + 1, np.full(len(ahead), DRAFT))
+            kind.write(batch.rows[ahead], draft + 1, drafted)
         return
     index, place = batch.spread(batch.ends - batch.starts)
     place += batch.starts[index]
     kind.write(batch.rows[index], place, batch.digests[index, place])
-    kind.write(batch.rows[ahead], batch.ends[ahead] + draft, np.full(len(ahead), DRAFT))
+    kind.write(batch.rows[ahead], batch.ends[ahead] + draft, drafted)
 
 
 def _read(kind: KindContents, batch: Batch) -> None:
@@ -247,7 +276,8 @@ def _read(kind: KindContents, batch: Batch) -> None:
         index, place = batch.spread(np.full(len(batch.rows), kind.kind.encoder_tokens))
         digests = batch.own[index]
     else:
-        parts = [seen(kind.kind, s, e) for s, e in zip(batch.starts.tolist(), batch.ends.tolist(), strict=True)]
+        ends = (batch.ends + batch.right).tolist()
+        parts = [seen(kind.kind, s, e) for s, e in zip(batch.starts.tolist(), ends, strict=True)]
         place = np.concatenate(parts)
         index = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         digests = batch.digests[index, place]

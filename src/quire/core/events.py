@@ -32,6 +32,7 @@ class What(str, Enum):
     CHECKPOINT = "checkpoint"
     COMPACTED = "compacted"
     STEP = "step"
+    DRAFTED = "drafted"
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Request:
     tenant: str = ""
     """On whose account it runs, where tenants get fair shares."""
     sampling: Sampling = GREEDY
-    """How its tokens are chosen; the scheduler does not look at it."""
+    """How its tokens are chosen; the scheduler only asks it whether they may be guessed."""
     deadline: float | None = None
     """On the engine's clock: not finished by then, it ends."""
 

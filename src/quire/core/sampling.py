@@ -108,6 +108,13 @@ class Sampling:
     def has_penalties(self) -> bool:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
 
+    @property
+    def allows_drafts(self) -> bool:
+        """Whether the next token can be drawn without knowing which of the guesses before it came true: its chances
+        depend on position and model alone, and nobody asks for more than the token."""
+        asks_more = self.logprobs is not None or self.prompt_logprobs is not None
+        return not (self.has_penalties or self.grammar or asks_more)
+
     def with_seed(self, sample: int = 0) -> Sampling:
         """The same for one of several samples of a prompt, each with a definite random stream of its own.
 

@@ -60,18 +60,34 @@ class Step:
     """(number of the load, row): what it staged goes into the row's pages, after the copies."""
     clears: tuple[tuple[int, int, Ints], ...] = ()
     """(stage, kind, pages) to be zeroed after the copies: states that nothing was written to yet."""
+    drafts: Ints | None = None
+    """How many of each row's tokens, the last ones, are guesses; None: nobody guesses. A row that does samples behind
+    the last token it knows and behind each guess. Its state after guess i goes to page i, page 0 knows of none."""
 
     @property
     def tokens(self) -> int:
         return len(self.token_ids)
 
+    def sampled(self) -> tuple[Ints, Ints, Ints]:
+        """Where rows sample, row after row: (entry of the step, place in its tokens, position of the token to come)."""
+        each = self.samples.astype(np.int64) if self.drafts is None else self.samples * (self.drafts + 1)
+        entries = np.repeat(np.arange(len(each)), each)
+        before_last = np.cumsum(each)[entries] - 1 - np.arange(len(entries))
+        return entries, np.cumsum(self.counts)[entries] - 1 - before_last, self.ends[entries] - before_last
+
+    @property
+    def ends(self) -> Ints:
+        return self.starts + self.counts
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepResult:
-    """One new token for each row that samples, in the step's order."""
+    """New tokens of the rows that sample, in the step's order."""
 
     number: int
     tokens: Ints
+    counts: Ints | None = None
+    """How many each of these rows has: one more than the guesses that came true. None: one each."""
 
 
 class Runner(Protocol):

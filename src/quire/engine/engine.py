@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.drafting import Drafter
 from quire.core.errors import InputError
 from quire.core.events import Listener
 from quire.core.request import Ending, Request
@@ -54,13 +55,14 @@ class Engine:
         *,
         rules: Rules | None = None,
         tier: Tier | None = None,
+        drafter: Drafter | None = None,
         overlap: int = 2,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[], None] = lambda: time.sleep(0.001),
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.history, self.counters = History(), Counters()
-        self.scheduler = Scheduler(plan, rules or Rules(), tier, (self.history, self.counters, *listeners))
+        self.scheduler = Scheduler(plan, rules or Rules(), tier, (self.history, self.counters, *listeners), drafter)
         self.runner = runner
         self.overlap = overlap
         """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""

@@ -1,7 +1,8 @@
 """Records what an engine was given, and plays it back to any step. The engine depends on nothing else.
 
     first line   the plan, the rules, the overlap
-    then         one line per call: submit, cancel, step (the clock's readings, the runner's tokens, the tier's answers)
+    then         one line per call: submit, cancel, step (the clock's readings, the runner's tokens, the tier's answers,
+                 what a drafter guessed)
 
 A step's line also has a checksum of the batch that was launched: a replay that goes another way says where.
 """
@@ -19,10 +20,12 @@ from typing import IO, Any
 
 import numpy as np
 
+from quire.core.drafting import Drafter
 from quire.core.errors import InputError, QuireError
 from quire.core.events import Listener
-from quire.core.request import Request
+from quire.core.request import GREEDY, Request, Tokens
 from quire.core.rules import Policy, Rules
+from quire.core.sampling import Sampling
 from quire.core.step import Runner, Step, StepResult
 from quire.core.tier import Answer, Load, Tier
 from quire.engine.engine import Engine, Stream
@@ -31,6 +34,8 @@ from quire.plan.plan import Plan
 
 FORMAT = 1
 Line = dict[str, Any]
+WITHOUT_DRAFTS = Sampling(logprobs=0)
+"""Stands for any sampling that allows none: all that a replay must know of it."""
 
 
 class RecordingEngine(Engine):
@@ -44,6 +49,7 @@ class RecordingEngine(Engine):
         *,
         rules: Rules | None = None,
         tier: Tier | None = None,
+        drafter: Drafter | None = None,
         overlap: int = 2,
         clock: Callable[[], float],
         listeners: Sequence[Listener] = (),
@@ -52,12 +58,13 @@ class RecordingEngine(Engine):
         self._inputs: Line = {}
         rules = rules or Rules()
         head = {"plan": encode(plan), "rules": asdict(rules), "overlap": overlap, "tier": tier is not None}
-        self._write({"quire_recording": FORMAT, **head})
+        self._write({"quire_recording": FORMAT, **head, "drafter": drafter is not None})
         super().__init__(
             plan,
             _RecordedRunner(runner, self._inputs),
             rules=rules,
             tier=None if tier is None else _RecordedTier(tier, self._inputs),
+            drafter=None if drafter is None else _RecordedDrafter(drafter, self._inputs),
             overlap=overlap,
             clock=lambda: self._note("clock", clock()),
             listeners=listeners,
@@ -72,7 +79,8 @@ class RecordingEngine(Engine):
 
     def submit(self, request: Request) -> Stream:
         fields = {name: getattr(request, name) for name in request.__dataclass_fields__ if name != "sampling"}
-        self._write({"submit": {**fields, "prompt": request.prompt.tolist()}})
+        drafts = request.sampling.allows_drafts
+        self._write({"submit": {**fields, "prompt": request.prompt.tolist()}, "drafts": drafts})
         return super().submit(request)
 
     def cancel(self, name: str) -> None:
@@ -97,7 +105,20 @@ class _RecordedRunner:
     def collect(self) -> StepResult:
         result = self._runner.collect()
         self._inputs["tokens"] = result.tokens.tolist()
+        if result.counts is not None:
+            self._inputs["counts"] = result.counts.tolist()
         return result
+
+
+class _RecordedDrafter:
+    def __init__(self, drafter: Drafter, inputs: Line) -> None:
+        self._drafter, self._inputs = drafter, inputs
+        self.enter, self.extend = drafter.enter, drafter.extend
+
+    def propose(self, row: int, count: int) -> Tokens:
+        drafts = self._drafter.propose(row, count)
+        self._inputs.setdefault("drafts", []).append(drafts.tolist())
+        return drafts
 
 
 class _RecordedTier:
@@ -134,7 +155,7 @@ class Diverged(QuireError):
 
 
 class _Played:
-    """Runner, tier and clock of a replay: they say again what they said."""
+    """Runner, tier, drafter and clock of a replay: they say again what they said."""
 
     def __init__(self) -> None:
         self.line: Line = {}
@@ -146,7 +167,16 @@ class _Played:
         self._numbers.append(step.number)
 
     def collect(self) -> StepResult:
-        return StepResult(self._numbers.pop(0), np.array(self.line["tokens"], dtype=np.int64))
+        counts = np.array(self.line["counts"], dtype=np.int64) if "counts" in self.line else None
+        return StepResult(self._numbers.pop(0), np.array(self.line["tokens"], dtype=np.int64), counts)
+
+    def enter(self, row: int, tokens: Tokens) -> None: ...
+
+    def extend(self, row: int, tokens: Tokens) -> None: ...
+
+    def propose(self, row: int, count: int) -> Tokens:
+        del row, count
+        return np.array(self.line["drafts"].pop(0), dtype=np.int32)
 
     def clock(self) -> float:
         return float(self.line["clock"].pop(0))
@@ -176,6 +206,7 @@ def replay(path: Path, to_step: int | None = None, listeners: Sequence[Listener]
         played,
         rules=rules,
         tier=played if head["tier"] else None,
+        drafter=played if head.get("drafter") else None,
         overlap=head["overlap"],
         clock=played.clock,
         pause=lambda: None,
@@ -192,7 +223,9 @@ def _play(engine: Engine, played: _Played, line: Line) -> None:
     if "submit" in line:
         fields = line["submit"]
         tokens = np.array(fields["prompt"], dtype=np.int32)
-        request = Request(**{**fields, "prompt": tokens, "stop_tokens": tuple(fields["stop_tokens"])})
+        sampling = GREEDY if line.get("drafts", True) else WITHOUT_DRAFTS
+        stops = tuple(fields["stop_tokens"])
+        request = Request(**{**fields, "prompt": tokens, "stop_tokens": stops, "sampling": sampling})
         with contextlib.suppress(QuireError):  # it was refused then as well
             engine.submit(request)
     elif "cancel" in line:

@@ -29,7 +29,9 @@ class Rows:
         self.settled = np.zeros(count, dtype=np.int64)
         self.limit = np.zeros(count, dtype=np.int64)
         self.pending = np.zeros(count, dtype=np.int64)
-        """Tokens that steps in flight will yield."""
+        """Tokens that steps in flight will yield, drafts apart."""
+        self.drafts = np.zeros(count, dtype=np.int64)
+        """Guesses in flight: how many came true is known when their step comes back."""
         self.remembered = np.zeros(count, dtype=np.int64)
         """Units of its tokens that the prefix index has seen."""
         self.stop_at = np.full(count, NEVER, dtype=np.int64)
@@ -56,7 +58,7 @@ class Rows:
         self.row_of[request.name] = row
         self.prompt[row] = len(request.prompt)
         self.known[row] = len(request.prompt) + len(outputs)
-        self.computed[row] = self.settled[row] = self.pending[row] = self.remembered[row] = 0
+        self.computed[row] = self.settled[row] = self.pending[row] = self.remembered[row] = self.drafts[row] = 0
         self.stop_at[row], self.is_loading[row], self.is_reserved[row] = NEVER, False, False
         self.limit[row] = request.limit
         self.stops[row] = NO_TOKEN
@@ -107,6 +109,14 @@ class Rows:
         self.outputs[rows, counts] = tokens
         self.output_counts[rows] += 1
         self.known[rows] += 1
+
+    def extend(self, row: int, tokens: Ints) -> None:
+        """Several more outputs of one row."""
+        begin, end = int(self.output_counts[row]), int(self.output_counts[row]) + len(tokens)
+        self._widen(end)
+        self.outputs[row, begin:end] = tokens
+        self.output_counts[row] = end
+        self.known[row] += len(tokens)
 
     def _widen(self, columns: int) -> None:
         if columns > self.outputs.shape[1]:

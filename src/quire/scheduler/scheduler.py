@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.cache.memory import StageMemory
+from quire.core.drafting import Drafter
 from quire.core.errors import NeverFits
 from quire.core.events import Event, Listener, What
 from quire.core.request import Ending, Request
@@ -25,6 +26,7 @@ from quire.core.step import Step, StepResult
 from quire.core.tier import Tier
 from quire.plan import bound
 from quire.plan.plan import Plan
+from quire.scheduler.drafts import Drafts
 from quire.scheduler.endings import Ended
 from quire.scheduler.loads import Loads
 from quire.scheduler.reuse import Copy, Reuse
@@ -41,13 +43,21 @@ QUEUE_SIGHT = 8
 
 
 class Scheduler:
-    def __init__(self, plan: Plan, rules: Rules, tier: Tier | None = None, listeners: Sequence[Listener] = ()) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        rules: Rules,
+        tier: Tier | None = None,
+        listeners: Sequence[Listener] = (),
+        drafter: Drafter | None = None,
+    ) -> None:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
         self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell)
         self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
+        self.drafts = Drafts(plan, self.memories, self.rows, drafter, self._tell)
         self.loads = Loads(tier, rules.load_seconds, self.reuse.index.unit)
         self._entered: dict[int, Waiting] = {}
         """Rows that have new tenants since the last step."""
@@ -169,6 +179,9 @@ class Scheduler:
         ready = np.minimum(ready, np.minimum(state.limit[rows] - 1, state.stop_at[rows]) - state.computed[rows])
         if len(self.loads):
             ready = ready * ~state.is_loading[rows]
+        waiting = self.drafts.waiting(rows)
+        if waiting is not None:
+            ready = ready * ~waiting
         flying = state.computed[rows] - state.settled[rows]
         return np.asarray(np.clip(ready, 0, self.plan.batch_tokens - flying), dtype=np.int64)
 
@@ -376,8 +389,9 @@ class Scheduler:
         state = self.rows
         starts = state.computed[rows]
         samples = starts + counts == state.known[rows] + state.pending[rows]
-        tokens = state.batch(rows, starts, counts)
+        drafts, tokens = self.drafts.add(rows, counts, samples, state.batch(rows, starts, counts))
         state.computed[rows] += counts
+        counts = counts if drafts is None else counts + drafts
         state.pending[rows] += samples
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
         entered = tuple((row, one.request, one.outputs) for row, one in self._entered.items())
@@ -395,6 +409,7 @@ class Scheduler:
             copies,
             loads,
             tuple(clears),
+            drafts,
         )
         self.steps += 1
         self._copies.clear()
@@ -411,14 +426,15 @@ class Scheduler:
         step = self.flying.pop(0)
         assert step.number == result.number, "results come back in the order of launch"
         current = self.rows.epoch[step.rows] == step.epochs
-        rows, counts = step.rows[current], step.counts[current]
-        self.rows.settled[rows] += counts
-        sampling = step.samples & current
-        self._yield(step.rows[sampling], result.tokens[current[step.samples]])
+        computed, last = self.drafts.accept(step, result, current)
+        rows, sampling = step.rows[current], step.samples & current
+        self.rows.settled[rows] += computed[current]
+        tokens = last[current[step.samples]]
+        self._yield(step.rows[sampling], tokens)
         self.reuse.remember(rows, self.tickets)
         for memory in self.memories:
             memory.settle(rows, self.rows.settled[rows])
-        return self._ended(step.rows[sampling], result.tokens[current[step.samples]])
+        return self._ended(step.rows[sampling], tokens)
 
     def _yield(self, rows: Ints, tokens: Ints) -> None:
         self.rows.append(rows, tokens)

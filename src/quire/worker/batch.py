@@ -36,12 +36,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alike:
-    """Rows that compute equally many tokens, and where their states are."""
+    """Rows that compute equally many tokens and drafts, and where their states are."""
 
     queries: torch.Tensor
     """(row, query): places in the packed batch."""
     pages: torch.Tensor
     """(group, row): addresses."""
+    draft_pages: torch.Tensor
+    """(draft, group, row): where the state behind each draft goes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,13 +106,13 @@ def _kind(
 
 
 def _states(table: TableView, step: Step, begins: np.ndarray, device: torch.device) -> KindBatch:
-    """A row's state is its first page; every token rewrites all of it, so none has a slot."""
-    alike = []
-    for count in np.unique(step.counts):
-        places = np.flatnonzero(step.counts == count)
+    """A row's state is its first page; every token rewrites all of it, so none has a slot. Drafts have pages behind."""
+    alike, each = [], np.zeros_like(step.counts) if step.drafts is None else step.drafts
+    for count, drafts in np.unique([step.counts, each], axis=1).T:
+        places = np.flatnonzero((step.counts == count) & (each == drafts))
         packed = begins[places][:, None] + np.arange(count)
-        pages = table.addresses[step.rows[places], :, 0].astype(np.int64).T
-        alike.append(Alike(_tensor(packed, device), _tensor(pages, device)))
+        pages = table.addresses[step.rows[places], :, : drafts + 1].astype(np.int64).transpose(2, 1, 0)
+        alike.append(Alike(_tensor(packed, device), _tensor(pages[0], device), _tensor(pages[1:], device)))
     none = torch.empty(0, dtype=torch.int64, device=device)
     return KindBatch(none, none, alike=tuple(alike))
 

@@ -1,4 +1,5 @@
-"""A `Runner` on torch: copies, clears, one forward pass, one token for each row that samples."""
+"""A `Runner` on torch: copies, clears, one forward pass, a token for each row that samples, more where drafts come
+true."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from quire.core.drafting import verified
 from quire.core.sampling import Grammar
 from quire.core.step import SAMPLED, Step, StepResult
 from quire.plan.plan import Plan
@@ -38,21 +40,22 @@ class TorchRunner:
     def launch(self, step: Step) -> None:
         self._prepare(step)
         batch = make_batch(step, self.arena.stage, step.tables[0], self.device)
-        last = (np.cumsum(step.counts) - 1)[step.samples]
+        _, places, _ = step.sampled()
         token_ids = torch.from_numpy(self._tokens(step).astype(np.int64)).to(self.device)
-        logits = self.model.forward(token_ids, batch, torch.from_numpy(last).to(self.device))
-        tokens = self.sample(step, logits)
-        self._last[step.rows[step.samples]] = tokens
-        self._results.append(StepResult(step.number, tokens))
+        logits = self.model.forward(token_ids, batch, torch.from_numpy(places).to(self.device))
+        result = verified(step, self.sample(step, logits))
+        last = slice(None) if result.counts is None else np.cumsum(result.counts) - 1
+        self._last[step.rows[step.samples]] = result.tokens[last]
+        self._results.append(result)
 
     def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
-        """One token for each row that samples."""
+        """A token for each place where rows sample. Drafts leave no trace here: who may guess has no history."""
         for row, request, outputs in step.entered:
             self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
             if self._grammars is not None:
                 self._grammars.enter(row, request.sampling.grammar, outputs.tolist())
-        ends = (step.starts + step.counts)[step.samples]
-        sampled = self.sampler.sample(logits, step.rows[step.samples], ends)
+        entries, _, positions = step.sampled()
+        sampled = self.sampler.sample(logits, step.rows[entries], positions)
         return np.asarray(sampled.tokens.cpu().numpy(), dtype=np.int64)
 
     def collect(self) -> StepResult:

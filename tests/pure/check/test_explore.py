@@ -14,6 +14,7 @@ from quire.check.snapshot import Snapshots
 DOCS = Path(__file__).parents[3] / "docs" / "check.md"
 MIXED = Small("mixed", (("full", 1), ("window", 2), ("state", 3)), 6, (("abc", 2, 0), ("abd", 2, 1)), stored=1)
 TIGHT = Small("tight", (("full", 1), ("window", 2)), 5, (("abcd", 2, 0), ("abe", 2, 1), ("ab", 2, 0)), rows=3)
+GUESSING = Small("guessing", (("full", 1), ("state", 3)), 6, (("abc", 3, 0), ("abd", 2, 1)), lookahead=1)
 
 
 @pytest.mark.parametrize("small", SHORT, ids=lambda small: small.name)
@@ -36,7 +37,7 @@ def test_the_long_list_keeps_within_what_it_says() -> None:
         assert small.plan().fits
 
 
-@pytest.mark.parametrize("small", [MIXED, TIGHT], ids=lambda small: small.name)
+@pytest.mark.parametrize("small", [MIXED, TIGHT, GUESSING], ids=lambda small: small.name)
 def test_states_that_are_merged_have_the_same_future(small: Small) -> None:
     """Whatever happens next leads from both to states that are merged as well."""
     world = World(small)
@@ -83,6 +84,7 @@ PLANTED = {
     "bound-one-short": Small("one sheet short", (("full", 1),), 3, (("ab", 2, 0), ("c", 2, 0)), lookahead=1),
     "elder-not-first": Small("strangers", (("full", 1),), 6, (("ab", 1, 0), ("cd", 1, 1)), batch_tokens=1),
     "load-waits-for-ever": MIXED,
+    "drafts-settle": GUESSING,
 }
 
 

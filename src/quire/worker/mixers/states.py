@@ -3,6 +3,8 @@
     packed   [ new of row 0 | new of row 1 | row 2 | row 3 ]        rows with as many tokens run as one batch
     page     ├ matrix ┼ columns of the convolution ┤                read before, written back after
 
+Rows with drafts go on token by token behind what they know, and keep the state behind each: acceptance picks one.
+
 A mixer asks its cache for the state and hands it the next one; here that cache is a `RowStates`. A cleared page is the
 state before the first token.
 """
@@ -83,8 +85,10 @@ class StateMixer:
         out = torch.empty_like(hidden_states)
         for alike in self.seat.running().kinds[self.kind].alike:
             states = self._read(alike, hidden_states.dtype)
-            out[0, alike.queries] = self._run(hidden_states[0, alike.queries], states)
-            self._write(alike, states)
+            known = alike.queries.shape[1] - len(alike.draft_pages)
+            for queries, pages in zip(_pieces(alike.queries, known), [alike.pages, *alike.draft_pages], strict=True):
+                out[0, queries] = self._run(hidden_states[0, queries], states)
+                self._write(pages, states)
         return out
 
     def _run(self, rows: torch.Tensor, states: RowStates) -> torch.Tensor:
@@ -93,10 +97,10 @@ class StateMixer:
         return torch.cat([self.forward(piece, **{self.cache_name: states}) for piece in pieces], dim=1)
 
     def _read(self, alike: Alike, dtype: torch.dtype) -> RowStates:
-        columns = [self._unfold(name, _rows(part, alike)) for name, part in self.convolutions.items()]
+        columns = [self._unfold(name, _rows(part, alike.pages)) for name, part in self.convolutions.items()]
         matrix = None
         if self.recurrent is not None:
-            kept = _rows(self.recurrent, alike)
+            kept = _rows(self.recurrent, alike.pages)
             matrix = kept.view(*kept.shape[:2], *self.matrix_shape)
         return RowStates(torch.cat(columns, dim=1).to(dtype), matrix)
 
@@ -105,24 +109,29 @@ class StateMixer:
         blocks = kept.view(*kept.shape[:2], BLOCKS.get(name, 1), -1, self.column_count)
         return blocks.transpose(1, 2).reshape(len(kept), -1, self.column_count)
 
-    def _write(self, alike: Alike, states: RowStates) -> None:
+    def _write(self, pages: torch.Tensor, states: RowStates) -> None:
         begin = 0
         for name, part in self.convolutions.items():
             heads, width = part.tensor.shape[2:]
             count = heads * width // self.column_count
             channels = states.columns[:, begin : begin + count]
             blocks = channels.reshape(len(channels), BLOCKS.get(name, 1), heads, -1, self.column_count)
-            _keep(part, alike, blocks.transpose(1, 2))
+            _keep(part, pages, blocks.transpose(1, 2))
             begin += count
         if self.recurrent is not None and states.matrix is not None:
-            _keep(self.recurrent, alike, states.matrix)
+            _keep(self.recurrent, pages, states.matrix)
 
 
-def _rows(part: PartView, alike: Alike) -> torch.Tensor:
-    """(row, head, number), a copy."""
-    return part.pages(alike.pages[part.group])[:, 0]
+def _pieces(queries: torch.Tensor, known: int) -> tuple[torch.Tensor, ...]:
+    """What rows know in one piece, then draft by draft."""
+    return queries[:, :known], *(queries[:, place : place + 1] for place in range(known, queries.shape[1]))
 
 
-def _keep(part: PartView, alike: Alike, values: torch.Tensor) -> None:
+def _rows(part: PartView, pages: torch.Tensor) -> torch.Tensor:
+    """(row, head, number) of pages (group, row), a copy."""
+    return part.pages(pages[part.group])[:, 0]
+
+
+def _keep(part: PartView, pages: torch.Tensor, values: torch.Tensor) -> None:
     kept = values.reshape(len(values), *part.tensor.shape[2:]).to(part.tensor.dtype)
-    part.tensor[alike.pages[part.group], 0] = kept
+    part.tensor[pages[part.group], 0] = kept

@@ -1,0 +1,115 @@
+"""Drafts: which rows guess, and what becomes of it. They live in the lookahead that every demand has already.
+
+    launch   rows that yield a token, in line  ──▶ drafts behind them, as far as lookahead, limit and budget reach
+    result   accepted drafts are computed tokens like others; the rest never existed
+
+So they need no page that was not counted, make nobody wait, and are the first to go where the step is full. A row with
+drafts in flight is not scheduled before its result: how far it has come is not known. A row with plain tokens in flight
+may guess behind them: what was guessed for those is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.cache.memory import StageMemory
+from quire.core.drafting import Drafter
+from quire.core.events import What
+from quire.core.request import Tokens
+from quire.core.step import Step, StepResult
+from quire.plan.plan import Plan
+from quire.scheduler.rows import Ints, Rows
+
+Flags = npt.NDArray[np.bool_]
+
+
+class Drafts:
+    def __init__(
+        self,
+        plan: Plan,
+        memories: list[StageMemory],
+        rows: Rows,
+        drafter: Drafter | None,
+        tell: Callable[..., None],
+    ) -> None:
+        self.disabled = _why_not(plan, drafter)
+        self._drafter = None if self.disabled else drafter
+        self._lookahead, self._batch_tokens = plan.lookahead, plan.batch_tokens
+        self._memories, self._rows, self._tell = memories, rows, tell
+        self._told = np.zeros(plan.max_requests, dtype=np.int64)
+        """Tokens of each row that the drafter knows."""
+        self._epochs = np.full(plan.max_requests, -1, dtype=np.int64)
+        """Which tenancy of the row they belong to."""
+
+    def waiting(self, rows: Ints) -> Flags | None:
+        """Rows that cannot go on before their drafts come back; None: there are no drafts."""
+        return None if self._drafter is None else self._rows.drafts[rows] > 0
+
+    def add(self, rows: Ints, counts: Ints, samples: Flags, tokens: Tokens) -> tuple[Ints | None, Tokens]:
+        """Drafts for a step that computes these tokens: how many behind each row's own, and all tokens then."""
+        if self._drafter is None:
+            return None, tokens
+        state, budget = self._rows, self._batch_tokens - len(tokens)
+        most = np.minimum(self._lookahead, state.limit[rows] - 1 - state.computed[rows] - counts) * samples
+        drafts, found = np.zeros_like(counts), []
+        for place in np.flatnonzero(most > 0).tolist():
+            row = int(rows[place])
+            if budget and state.requests[row].sampling.allows_drafts:
+                found.append(self._propose(self._drafter, row, min(budget, int(most[place]))))
+                drafts[place] = len(found[-1])
+                budget -= len(found[-1])
+        if not drafts.any():
+            return None, tokens
+        state.drafts[rows] = drafts
+        ends = np.repeat(np.cumsum(counts), drafts)
+        return drafts, np.insert(tokens, ends, np.concatenate(found))
+
+    def _propose(self, drafter: Drafter, row: int, count: int) -> Tokens:
+        state = self._rows
+        known, in_flight = int(state.known[row]), int(state.pending[row])
+        if self._epochs[row] != state.epoch[row]:
+            drafter.enter(row, state.tokens(row, 0, known))
+        elif self._told[row] < known:
+            drafter.extend(row, state.tokens(row, int(self._told[row]), known))
+        self._epochs[row], self._told[row] = state.epoch[row], known
+        return drafter.propose(row, count + in_flight)[in_flight:]
+
+    def accept(self, step: Step, result: StepResult, current: Flags) -> tuple[Ints, Ints]:
+        """Takes what came true, but for each row's last token. Returns by entry of the step how many tokens of it are
+        computed now, and by row that samples its last token. Behind a stop token nothing counts."""
+        if step.drafts is None:
+            return step.counts, result.tokens
+        assert result.counts is not None, "a step with drafts says how many came true"
+        new, begins = result.counts.copy(), np.cumsum(result.counts) - result.counts
+        for place in np.flatnonzero((new > 1) & current[step.samples]).tolist():
+            row = int(step.rows[step.samples][place])
+            tokens = result.tokens[begins[place] : begins[place] + new[place]]
+            stops = np.flatnonzero(np.isin(tokens[:-1], self._rows.stops[row]))
+            new[place] = stops[0] + 1 if len(stops) else new[place]
+            self._take(row, tokens[: new[place] - 1])
+        accepted = np.zeros_like(step.counts)
+        accepted[step.samples] = new - 1
+        self._rows.drafts[step.rows[current & (step.drafts > 0)]] = 0
+        drafted = int(step.drafts[current].sum())
+        self._tell(What.DRAFTED, drafted=drafted, accepted=int(accepted[current].sum()))
+        return step.counts - step.drafts + accepted, result.tokens[begins + new - 1]
+
+    def _take(self, row: int, tokens: Ints) -> None:
+        """Drafts that came true: the row has computed them, and its states stand behind them."""
+        self._rows.extend(row, tokens)
+        self._rows.computed[row] += len(tokens)
+        for memory in self._memories:
+            memory.move_states(row, len(tokens))
+
+
+def _why_not(plan: Plan, drafter: Drafter | None) -> str:
+    """Why nobody guesses; empty: someone does."""
+    if drafter is None:
+        return "there is no drafter"
+    if not plan.lookahead:
+        return "the plan has no lookahead: set speculative_tokens to 1 or more"
+    stuck = [k.name for stage in plan.stages for k in stage.kinds if not getattr(k.kind, "rewinds", True)]
+    return f"{stuck[0]} keeps one state, so a wrong guess could not be undone" if stuck else ""
