@@ -23,6 +23,7 @@ from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.scheduler.ngrams import NGramDrafter
 
 if TYPE_CHECKING:
     from quire.text.grammar import Grammars
@@ -54,6 +55,7 @@ def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: 
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name)
+    shape = replace(shape, draft_layers=())  # nothing runs them: tokens are guessed from those before
     return make_plan(shape, settings, budget or _main_memory()).require_fit()
 
 
@@ -72,7 +74,8 @@ def assemble(
     overlap: int = 2,
     listeners: Sequence[Listener] = (),
 ) -> Assembled:
-    """`settings.kv_dtype` follows the weights' dtype where it is left at its default."""
+    """`settings.kv_dtype` follows the weights' dtype where it is left at its default. With `speculative_tokens`, tokens
+    are guessed by n-grams."""
     if dtype not in TORCH_NAMES:
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
@@ -97,5 +100,6 @@ def assemble(
     model = TorchModel(weights, arena)
     grammars = Grammars(tokenizer)
     runner = TorchRunner(plan, model, arena, grammars)
-    engine = Engine(plan, runner, rules=rules, overlap=overlap, listeners=listeners)
+    drafter = NGramDrafter() if plan.lookahead else None
+    engine = Engine(plan, runner, rules=rules, drafter=drafter, overlap=overlap, listeners=listeners)
     return Assembled(engine, plan, tokenizer, grammars, folder)

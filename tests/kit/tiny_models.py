@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from quire.core.drafting import Drafter
 from quire.core.dtypes import DType
 from quire.core.request import Request
 from quire.engine.engine import Engine, Stream
@@ -73,7 +74,13 @@ def _generate(model: Any, prompt: np.ndarray) -> tuple[list[int], torch.Tensor]:
 
 
 def plan_of(
-    name: str, *, batch_tokens: int, sheets: int | None = None, max_requests: int = 8, pages: Mapping[str, int] = PAGES
+    name: str,
+    *,
+    batch_tokens: int,
+    sheets: int | None = None,
+    max_requests: int = 8,
+    pages: Mapping[str, int] = PAGES,
+    lookahead: int = 0,
 ) -> Plan:
     config = reference(name).config
     fields = {**json.loads(config.to_json_string()), "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]]}
@@ -84,29 +91,33 @@ def plan_of(
         kv_dtype=DType.FP32,
         page_tokens=pages,
         match_unit_tokens=PAGE,
+        speculative_tokens=lookahead,
     )
     budget = Budget(pool_bytes=8 << 20) if sheets is None else Budget(sheets=(sheets,))
     return make_plan(read_config(fields, name), settings, budget)
 
 
-def tight_plan(name: str, more_sheets: int, pages: Mapping[str, int] = PAGES) -> Plan:
+def tight_plan(name: str, more_sheets: int, pages: Mapping[str, int] = PAGES, lookahead: int = 0) -> Plan:
     """A few sheets more than the longest request needs."""
-    plans = (plan_of(name, batch_tokens=32, sheets=sheets, pages=pages) for sheets in range(1, 4096))
-    fewest = next(plan.stages[0].sheets for plan in plans if plan.fits)
-    return plan_of(name, batch_tokens=32, sheets=fewest + more_sheets, pages=pages)
+
+    def plan(sheets: int) -> Plan:
+        return plan_of(name, batch_tokens=32, sheets=sheets, pages=pages, lookahead=lookahead)
+
+    fewest = next(sheets for sheets in range(1, 4096) if plan(sheets).fits)
+    return plan(fewest + more_sheets)
 
 
 class Service:
     """An engine on a copy of the reference, with every byte of its memory spoilt before the start."""
 
-    def __init__(self, name: str, plan: Plan, overlap: int = 2) -> None:
+    def __init__(self, name: str, plan: Plan, overlap: int = 2, drafter: Drafter | None = None) -> None:
         self.reference = reference(name)
         model = copy.deepcopy(self.reference.model)
         model.set_attn_implementation(NAME)
         arena = Arena(plan.require_fit().stages[0], torch.device("cpu"))
         arena.bytes.view(torch.float32).fill_(float("nan"))
         self.runner = WatchedRunner(plan, TorchModel(model, arena), arena)
-        self.engine = Engine(plan, self.runner, overlap=overlap)
+        self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
 
     def send(self, prompts: list[np.ndarray], outputs: int, label: str = "", scope: str = "") -> list[Stream]:
         return [

@@ -12,6 +12,7 @@ from quire.assemble import plan_folder
 from quire.cli.main import main
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, NeverFits
+from quire.core.events import What
 from quire.core.sampling import Grammar, GrammarSort
 from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
@@ -19,6 +20,11 @@ from quire.plan.settings import Budget, Settings
 
 pytestmark = pytest.mark.network
 QUESTION = "What is the capital of France?"
+STORY = (
+    "The keeper climbed the narrow stairs every evening at six. He carried a small lantern, a bottle of oil and a "
+    "book. The lighthouse stood on a rock in the sea, and the sea was rarely calm. When a storm came, the keeper lit "
+    "the great lamp and waited. Ships passed in the dark, and their captains saw the light and turned away from it."
+)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +63,20 @@ def test_a_stream_is_the_answer_in_pieces_and_ends_at_a_stop_string(llm: LLM) ->
     for _ in llm.stream(QUESTION, max_tokens=12):
         break
     assert not llm.engine.streams
+
+
+def test_guesses_change_nothing_about_a_summary(llm: LLM, folder: Path) -> None:
+    """Greedy or drawn: the tokens are the same, and some of them came together."""
+    prompt = f"Summarize this text, word by word where you can:\n\n{STORY}"
+    settings = Settings(max_requests=8, batch_tokens=512, max_length=512, speculative_tokens=4)
+    guessing = LLM(folder, settings=settings, budget=Budget(pool_bytes=64 << 20))
+    sums, accepted = guessing.engine.counters.sums, 0
+    for sampling in (Sampling(), Sampling(temperature=0.7, top_p=0.9, seed=7), Sampling(repetition_penalty=1.1)):
+        alone, with_guesses = (one.generate(prompt, sampling, max_tokens=64)[0] for one in (llm, guessing))
+        assert with_guesses.token_ids == alone.token_ids
+        came_true = sums[What.DRAFTED, "accepted"] - accepted
+        assert came_true == 0 if sampling.has_penalties else came_true > 0
+        accepted += came_true
 
 
 def test_a_schema_is_kept(llm: LLM) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from quire.cli import options as common
 from quire.core.errors import InputError
+from quire.core.events import What
 from quire.core.sampling import Sampling
 from quire.core.units import format_bytes, parse_bytes
 
@@ -34,6 +35,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     parser.add_argument("--seed", type=int, metavar="S", help="repeats what chance decides")
     parser.add_argument("--max-length", type=int, metavar="N", help="longest request (default: what fits)")
     parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
+    guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
+    parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
     if stats:
         parser.add_argument("--stats", action="store_true", help="the plan and how fast it was, on standard error")
 
@@ -60,7 +63,12 @@ def start(options: argparse.Namespace) -> LLM:
     from quire.plan.settings import Budget, Settings
 
     folder = options.model or fetch_default(Bar())
-    settings = Settings(max_length=options.max_length, max_requests=16, batch_tokens=2048)
+    settings = Settings(
+        max_length=options.max_length,
+        max_requests=16,
+        batch_tokens=2048,
+        speculative_tokens=options.speculative_tokens,
+    )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
     return LLM(folder, settings=settings, budget=budget)
 
@@ -70,14 +78,18 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
 
 
 def report(llm: LLM, seconds: float, first: float) -> None:
-    """The plan that it ran under, in three lines, and the speed."""
+    """The plan that it ran under, the speed, and what came of guesses."""
     plan, sums = llm.plan, llm.engine.counters.sums
     stage = plan.bottleneck
     outputs = sum(number for (what, name), number in sums.items() if (what.value, name) == ("ended", "outputs"))
     kinds = ", ".join(f"{kind.name} {len(kind.layers)} layers in pages of {kind.page_tokens}" for kind in stage.kinds)
-    for line in (
+    lines = [
         f"plan: {plan.model}, {kinds}; {stage.sheets:,} sheets of {format_bytes(stage.sheet_bytes)}",
         f"      longest request {plan.max_length:,} tokens, {plan.bytes_per_token:,.0f} B a token, KV {plan.kv_dtype}",
         f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second; the first after {first:.2f} s",
-    ):
-        print(line, file=sys.stderr)
+    ]
+    if plan.lookahead:
+        drafted, accepted = (sums[What.DRAFTED, name] for name in ("drafted", "accepted"))
+        share = f", {accepted / drafted:.0%}" if drafted else ""
+        lines.append(f"guesses: {accepted} of {drafted} tokens came true{share}, in {llm.engine.scheduler.steps} steps")
+    print(*lines, sep="\n", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.assemble import plan_folder
 from quire.check.promises import check_books, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.shadow import ShadowRunner
 from quire.core.drafting import Drafter, verified
+from quire.core.dtypes import DType
 from quire.core.events import What
 from quire.core.memory import Follows, Memory, Part
 from quire.core.request import Ending, Request
@@ -116,6 +119,25 @@ def test_samples_count_up_to_the_first_wrong_guess(rows: list[tuple[bool, int, l
     assert result.counts is not None
     assert result.counts.tolist() == [len(own) for own in expected]
     assert result.tokens.tolist() == [token for own in expected for token in own]
+
+
+# ── in a plan ─────────────────────────────────────────────────────────────
+
+
+def test_draft_layers_get_no_memory_where_nobody_runs_them(tmp_path: Path) -> None:
+    """A checkpoint that has them is planned as if it had none: only the lookahead is there."""
+    config = {
+        "model_type": "deepseek_v3", "architectures": ["DeepseekV3ForCausalLM"], "num_hidden_layers": 2,
+        "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 4,
+        "q_lora_rank": 24, "kv_lora_rank": 32, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12,
+        "n_routed_experts": 4, "n_shared_experts": 1, "moe_intermediate_size": 32, "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1, "vocab_size": 100, "max_position_embeddings": 512, "num_nextn_predict_layers": 1,
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    settings = Settings(max_length=64, max_requests=2, speculative_tokens=LOOKAHEAD)
+    plan = plan_folder(tmp_path, settings, Budget(pool_bytes=1 << 20), DType.FP32)
+    assert sum(len(kind.layers) for kind in plan.stages[0].kinds) == 2
+    assert plan.lookahead == LOOKAHEAD
 
 
 # ── in an engine ──────────────────────────────────────────────────────────

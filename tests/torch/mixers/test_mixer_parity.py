@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -11,6 +12,8 @@ import pytest
 import torch
 from mixer_models import CONFIGS, OUTPUTS, RELATIVES, Case, make_case
 
+from drafters import Reminded
+from quire.core.drafting import Drafter
 from quire.core.dtypes import DType
 from quire.core.errors import ModelError
 from quire.core.events import Event, What
@@ -49,29 +52,31 @@ class Listening(TorchRunner):
     def __init__(self, plan: Plan, model: TorchModel, arena: Arena) -> None:
         super().__init__(plan, model, arena)
         self.names: dict[int, str] = {}
-        self.heard: list[tuple[str, int, torch.Tensor]] = []
+        self.heard: dict[tuple[str, int], torch.Tensor] = {}
 
     def launch(self, step: Step) -> None:
         self.names.update({row: request.name for row, request, *_ in step.entered})
         super().launch(step)
 
     def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
-        ends = (step.starts + step.counts)[step.samples]
-        self.heard += zip([self.names[int(row)] for row in step.rows[step.samples]], ends, logits.clone(), strict=True)
+        """Behind a guess that did not come true, what is heard later counts."""
+        entries, _, ends = step.sampled()
+        names = [self.names[int(row)] for row in step.rows[entries]]
+        self.heard.update(zip(zip(names, ends.tolist(), strict=True), logits.clone(), strict=True))
         return super().sample(step, logits)
 
 
 class System:
     """An engine over poisoned memory that is sent the case's prompts."""
 
-    def __init__(self, case: Case, plan: Plan, overlap: int) -> None:
+    def __init__(self, case: Case, plan: Plan, overlap: int, drafter: Drafter | None = None) -> None:
         arena = Arena(plan.stages[0], torch.device("cpu"))
         arena.bytes.view(torch.float32).fill_(float("nan"))
         self.case = case
         self.seen: Counter[What] = Counter()
         self.hit_tokens = 0
         self.runner = Listening(plan, TorchModel(case.model, arena), arena)
-        self.engine = Engine(plan, self.runner, overlap=overlap, listeners=[self._hear])
+        self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap, listeners=[self._hear])
 
     def _hear(self, event: Event) -> None:
         self.seen[event.what] += 1
@@ -86,20 +91,23 @@ class System:
         assert {name: stream.tokens().tolist() for name, stream in streams.items()} == {
             name: one.tokens for name, one in expected.items()
         }
-        for name, end, logits in self.runner.heard:
-            one = expected[name]
-            torch.testing.assert_close(logits, one.logits[end - len(one.prompt)], rtol=0, atol=TOLERANCE)
+        for name, one in expected.items():
+            for place, logits in enumerate(one.logits):
+                heard = self.runner.heard[name, len(one.prompt) + place]
+                torch.testing.assert_close(heard, logits, rtol=0, atol=TOLERANCE)
 
 
-def plan_for(case: Case, chunk: int, sheets: int | None = None) -> Plan:
+def plan_for(case: Case, chunk: int, sheets: int | None = None, lookahead: int = 0) -> Plan:
     settings = Settings(
-        max_length=80, max_requests=8, batch_tokens=chunk, kv_dtype=DType.FP32, match_unit_tokens=PAGE
+        max_length=80, max_requests=8, batch_tokens=chunk, kv_dtype=DType.FP32, match_unit_tokens=PAGE,
+        speculative_tokens=lookahead,
     )  # fmt: skip
-    return make_plan(case.shape, settings, Budget(pool_bytes=4 << 20) if sheets is None else Budget(sheets=(sheets,)))
+    shape = replace(case.shape, draft_layers=())
+    return make_plan(shape, settings, Budget(pool_bytes=4 << 20) if sheets is None else Budget(sheets=(sheets,)))
 
 
-def smallest_plan(case: Case) -> Plan:
-    plans = (plan_for(case, WHOLE, sheets) for sheets in count(1))
+def smallest_plan(case: Case, lookahead: int = 0) -> Plan:
+    plans = (plan_for(case, WHOLE, sheets, lookahead) for sheets in count(1))
     return next(plan for plan in plans if not plan.problem)
 
 
@@ -123,6 +131,27 @@ def test_tokens_stay_equal_in_the_smallest_pool(case: Case) -> None:
     system.send_all()
     grows = any(kind.kind.grows for kind in system.runner.plan.stages[0].kinds)
     assert (system.seen[What.PREEMPTED] > 0) == grows
+
+
+def reminded(case: Case) -> Reminded:
+    return Reminded([np.append(one.prompt, one.tokens) for one in case.expected])
+
+
+@pytest.mark.parametrize(("chunk", "overlap"), [(7, 2), (WHOLE, 1), (WHOLE, 2)])
+def test_tokens_stay_equal_with_guesses(case: Case, chunk: int, overlap: int) -> None:
+    """A state that read a wrong guess is not gone on from."""
+    system = System(case, plan_for(case, chunk, lookahead=3), overlap, reminded(case))
+    system.send_all()
+    system.send_all("second")
+    sums = system.engine.counters.sums
+    assert 0 < sums[What.DRAFTED, "accepted"] < sums[What.DRAFTED, "drafted"]
+
+
+def test_tokens_stay_equal_with_guesses_in_the_smallest_pool(case: Case) -> None:
+    system = System(case, smallest_plan(case, lookahead=3), overlap=2, drafter=reminded(case))
+    system.engine.scheduler.typical_output = 1
+    system.send_all()
+    assert system.engine.counters.sums[What.DRAFTED, "accepted"] > 0
 
 
 @pytest.mark.parametrize("name", RELATIVES)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 
+from drafters import Reminded
 from quire.core.events import What
-from tiny_models import PAGE, Service, plan_of, tight_plan
+from quire.scheduler.ngrams import NGramDrafter
+from tiny_models import PAGE, Service, plan_of, reference, tight_plan
 
 torch.set_num_threads(1)
 ARCHITECTURES = (
@@ -23,6 +26,7 @@ KINDS = {
 }  # fmt: skip
 """Layers of each kind; four full ones where nothing is said."""
 UNBOUNDED = 512
+LOOKAHEAD = 3
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -59,6 +63,33 @@ def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str, overlap: i
     service.engine.scheduler.typical_output = 1.0
     service.check()
     assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_guesses_change_no_token(name: str, overlap: int) -> None:
+    service = Service(name, plan_of(name, batch_tokens=64, lookahead=LOOKAHEAD), overlap, NGramDrafter())
+    service.check()
+    sums = service.engine.counters.sums
+    drafted, hits = sums[What.DRAFTED, "drafted"], sums[What.ADMITTED, "hit_tokens"]
+    service.check("again")
+    assert sums[What.DRAFTED, "drafted"] > drafted > 0
+    assert sums[What.ADMITTED, "hit_tokens"] > hits
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_guesses_that_come_true_in_a_pool_that_is_too_small_change_no_token(name: str, overlap: int) -> None:
+    """Some do not, and requests are put off while theirs are in flight."""
+    model = reference(name)
+    said = [np.append(prompt, tokens) for prompt, tokens in zip(model.prompts, model.tokens, strict=True)]
+    plan = tight_plan(name, more_sheets=1, lookahead=LOOKAHEAD)
+    service = Service(name, plan, overlap, Reminded(said))
+    service.engine.scheduler.typical_output = 1.0
+    service.check()
+    counters = service.engine.counters
+    assert counters.events[What.PREEMPTED, ""] > 0
+    assert 0 < counters.sums[What.DRAFTED, "accepted"] < counters.sums[What.DRAFTED, "drafted"]
 
 
 def test_pages_that_are_moved_together_change_no_token() -> None:
