@@ -104,6 +104,7 @@ SHORT = (
     Small("latent and window, fair", (LATENT, WINDOW), 6, THREE, rows=3, policy=FAIR),
     Small("window and chunked, pages of 2", (WINDOW, CHUNKED), 4, THREE, 2, rows=3),
     Small("full and state, a tier", (FULL, STATE), 6, (("abc", 2, 0), ("abd", 1, 1), ("abc", 1, 0)), rows=2, stored=2),
+    Small("full and state, lookahead 2", (FULL, STATE), 6, (("ab", 3, 0), ("abc", 3, 1), ("ad", 2, 0)), 1, 2, 3),
 )
 """Explored by the tests, within a minute."""
 LARGE = (

@@ -34,10 +34,10 @@ class NGramDrafter:
         own, followers = self._tokens[row], self._followers[row]
         begin = len(own)
         own += tokens.tolist()
-        for size in range(SHORTEST, LONGEST + 1):
-            first = max(begin - size, 0)
-            pieces = zip(*(own[first + place : -1] for place in range(size)), strict=False)
-            followers.update(zip(pieces, range(first + size, len(own)), strict=True))
+        for end in range(max(begin, SHORTEST), len(own)):
+            piece = tuple(own[max(0, end - LONGEST) : end])
+            for skipped in range(len(piece) - SHORTEST + 1):
+                followers[piece[skipped:]] = end
 
     def propose(self, row: int, count: int) -> Tokens:
         own, followers = self._tokens[row], self._followers[row]
@@ -45,5 +45,5 @@ class NGramDrafter:
             place = followers.get(tuple(own[-size:]))
             if place is not None:
                 found = own[place : place + count]
-                return np.resize(np.array(found, dtype=np.int32), count)
+                return np.array((found * count)[:count], dtype=np.int32)
         return np.empty(0, dtype=np.int32)
