@@ -45,5 +45,6 @@ class NGramDrafter:
             place = followers.get(tuple(own[-size:]))
             if place is not None:
                 found = own[place : place + count]
-                return np.array((found * count)[:count], dtype=np.int32)
+                rounds = -(-count // len(found))
+                return np.array((found * rounds)[:count], dtype=np.int32)
         return np.empty(0, dtype=np.int32)
