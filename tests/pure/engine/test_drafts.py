@@ -102,7 +102,7 @@ def test_samples_count_up_to_the_first_wrong_guess(rows: list[tuple[bool, int, l
     """Each row: whether it samples, its known tokens, its guesses, and bits that say what is sampled."""
     drafts = [guesses if samples else [] for samples, _, guesses, _ in rows]
     counts = np.array([row[1] + len(own) for row, own in zip(rows, drafts, strict=True)])
-    ids = [token for row, own in zip(rows, drafts, strict=True) for token in [9] * row[1] + own]
+    ids = [token for row, own in zip(rows, drafts, strict=True) for token in [1] * row[1] + own]
     samples = np.array([row[0] for row in rows])
     zeros = np.zeros(len(rows), dtype=np.int64)
     lengths = np.array([len(own) for own in drafts])
