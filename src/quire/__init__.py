@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.core.sampling import Sampling
-    from quire.llm import LLM, Completion
+    from quire.llm import LLM
+    from quire.talk import Completion
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "Completion", "Sampling"]
@@ -14,10 +15,14 @@ __all__ = ["LLM", "Completion", "Sampling"]
 
 def __getattr__(name: str) -> Any:
     """`from quire import LLM` needs torch; everything else does not, so it comes when it is asked for."""
-    if name in ("LLM", "Completion"):
-        from quire import llm
+    if name == "LLM":
+        from quire.llm import LLM
 
-        return getattr(llm, name)
+        return LLM
+    if name == "Completion":
+        from quire.talk import Completion
+
+        return Completion
     if name == "Sampling":
         from quire.core.sampling import Sampling
 

@@ -14,7 +14,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,27 +22,15 @@ import numpy as np
 from quire.assemble import assemble
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
-from quire.core.events import What
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.core.rules import Rules
 from quire.core.sampling import Sampling
-from quire.engine.engine import Stream
 from quire.plan.settings import Budget, Settings
-from quire.text.stops import StopStrings
+from quire.talk import Completion, Talk
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token numbers, or a conversation: messages with `role` and `content`."""
 DEFAULT_TOKENS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    text: str
-    token_ids: tuple[int, ...]
-    ending: str
-    prompt_tokens: int
-    reused_tokens: int
-    """Of the prompt, found in the cache."""
 
 
 class LLM:
@@ -70,40 +58,49 @@ class LLM:
         *,
         max_tokens: int = DEFAULT_TOKENS,
         raw: bool = False,
+        n: int = 1,
     ) -> list[Completion]:
-        """All prompts together. Text is put to the model as a user's message where it has a chat template, unless
-        `raw`."""
+        """All prompts together, `n` samples of each: the samples of the first prompt, then those of the second. Text is
+        put to the model as a user's message where it has a chat template, unless `raw`."""
+        if n < 1:
+            raise InputError(f"n is {n}: ask for at least 1 sample of each prompt")
         asked = [prompts] if isinstance(prompts, str) else prompts
-        talks = [self._ask(prompt, sampling or Sampling(), max_tokens, raw) for prompt in asked]
-        while not all(talk.is_over for talk in talks):
-            self._step(talks)
-        return [talk.completion() for talk in talks]
+        talks: list[Talk] = []
+        try:
+            for prompt in asked:
+                for request in self._requests(prompt, sampling or Sampling(), max_tokens, raw, n):
+                    talks.append(self._submit(request))
+            while not all(talk.is_over for talk in talks):
+                self._step(talks)
+        finally:
+            self._cancel(talks)
+        return [talk.completion(talks[place - place % n]) for place, talk in enumerate(talks)]
 
     def stream(
         self, prompt: Prompt, sampling: Sampling | None = None, *, max_tokens: int = DEFAULT_TOKENS, raw: bool = False
     ) -> Iterator[str]:
         """The answer piece by piece. Leaving the loop early ends the request."""
-        talk = self._ask(prompt, sampling or Sampling(), max_tokens, raw)
+        talk = self._submit(*self._requests(prompt, sampling or Sampling(), max_tokens, raw))
         try:
             while not talk.is_over:
                 self._step([talk])
                 if piece := talk.take():
                     yield piece
         finally:
-            talk.cancel()
+            self._cancel([talk])
 
     async def astream(
         self, prompt: Prompt, sampling: Sampling | None = None, *, max_tokens: int = DEFAULT_TOKENS, raw: bool = False
     ) -> AsyncIterator[str]:
         """The same for asyncio: steps run in a thread, requests of all tasks together."""
-        talk = self._ask(prompt, sampling or Sampling(), max_tokens, raw)
+        talk = self._submit(*self._requests(prompt, sampling or Sampling(), max_tokens, raw))
         try:
             while not talk.is_over:
                 await asyncio.to_thread(self._step, [talk])
                 if piece := talk.take():
                     yield piece
         finally:
-            talk.cancel()
+            self._cancel([talk])
 
     def close(self) -> None:
         self.engine.close()
@@ -114,22 +111,29 @@ class LLM:
             for talk in talks:
                 talk.read()
 
-    def _ask(self, prompt: Prompt, sampling: Sampling, max_tokens: int, raw: bool) -> Talk:
-        """Raises within the call what could not run: a prompt too long, a grammar that cannot be compiled."""
+    def _cancel(self, talks: list[Talk]) -> None:
+        """Ends those that are not over."""
+        with self._turn:
+            for talk in talks:
+                if not talk.is_over:
+                    self.engine.cancel(talk.name)
+
+    def _submit(self, request: Request) -> Talk:
+        with self._turn:
+            return Talk(self.engine, self.tokenizer, self.engine.submit(request))
+
+    def _requests(self, prompt: Prompt, sampling: Sampling, max_tokens: int, raw: bool, n: int = 1) -> list[Request]:
+        """One for each sample. Raises within the call what could not run: a grammar that cannot be compiled."""
         if sampling.grammar is not None:
             self.parts.grammars.compile(sampling.grammar)
         tokens = np.array(self._tokens(prompt, raw), dtype=np.int32)
-        room = self.plan.max_length - len(tokens)
+        length = max(1, min(max_tokens, self.plan.max_length - len(tokens)))
         stops = () if sampling.ignore_eos else tuple(self.tokenizer.eos_token_ids)[:MOST_STOP_TOKENS]
-        request = Request(
-            f"r{next(self._names)}",
-            tokens,
-            max(1, min(max_tokens, room)),
-            stop_tokens=stops,
-            sampling=sampling.with_seed(),
-        )
-        with self._turn:
-            return Talk(self, self.engine.submit(request))
+        samples = [sampling.with_seed(sample) for sample in range(n)]
+        samples[1:] = [replace(sample, prompt_logprobs=None) for sample in samples[1:]]  # the first one asks for all
+        return [
+            Request(f"r{next(self._names)}", tokens, length, stop_tokens=stops, sampling=sample) for sample in samples
+        ]
 
     def _tokens(self, prompt: Prompt, raw: bool) -> Sequence[int]:
         if isinstance(prompt, str):
@@ -139,56 +143,6 @@ class LLM:
         if len(prompt) and isinstance(prompt[0], Mapping):
             return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         return prompt  # type: ignore[return-value]
-
-
-class Talk:
-    """One request, as text."""
-
-    def __init__(self, llm: LLM, stream: Stream) -> None:
-        self._llm, self._stream = llm, stream
-        self._text = llm.tokenizer.stream()
-        self._stops = StopStrings(stream.request.sampling.stop)
-        self._pieces: list[str] = []
-        self._given = 0
-        self._read = 0
-        self._ending = ""
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self._ending)
-
-    def read(self) -> None:
-        """Takes what came since the last look."""
-        if self.is_over:
-            return
-        ended, stops = self._stream.ending, self._stream.request.stop_tokens
-        for token in self._stream.take().tolist():
-            self._read += 1
-            passed = self._stops.feed("" if token in stops else self._text.feed([token]))
-            self._pieces.append(passed.text)
-            if passed.stop is not None:
-                self._llm.engine.cancel(self._stream.request.name)
-                self._ending = "stop"
-                return
-        if ended is not None:
-            self._pieces += [self._stops.feed(self._text.finish()).text, self._stops.finish()]
-            self._ending = ended.value
-
-    def take(self) -> str:
-        pieces, self._given = self._pieces[self._given :], len(self._pieces)
-        return "".join(pieces)
-
-    def cancel(self) -> None:
-        if not self.is_over:
-            with self._llm._turn:
-                self._llm.engine.cancel(self._stream.request.name)
-
-    def completion(self) -> Completion:
-        request = self._stream.request
-        events = [event for event in self._llm.engine.history.of(request.name) if event.what is What.ADMITTED]
-        reused = events[0].numbers["hit_tokens"] if events else 0
-        tokens = tuple(self._stream.tokens()[: self._read].tolist())
-        return Completion("".join(self._pieces), tokens, self._ending, len(request.prompt), reused)
 
 
 def _folder(model: str | Path | None) -> Path:

@@ -45,6 +45,7 @@ class Miss(str, Enum):
     CHECKPOINT_ABSENT = "checkpoint_absent"
     SCOPE = "scope"
     DISABLED = "disabled"
+    PROMPT_LOGPROBS = "prompt_logprobs"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

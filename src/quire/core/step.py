@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.logprobs import StepLogprobs
 from quire.core.request import Request
 
 Ints = npt.NDArray[np.int64]
@@ -88,6 +89,8 @@ class StepResult:
     tokens: Ints
     counts: Ints | None = None
     """How many each of these rows has: one more than the guesses that came true. None: one each."""
+    logprobs: StepLogprobs | None = None
+    """Of rows that asked for them."""
 
 
 class Runner(Protocol):

@@ -12,9 +12,10 @@ import numpy.typing as npt
 from quire.core.drafting import Drafter
 from quire.core.errors import InputError
 from quire.core.events import Listener
+from quire.core.logprobs import Logprob, StepLogprobs
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
-from quire.core.step import Runner
+from quire.core.step import Runner, Step
 from quire.core.tier import Tier
 from quire.engine.history import Counters, History
 from quire.plan.plan import Plan
@@ -31,6 +32,8 @@ class Stream:
     _engine: Engine
     _read: int = 0
     ended: Ended | None = field(default=None)
+    logprobs: dict[int, Logprob] = field(default_factory=dict)
+    """By the token's place in the request, where it asked for them: of the prompt from the second token on."""
 
     @property
     def ending(self) -> Ending | None:
@@ -45,6 +48,11 @@ class Stream:
         new = self.tokens()[self._read :]
         self._read += len(new)
         return new
+
+    def keep(self, logprobs: StepLogprobs, place: int) -> None:
+        position, sampling = int(logprobs.positions[place]), self.request.sampling
+        most = sampling.prompt_logprobs if position < len(self.request.prompt) else sampling.logprobs
+        self.logprobs[position] = logprobs.at(place, most or 0)
 
 
 class Engine:
@@ -105,7 +113,10 @@ class Engine:
         if step is not None:
             self.runner.launch(step)
         if self.scheduler.flying and (step is None or len(self.scheduler.flying) >= self.overlap):
-            for ended in self.scheduler.apply(self.runner.collect()):
+            result = self.runner.collect()
+            if result.logprobs is not None:
+                self._keep(self.scheduler.flying[0], result.logprobs)
+            for ended in self.scheduler.apply(result):
                 self._end(ended)
         elif step is None and len(self.scheduler.loads):
             self.pause()
@@ -122,6 +133,14 @@ class Engine:
             self.cancel(name)
         while self.scheduler.flying:
             self.scheduler.apply(self.runner.collect())
+
+    def _keep(self, step: Step, logprobs: StepLogprobs) -> None:
+        """Hands log-probabilities to the streams of rows that still belong to those who asked."""
+        rows = self.scheduler.rows
+        for place, entry in enumerate(logprobs.entries.tolist()):
+            row = int(step.rows[entry])
+            if rows.epoch[row] == step.epochs[entry]:
+                self.streams[rows.requests[row].name].keep(logprobs, place)
 
     def _expire(self) -> None:
         if self._deadlines:

@@ -42,7 +42,7 @@ class Loads:
 
     def offer(self, waiting: Waiting) -> int:
         """How many tokens of a prompt the tier can bring, all but the last one at most. Asked once per request."""
-        if self._tier is None or not waiting.may_load:
+        if self._tier is None or not waiting.may_load or not waiting.may_reuse:
             return 0
         if waiting.offer is None:
             most = (len(waiting.request.prompt) - 1) // self._unit

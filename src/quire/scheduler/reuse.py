@@ -12,7 +12,7 @@ import numpy as np
 from quire.cache.keys import end_key, extend, root_key
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
-from quire.cache.prefix import Hit, Miss, PrefixIndex
+from quire.cache.prefix import Hit, Miss, PrefixIndex, missed
 from quire.core.events import What
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
@@ -78,6 +78,8 @@ class Reuse:
 
     def is_coming(self, waiting: Waiting) -> int | None:
         """The row that is computing more of this prompt than could be reused now: worth waiting for."""
+        if not waiting.may_reuse:
+            return None
         computing = self.junctions.computing(waiting.keys, self.index.nodes.depth(waiting.keys))
         return None if computing is None else computing[0]
 
@@ -87,7 +89,7 @@ class Reuse:
         """Starts a row behind the longest prefix that every kind can prove and that there is room to go on from."""
         tokens = self.rows.tokens(row, 0, int(self.rows.known[row]))
         keys = self._keys(row, waiting, len(tokens) // self.index.unit) if not self.index.disabled else []
-        hit = self.index.find(keys, waiting.root, tokens)
+        hit = self.index.find(keys, waiting.root, tokens) if waiting.may_reuse else missed(Miss.PROMPT_LOGPROBS)
         overlap = hit.overlap
         while hit.tokens and not self._adopt(row, hit):
             hit = self.index.find(keys, waiting.root, tokens, hit.tokens - 1)

@@ -48,6 +48,11 @@ class Waiting:
     miss: str = ""
     reason: str = "just came"
 
+    @property
+    def may_reuse(self) -> bool:
+        """Log-probabilities of a prompt come from computing it: whoever wants them computes all of it, once."""
+        return self.request.sampling.prompt_logprobs is None or bool(len(self.outputs))
+
 
 class Queue:
     def __init__(self, bound: int) -> None:

@@ -4,6 +4,7 @@ true."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from quire.core.step import SAMPLED, Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
 from quire.worker.batch import make_batch
+from quire.worker.logprobs import Scorer, packed_places, score
 from quire.worker.model import TorchModel
 from quire.worker.sampler import Masks, Sampler
 
@@ -32,6 +34,7 @@ class TorchRunner:
         self.arena = arena
         self.device = arena.bytes.device
         self.sampler = Sampler(plan.max_requests, model.vocab_size, self.device, grammars)
+        self.scorer = Scorer()
         self._grammars = grammars
         self._last = np.zeros(plan.max_requests, dtype=np.int32)
         """The token that each row yielded last: the next step may need it before anyone else knows it."""
@@ -39,24 +42,23 @@ class TorchRunner:
 
     def launch(self, step: Step) -> None:
         self._prepare(step)
+        prompt = self.scorer.prompt_tokens(step)
         batch = make_batch(step, self.arena.stage, step.tables[0], self.device)
-        _, places, _ = step.sampled()
+        entries, places, _ = step.sampled()
         token_ids = torch.from_numpy(self._tokens(step).astype(np.int64)).to(self.device)
+        places = np.concatenate([places, packed_places(step, prompt)])
         logits = self.model.forward(token_ids, batch, torch.from_numpy(places).to(self.device))
-        result = verified(step, self.sample(step, logits))
+        tokens = self.sample(step, logits[: len(entries)])
+        result = replace(verified(step, tokens), logprobs=score(self.scorer.drawn_tokens(step, tokens), prompt, logits))
         last = slice(None) if result.counts is None else np.cumsum(result.counts) - 1
         self._last[step.rows[step.samples]] = result.tokens[last]
         self._results.append(result)
 
     def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
         """A token for each place where rows sample. Drafts leave no trace here: who may guess has no history."""
-        for row, request, outputs in step.entered:
-            self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
-            if self._grammars is not None:
-                self._grammars.enter(row, request.sampling.grammar, outputs.tolist())
         entries, _, positions = step.sampled()
         sampled = self.sampler.sample(logits, step.rows[entries], positions)
-        return np.asarray(sampled.tokens.cpu().numpy(), dtype=np.int64)
+        return np.asarray(sampled.cpu().numpy(), dtype=np.int64)
 
     def collect(self) -> StepResult:
         return self._results.pop(0)
@@ -66,6 +68,11 @@ class TorchRunner:
             self.arena.copy(kind, source, target)
         for _, kind, pages in step.clears:
             self.arena.clear(kind, pages)
+        for row, request, outputs in step.entered:
+            self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
+            self.scorer.enter(row, request)
+            if self._grammars is not None:
+                self._grammars.enter(row, request.sampling.grammar, outputs.tolist())
 
     def _tokens(self, step: Step) -> np.ndarray:
         index = np.repeat(step.rows, step.counts)

@@ -43,24 +43,6 @@ class Masks(Protocol):
     def accepted(self, row: int, token: int) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Logprobs:
-    """Of the model itself: before temperature, penalties and masks. Most likely first."""
-
-    entries: tuple[int, ...]
-    """Which of the n rows asked for them."""
-    chosen: torch.Tensor
-    top_ids: torch.Tensor
-    """(entry, place): as many places as the most demanding row wants."""
-    top_values: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sampled:
-    tokens: torch.Tensor
-    logprobs: Logprobs | None = None
-
-
 @dataclass(slots=True, eq=False)
 class _Row:
     sampling: Sampling
@@ -96,16 +78,15 @@ class Sampler:
             sampling.temperature == 0
             and not (sampling.has_penalties or sampling.logit_bias or sampling.min_tokens)
             and sampling.grammar is None
-            and sampling.logprobs is None
         )
         self._penalties.enter(row, sampling, prompt, outputs)
 
     def sample(
         self, logits: torch.Tensor, rows: Sequence[int] | npt.NDArray[np.int64], positions: npt.ArrayLike
-    ) -> Sampled:
+    ) -> torch.Tensor:
         """logits [n, v]; `positions` are those of the tokens to be drawn: the first output has the prompt's length."""
         if self._plain[np.asarray(rows)].all():
-            return Sampled(logits.argmax(-1))
+            return logits.argmax(-1)
         numbers = [int(row) for row in rows]
         places = np.asarray(positions, dtype=np.int64)
         requests = [self._rows[row] for row in numbers]
@@ -115,7 +96,7 @@ class Sampler:
             tokens[hot] = _draw(shaped[hot], [requests[entry] for entry in hot], places[hot])
         self._penalties.count(numbers, tokens)
         self._tell(numbers, requests, tokens)
-        return Sampled(tokens, _logprobs(logits, requests, tokens))
+        return tokens
 
     def _check(self, sampling: Sampling) -> None:
         beyond = [token for token, _ in sampling.logit_bias if token >= self.vocab_size]
@@ -160,24 +141,6 @@ class Sampler:
 
     def _index(self, numbers: list[int]) -> torch.Tensor:
         return torch.tensor(numbers, dtype=torch.int64, device=self.device)
-
-
-def logprobs_of(
-    logits: torch.Tensor, targets: torch.Tensor, top: int
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Log-probabilities of one token per row of logits, and ids and values of the `top` most likely ones."""
-    values = torch.log_softmax(logits.float(), -1)
-    top_values, top_ids = values.topk(min(top, values.shape[-1]), -1)
-    return values.gather(-1, targets[:, None]).squeeze(-1), top_ids, top_values
-
-
-def _logprobs(logits: torch.Tensor, requests: list[_Row], tokens: torch.Tensor) -> Logprobs | None:
-    counts = {entry: request.sampling.logprobs for entry, request in enumerate(requests)}
-    wanted = {entry: count for entry, count in counts.items() if count is not None}
-    if not wanted:
-        return None
-    entries = list(wanted)
-    return Logprobs(tuple(entries), *logprobs_of(logits[entries], tokens[entries], max(wanted.values())))
 
 
 def _edits(requests: list[_Row], positions: npt.NDArray[np.int64]) -> list[tuple[int, int, float]]:

@@ -26,15 +26,15 @@ def drawn(logits: list[float], sampling: Sampling, times: int = 2_000) -> list[i
     sampler = Sampler(1, len(logits))
     sampler.enter(0, sampling, [0])
     rows = torch.tensor([logits] * times)
-    return [int(token) for token in sampler.sample(rows, [0] * times, np.arange(1, times + 1)).tokens]
+    return [int(token) for token in sampler.sample(rows, [0] * times, np.arange(1, times + 1))]
 
 
 def test_greedy_takes_the_most_likely_token_beside_hot_rows_too() -> None:
     logits = torch.randn(8, VOCABULARY, generator=torch.Generator().manual_seed(1))
     sampler = Sampler(8, VOCABULARY)
-    assert torch.equal(sampler.sample(logits, range(8), [3] * 8).tokens, logits.argmax(-1))
+    assert torch.equal(sampler.sample(logits, range(8), [3] * 8), logits.argmax(-1))
     sampler.enter(5, HOT, [1])
-    tokens = sampler.sample(logits, range(8), [3] * 8).tokens
+    tokens = sampler.sample(logits, range(8), [3] * 8)
     assert tokens.dtype == torch.int64
     others = [0, 1, 2, 3, 4, 6, 7]
     assert torch.equal(tokens[others], logits.argmax(-1)[others])
@@ -131,13 +131,13 @@ def test_a_request_draws_the_same_tokens_alone_and_in_any_batch() -> None:
     ]
     samplings[3] = Sampling()
     samplings[4] = replace(samplings[4], presence_penalty=1.0, repetition_penalty=1.2)
-    samplings[6] = replace(samplings[6], logit_bias=((3, 2.0),), logprobs=2)
+    samplings[6] = replace(samplings[6], logit_bias=((3, 2.0),))
     logits = torch.randn(20, 12, 700, generator=generator)
     alone = []
     for request, sampling in enumerate(samplings):
         sampler = Sampler(1, 700)
         sampler.enter(0, sampling, [1, 2])
-        alone.append([int(sampler.sample(logits[s, request : request + 1], [0], [2 + s]).tokens) for s in range(20)])
+        alone.append([int(sampler.sample(logits[s, request : request + 1], [0], [2 + s])) for s in range(20)])
     order = torch.randperm(12, generator=generator).tolist()
     together = Sampler(16, 700)
     for place, request in enumerate(order):
@@ -146,7 +146,7 @@ def test_a_request_draws_the_same_tokens_alone_and_in_any_batch() -> None:
         shuffled = torch.randperm(12, generator=generator).tolist()
         rows = [place + 3 for place in shuffled]
         chosen = [order[place] for place in shuffled]
-        tokens = together.sample(logits[s, chosen], rows, [2 + s] * 12).tokens.tolist()
+        tokens = together.sample(logits[s, chosen], rows, [2 + s] * 12).tolist()
         assert tokens == [alone[request][s] for request in chosen]
 
 
@@ -155,12 +155,12 @@ def test_after_a_preemption_penalties_and_draws_go_on_as_if_nothing_had_happened
     sampling = replace(HOT, frequency_penalty=1.0, presence_penalty=0.5, repetition_penalty=1.3)
     sampler = Sampler(2, VOCABULARY)
     sampler.enter(0, sampling, [1, 2, 3])
-    tokens = [int(sampler.sample(logits[s], [0], [3 + s]).tokens) for s in range(20)]
+    tokens = [int(sampler.sample(logits[s], [0], [3 + s])) for s in range(20)]
     again = Sampler(2, VOCABULARY)
     again.enter(1, sampling, [9])
     again.sample(logits[0], [1], [1])
     again.enter(1, sampling, [1, 2, 3], tokens[:8])
-    assert [int(again.sample(logits[s], [1], [3 + s]).tokens) for s in range(8, 20)] == tokens[8:]
+    assert [int(again.sample(logits[s], [1], [3 + s])) for s in range(8, 20)] == tokens[8:]
 
 
 def test_penalties_are_what_a_loop_over_tokens_computes() -> None:
@@ -183,7 +183,7 @@ def test_a_token_put_out_counts_from_the_next_draw_on() -> None:
     sampler = Sampler(1, 3)
     sampler.enter(0, Sampling(presence_penalty=2.0), [0])
     logits = torch.tensor([[1.0, 0.5, 0.0]])
-    assert [int(sampler.sample(logits, [0], [position]).tokens) for position in (1, 2, 3, 4)] == [0, 1, 2, 0]
+    assert [int(sampler.sample(logits, [0], [position])) for position in (1, 2, 3, 4)] == [0, 1, 2, 0]
     assert logits.tolist() == [[1.0, 0.5, 0.0]]
 
 
@@ -191,13 +191,13 @@ def test_a_row_forgets_its_penalties_when_someone_else_enters() -> None:
     sampler = Sampler(1, 3)
     sampler.enter(0, Sampling(presence_penalty=2.0), [0], [1, 1])
     sampler.enter(0, Sampling(), [0])
-    assert int(sampler.sample(torch.tensor([[0.0, 1.0, 0.5]]), [0], [1]).tokens) == 1
+    assert int(sampler.sample(torch.tensor([[0.0, 1.0, 0.5]]), [0], [1])) == 1
 
 
 def test_a_bias_lifts_its_token() -> None:
     sampler = Sampler(1, 3)
     sampler.enter(0, Sampling(logit_bias=((2, 5.0), (0, -1.0))), [0])
-    assert int(sampler.sample(torch.tensor([[1.0, 0.5, 0.0]]), [0], [1]).tokens) == 2
+    assert int(sampler.sample(torch.tensor([[1.0, 0.5, 0.0]]), [0], [1])) == 2
     with pytest.raises(InputError, match="names token 3: the model's tokens are 0 to 2"):
         sampler.enter(0, Sampling(logit_bias=((3, 5.0),)), [0])
 
@@ -206,21 +206,7 @@ def test_stop_tokens_cannot_come_before_min_tokens() -> None:
     sampler = Sampler(1, 3)
     sampler.enter(0, Sampling(min_tokens=2), [0, 0], stop_tokens=(1,))
     logits = torch.tensor([[0.0, 9.0, 1.0]])
-    assert [int(sampler.sample(logits, [0], [position]).tokens) for position in (2, 3, 4, 5)] == [2, 2, 1, 1]
-
-
-def test_logprobs_are_the_models_own_whatever_was_done_to_the_logits() -> None:
-    logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(6))
-    sampler = Sampler(3, VOCABULARY)
-    sampler.enter(0, replace(HOT, temperature=0.3, top_k=4, presence_penalty=1.0, logprobs=2), [1], [2, 3])
-    sampler.enter(2, Sampling(logprobs=5), [1])
-    sampled = sampler.sample(logits, [0, 1, 2], [3, 3, 3])
-    expected = torch.log_softmax(logits, -1)
-    assert sampled.logprobs is not None
-    assert sampled.logprobs.entries == (0, 2)
-    assert torch.equal(sampled.logprobs.chosen, expected[[0, 2], sampled.tokens[[0, 2]]])
-    assert torch.equal(sampled.logprobs.top_values, expected[[0, 2]].sort(-1, descending=True).values[:, :5])
-    assert torch.equal(expected[[0, 2]].gather(-1, sampled.logprobs.top_ids), sampled.logprobs.top_values)
+    assert [int(sampler.sample(logits, [0], [position])) for position in (2, 3, 4, 5)] == [2, 2, 1, 1]
 
 
 class OnlyEven:
@@ -242,7 +228,7 @@ def test_a_grammar_allows_only_what_its_mask_has_and_hears_what_was_drawn() -> N
     sampler = Sampler(2, 70, masks=masks)
     sampler.enter(1, replace(HOT, grammar=Grammar(GrammarSort.REGEX, "x")), [0])
     logits = torch.randn(1, 70, generator=torch.Generator().manual_seed(7)).expand(2, 70)
-    tokens = [int(sampler.sample(logits, [0, 1], [0, p]).tokens[1]) for p in range(1, 400)]
+    tokens = [int(sampler.sample(logits, [0, 1], [0, p])[1]) for p in range(1, 400)]
     assert masks.told == [(1, token) for token in tokens]
     assert set(tokens) <= set(range(0, 34, 2))
     assert len(set(tokens)) > 8

@@ -1,0 +1,123 @@
+"""Log-probabilities are those of transformers' logits, whatever the scheduler does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from quire.cache.audit import audit
+from quire.core.events import What
+from quire.core.request import Request
+from quire.core.sampling import Sampling
+from quire.engine.engine import Stream
+from tiny_models import OUTPUTS, PAGE, Reference, Service, plan_of, tight_plan
+
+torch.set_num_threads(1)
+MODELS = ("llama", "gemma3_text", "llama4_text")
+ASKED = Sampling(logprobs=3, prompt_logprobs=2)
+
+
+def send(service: Service, sampling: Sampling = ASKED, label: str = "") -> list[Stream]:
+    prompts = enumerate(service.reference.prompts)
+    return [service.engine.submit(Request(f"{label}{i}", prompt, OUTPUTS, sampling=sampling)) for i, prompt in prompts]
+
+
+@torch.inference_mode()
+def expected(reference: Reference, place: int) -> torch.Tensor:
+    """(position, vocabulary): what the model thought of each token of prompt and output, from the second on."""
+    tokens = np.concatenate([reference.prompts[place], reference.tokens[place]]).astype(np.int64)
+    logits = reference.model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0].float()
+    return torch.log_softmax(logits, -1)
+
+
+def check(service: Service, streams: list[Stream]) -> None:
+    for place, stream in enumerate(streams):
+        theirs = expected(service.reference, place)
+        prompt = len(stream.request.prompt)
+        tokens = [*stream.request.prompt.tolist(), *stream.tokens().tolist()]
+        assert sorted(stream.logprobs) == list(range(1, prompt + OUTPUTS))
+        for position, one in stream.logprobs.items():
+            row = theirs[position - 1]
+            assert one.token == tokens[position]
+            assert abs(one.value - float(row[one.token])) < 1e-4
+            near = 1 + int((row > one.value + 1e-4).sum()), 1 + int((row > one.value - 1e-4).sum())
+            assert near[0] <= one.rank <= near[1]
+            assert len(one.top) == (2 if position < prompt else 3)
+            assert np.allclose([value for _, value in one.top], row.topk(len(one.top)).values, atol=1e-4)
+            assert all(abs(value - float(row[token])) < 1e-4 for token, value in one.top)
+
+
+@pytest.mark.parametrize("batch_tokens", [7, PAGE, 512])
+@pytest.mark.parametrize("name", [*MODELS, "deepseek_v3", "bamba"])
+def test_they_are_those_of_the_models_own_logits(name: str, batch_tokens: int) -> None:
+    """However the prompts are cut."""
+    service = Service(name, plan_of(name, batch_tokens=batch_tokens))
+    streams = send(service)
+    service.engine.drain()
+    check(service, streams)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_whoever_asks_about_its_prompt_computes_all_of_it(name: str) -> None:
+    """Although the cache has it; and others go on finding it there, without waiting."""
+    service = Service(name, plan_of(name, batch_tokens=64))
+    send(service, Sampling(), "before ")
+    service.engine.drain()
+    streams, others = send(service), send(service, Sampling(logprobs=0), "beside ")
+    service.engine.drain()
+    check(service, streams)
+    for stream, other in zip(streams, others, strict=True):
+        (admitted,) = (e for e in service.engine.history.of(stream.request.name) if e.what is What.ADMITTED)
+        assert (admitted.numbers["hit_tokens"], admitted.reason) == (0, "prompt_logprobs")
+        events = service.engine.history.of(other.request.name)
+        (admitted,) = (event for event in events if event.what is What.ADMITTED)
+        assert admitted.numbers["hit_tokens"] == (len(other.request.prompt) - 1) // PAGE * PAGE
+        assert not [event for event in events if "computing its prefix" in event.reason]
+        assert [one.value for one in other.logprobs.values()] == pytest.approx(
+            [stream.logprobs[position].value for position in other.logprobs], abs=1e-4
+        )
+    for memory in service.engine.scheduler.memories:
+        audit(memory, {})
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_a_request_that_was_put_off_gives_the_same(overlap: int) -> None:
+    """In the middle of its prompt, or of its output."""
+    service = Service("gemma3_text", tight_plan("gemma3_text", more_sheets=1), overlap)
+    service.engine.scheduler.typical_output = 1.0
+    streams = send(service)
+    service.engine.drain()
+    check(service, streams)
+    assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+
+
+def test_they_are_the_models_own_whatever_was_done_to_the_logits() -> None:
+    """Temperature, penalties and biases change tokens; a likely token is likely still."""
+    service = Service("llama", plan_of("llama", batch_tokens=64))
+    bent = Sampling(temperature=2.0, top_k=9, presence_penalty=1.0, logit_bias=((5, 9.0),), seed=1, logprobs=97)
+    (stream,) = send(service, bent)[-1:]
+    service.engine.drain()
+    tokens = np.concatenate([stream.request.prompt, stream.tokens()]).astype(np.int64)
+    with torch.inference_mode():
+        logits = service.reference.model(input_ids=torch.from_numpy(tokens)[None], use_cache=False).logits[0].float()
+    theirs = torch.log_softmax(logits, -1)
+    for position, one in stream.logprobs.items():
+        assert abs(one.value - float(theirs[position - 1, one.token])) < 1e-4
+        assert dict(one.top)[one.token] == one.value
+        assert one.top[one.rank - 1][1] == one.value
+    assert {one.rank for one in stream.logprobs.values()} > {1}
+
+
+def test_who_does_not_ask_gets_none_and_pays_nothing() -> None:
+    service = Service("llama", plan_of("llama", batch_tokens=64))
+    plain, asking = send(service, Sampling()), send(service, Sampling(logprobs=0), "asking ")
+    service.engine.drain()
+    assert not any(stream.logprobs for stream in plain)
+    assert all(list(s.logprobs) == list(range(len(s.request.prompt), len(s.request.prompt) + OUTPUTS)) for s in asking)
+    service = Service("llama", plan_of("llama", batch_tokens=64))
+    send(service, Sampling())
+    step = service.engine.scheduler.schedule()
+    assert step is not None
+    service.runner.launch(step)
+    assert service.runner.collect().logprobs is None
