@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to answer; - reads standard input")
     add_model_arguments(parser)
+    parser.add_argument(
+        "--n",
+        type=common.reading(common.positive),
+        default=1,
+        metavar="N",
+        help="so many answers, one after another with an empty line between; the prompt is computed once",
+    )
     parser.add_argument("--raw", action="store_true", help="go on from the text itself, without a chat template")
 
 
@@ -47,13 +55,23 @@ def run(options: argparse.Namespace) -> None:
         raise InputError("the prompt is empty: give some text")
     llm = start(options)
     begin = time.perf_counter()
-    first = 0.0
-    for piece in llm.stream(prompt, sampling_of(options), max_tokens=options.max_tokens, raw=options.raw):
+    first = None
+    for piece in _pieces(llm, prompt, options):
         first = first or time.perf_counter() - begin
         print(piece, end="", flush=True)
     print()
     if options.stats:
-        report(llm, time.perf_counter() - begin, first)
+        report(llm, time.perf_counter() - begin, first if options.n == 1 else None)
+
+
+def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]:
+    """One answer as it comes, several when they are all there."""
+    sampling, length, raw = sampling_of(options), options.max_tokens, options.raw
+    if options.n == 1:
+        yield from llm.stream(prompt, sampling, max_tokens=length, raw=raw)
+    else:
+        answers = llm.generate(prompt, sampling, max_tokens=length, raw=raw, n=options.n)
+        yield "\n\n".join(answer.text for answer in answers)
 
 
 def start(options: argparse.Namespace) -> LLM:
@@ -77,16 +95,17 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
     return Sampling(temperature=options.temperature, top_p=options.top_p, seed=options.seed)
 
 
-def report(llm: LLM, seconds: float, first: float) -> None:
+def report(llm: LLM, seconds: float, first: float | None) -> None:
     """The plan that it ran under, the speed, and what came of guesses."""
     plan, sums = llm.plan, llm.engine.counters.sums
     stage = plan.bottleneck
     outputs = sum(number for (what, name), number in sums.items() if (what.value, name) == ("ended", "outputs"))
     kinds = ", ".join(f"{kind.name} {len(kind.layers)} layers in pages of {kind.page_tokens}" for kind in stage.kinds)
+    after = "" if first is None else f"; the first after {first:.2f} s"
     lines = [
         f"plan: {plan.model}, {kinds}; {stage.sheets:,} sheets of {format_bytes(stage.sheet_bytes)}",
         f"      longest request {plan.max_length:,} tokens, {plan.bytes_per_token:,.0f} B a token, KV {plan.kv_dtype}",
-        f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second; the first after {first:.2f} s",
+        f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second{after}",
     ]
     if plan.lookahead:
         drafted, accepted = (sums[What.DRAFTED, name] for name in ("drafted", "accepted"))

@@ -58,7 +58,7 @@ def test_the_prompts_whole_units_are_computed_once_and_its_pages_are_shared(llm:
     (memory,) = llm.engine.scheduler.memories
     while not all(talk.is_over for talk in talks):
         llm._step(talks)
-        shared = max(shared, int(memory.pool.shelves[0].holds[Holder.REQUEST].max()))
+        shared = max(shared, int(memory.pool.shelves[0].count(Holder.REQUEST).max()))
         audit(memory, {row: request.name for row, request in llm.engine.scheduler.rows.requests.items()})
     assert shared == 4, "each page of the prompt's whole units had four holders"
     assert [talk.completion(talks[0]).reused_tokens for talk in talks] == [0, 3 * UNIT, 3 * UNIT, 3 * UNIT]
