@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from quire.core.errors import InputError
 from quire.core.events import Listener
 from quire.core.rules import Rules
 from quire.engine.engine import Engine
+from quire.fetch.folder import Progress
 from quire.machine import this_machine
 from quire.models.read import read_config
 from quire.plan.make import make_plan
@@ -73,9 +75,10 @@ def assemble(
     rules: Rules | None = None,
     overlap: int = 2,
     listeners: Sequence[Listener] = (),
+    progress: Progress | None = None,
 ) -> Assembled:
     """`settings.kv_dtype` follows the weights' dtype where it is left at its default. With `speculative_tokens`, tokens
-    are guessed by n-grams."""
+    are guessed by n-grams. `progress` is told how far the weights are read."""
     if dtype not in TORCH_NAMES:
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
@@ -95,7 +98,7 @@ def assemble(
 
     tokenizer = Tokenizer.load(folder)
     arena = Arena(plan.stages[0], torch.device("cpu"))
-    weights = load(str(folder), DTYPES[dtype.value])
+    weights = load(folder, DTYPES[dtype.value], None if progress is None else partial(progress, "load"))
     check_model(weights, plan.stages[0])
     model = TorchModel(weights, arena)
     grammars = Grammars(tokenizer)

@@ -25,6 +25,8 @@ from quire.core.errors import InputError
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.core.rules import Rules
 from quire.core.sampling import Sampling
+from quire.fetch.find import find_folder
+from quire.fetch.folder import Progress, in_silence
 from quire.plan.settings import Budget, Settings
 from quire.talk import Completion, Talk
 
@@ -42,11 +44,15 @@ class LLM:
         budget: Budget | None = None,
         dtype: str | DType = DType.FP32,
         rules: Rules | None = None,
+        progress: Progress = in_silence,
     ) -> None:
-        """`model`: a checkpoint folder; none: the default model. `budget` none: half of this machine's free memory."""
+        """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
+        free memory. `progress` is told what is fetched, converted and loaded."""
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
         dtype = dtype if isinstance(dtype, DType) else parse_dtype(dtype)
-        self.parts = assemble(_folder(model), settings, budget, dtype=dtype, rules=rules)
+        self.parts = assemble(
+            find_folder(model, progress), settings, budget, dtype=dtype, rules=rules, progress=progress
+        )
         self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
         self._names = itertools.count()
         self._turn = threading.Lock()
@@ -143,14 +149,3 @@ class LLM:
         if len(prompt) and isinstance(prompt[0], Mapping):
             return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         return prompt  # type: ignore[return-value]
-
-
-def _folder(model: str | Path | None) -> Path:
-    if model is None:
-        from quire.fetch.default import fetch_default
-
-        return fetch_default()
-    folder = Path(model)
-    if not folder.is_dir():
-        raise InputError(f"{model}: there is no such folder; give one with config.json, or none for the default model")
-    return folder

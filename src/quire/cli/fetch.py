@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Container
 from pathlib import Path
 
 from quire.core.errors import InputError
@@ -37,13 +38,15 @@ def run(options: argparse.Namespace) -> None:
 class Bar:
     """Progress on standard error: a bar on a terminal, one line per finished stage elsewhere."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Container[str] = ()) -> None:
+        """`hidden`: stages that nobody hears of where there is no terminal."""
+        self._hidden = hidden
         self._drawn = 0.0
         self._live = sys.stderr is not None and sys.stderr.isatty()
         self._ended: set[str] = set()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        if stage in self._ended:
+        if stage in self._ended or (stage in self._hidden and not self._live):
             return
         if done >= total:
             self._ended.add(stage)

@@ -36,7 +36,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> None:
-    parser.add_argument("--model", type=Path, metavar="FOLDER", help="a checkpoint (default: SmolLM2-135M-Instruct)")
+    parser.add_argument(
+        "--model",
+        type=Path,
+        metavar="MODEL",
+        help="a checkpoint folder or a GGUF file (default: SmolLM2-135M-Instruct)",
+    )
     parser.add_argument("--max-tokens", type=common.reading(common.positive), default=256, metavar="N")
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token (default)")
     parser.add_argument("--top-p", type=float, default=1.0, metavar="P")
@@ -76,11 +81,9 @@ def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]
 
 def start(options: argparse.Namespace) -> LLM:
     from quire.cli.fetch import Bar
-    from quire.fetch.default import fetch_default
     from quire.llm import LLM
     from quire.plan.settings import Budget, Settings
 
-    folder = options.model or fetch_default(Bar())
     settings = Settings(
         max_length=options.max_length,
         max_requests=16,
@@ -88,7 +91,7 @@ def start(options: argparse.Namespace) -> LLM:
         speculative_tokens=options.speculative_tokens,
     )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
-    return LLM(folder, settings=settings, budget=budget)
+    return LLM(options.model, settings=settings, budget=budget, progress=Bar(hidden=("load",)))
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:

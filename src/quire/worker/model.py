@@ -6,6 +6,7 @@ Layers that keep other things than keys and values are served by `mixers`.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +15,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModelFo
 from quire.worker.arena import Arena
 from quire.worker.attention import Scores, attend
 from quire.worker.batch import Batch
+from quire.worker.loading import load_checkpoint
 from quire.worker.mixers import attach, latent
 from quire.worker.mixers.seat import Seat
+from quire.worker.weights.write import Advance
 
 NAME = "quire"
 
@@ -83,7 +86,7 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
     )
 
 
-def load(folder: str, dtype: torch.dtype) -> Any:
+def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> Any:
     """A model with the weights of a checkpoint folder."""
     register()
-    return AutoModelForCausalLM.from_pretrained(folder, attn_implementation=NAME, dtype=dtype)
+    return load_checkpoint(folder, dtype, NAME, advance)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gguf.quants
 import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, ReaderTensor
@@ -39,6 +40,8 @@ _OF_A_LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+READ = {"F32", "F16", *(sort.name for sort in gguf.quants._type_traits)}
+"""How tensors may be stored: whatever `gguf` can undo."""
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -126,6 +129,11 @@ def open_gguf(path: Path) -> GgufFile:
         raise ModelError(f"{path.name} stretches its rotary embedding, which is not read from GGUF: give safetensors")
     if fields.get("llama.expert_count", 0):
         raise ModelError(f"{path.name} has experts, which are not read from GGUF: give safetensors")
+    sorts = {tensor.tensor_type.name for tensor in reader.tensors}
+    if unread := sorted(sorts - READ):
+        raise ModelError(
+            f"{path.name} has tensors quantised as {', '.join(unread)}, which is not read: give safetensors"
+        )
     return GgufFile(path, fields, tuple(reader.tensors))
 
 
