@@ -53,7 +53,7 @@ def test_a_model_that_knows_nothing_still_puts_out_what_the_grammar_says(
     logits[0, tokenizer.encode("0123456789")] -= 1
     tokens: list[int] = []
     while not tokens or tokens[-1] not in tokenizer.eos_token_ids:
-        tokens.append(int(sampler.sample(logits, [1], [1 + len(tokens)]).tokens))
+        tokens.append(int(sampler.sample(logits, [1], [1 + len(tokens)])))
         assert len(tokens) < 200
     assert re.fullmatch(pattern, tokenizer.decode(tokens))
 
