@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-supported clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -47,6 +47,9 @@ bench-trace: setup  ## Replays a request trace twice: ARGUMENTS=FILE
 
 bench-cpu: setup  ## Tokens per second on this CPU, beside transformers
 	$(BIN)/python bench/cpu.py $(ARGUMENTS)
+
+bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
+	$(BIN)/python bench/supported.py $(ARGUMENTS)
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

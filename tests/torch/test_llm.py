@@ -98,6 +98,15 @@ def test_what_cannot_run_is_told_at_once(llm: LLM, folder: Path) -> None:
         LLM("nowhere")
 
 
+def test_the_example_of_the_quick_start_runs(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert folder.is_dir()
+    page = (Path(__file__).parents[2] / "docs" / "quick-start.md").read_text()
+    exec(page.split("begin: example")[1].split("```python\n")[1].split("```")[0], {})
+    shown = capsys.readouterr().out.splitlines()
+    assert len(shown) >= 7
+    assert set(json.loads(shown[-1])) == {"city"}
+
+
 def test_generate_prints_the_text_and_nothing_else(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     arguments = ["--model", str(folder), "--max-tokens", "12", "--max-length", "512", "--pool", "64MiB", "--stats"]
     assert main(["generate", "--prompt", QUESTION, *arguments]) == 0
