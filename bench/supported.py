@@ -1,7 +1,7 @@
 """Which models run: every causal language model type of the installed transformers, tiny and random, run and compared.
 
-    python bench/supported.py            prints the table (Markdown); takes minutes
-    python bench/supported.py --write    puts it into docs/supported-models.md, between the markers
+python bench/supported.py            prints the table (Markdown); takes minutes
+python bench/supported.py --write    puts it into docs/supported-models.md, between the markers
 """
 
 from __future__ import annotations
