@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from drafters import Reminded
 from quire.cache.audit import audit
 from quire.core.events import What
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Stream
-from tiny_models import OUTPUTS, PAGE, Reference, Service, plan_of, tight_plan
+from tiny_models import OUTPUTS, PAGE, Reference, Service, plan_of, reference, tight_plan
 
 torch.set_num_threads(1)
 MODELS = ("llama", "gemma3_text", "llama4_text")
@@ -90,6 +91,20 @@ def test_a_request_that_was_put_off_gives_the_same(overlap: int) -> None:
     service.engine.drain()
     check(service, streams)
     assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+
+
+def test_rows_that_guess_beside_them_change_nothing() -> None:
+    """Who asks for log-probabilities does not guess; others sample at several places of the same step."""
+    model = reference("llama")
+    said = [np.append(prompt, tokens) for prompt, tokens in zip(model.prompts, model.tokens, strict=True)]
+    plan = plan_of("llama", batch_tokens=64, max_requests=16, lookahead=3)
+    service = Service("llama", plan, drafter=Reminded(said))
+    guessing, streams = send(service, Sampling(), "guessing "), send(service)
+    service.engine.drain()
+    check(service, streams)
+    assert [stream.tokens().tolist() for stream in guessing] == model.tokens
+    assert not any(stream.logprobs for stream in guessing)
+    assert service.engine.counters.sums[What.DRAFTED, "accepted"] > 0
 
 
 def test_they_are_the_models_own_whatever_was_done_to_the_logits() -> None:
