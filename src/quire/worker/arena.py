@@ -3,14 +3,17 @@
     arena   ├────── sheet ──────┼────── sheet ──────┼ …        addresses count granules of 256 bytes
     page         ├ layer 0 key ┼ layer 0 value ┼ layer 4 key ┼ … ┤
     view    (address, token in page, head, number), for one part of one layer
+    rows    (place, head × number): the same, token by token
 
-A view's rows overlap in memory, one begins at every granule; addresses of pages are the only ones ever used.
+A view's pages overlap in memory, one begins at every granule; addresses of pages are the only ones ever used. So do its
+rows: one begins wherever a token of some page might.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from math import gcd
 
 import numpy as np
 import torch
@@ -27,19 +30,54 @@ DTYPES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How the tokens of a group lie in the arena: parts that are cut alike have their tokens at the same places."""
+
+    group: int
+    unit_bytes: int
+
+    @property
+    def step_bytes(self) -> int:
+        """From one place to the next."""
+        return gcd(GRANULE_BYTES, self.unit_bytes)
+
+    def places(self, addresses: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Of tokens, by the addresses of their pages and their units there."""
+        places: np.ndarray = (addresses * GRANULE_BYTES + units * self.unit_bytes) // self.step_bytes
+        return places
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PartView:
     """One part of one layer's memory, in all pages: (address, unit of the page, head, number)."""
 
     kind: int
-    group: int
+    cut: Cut
     tensor: torch.Tensor
+    rows: torch.Tensor
+    """(place, head × number): `cut` says at which place a token is."""
+
+    @property
+    def group(self) -> int:
+        return self.cut.group
 
     def pages(self, addresses: torch.Tensor) -> torch.Tensor:
         """Copies of whole pages: (page, unit, head, number)."""
         places, *page = self.tensor.shape
         flat = self.tensor.as_strided((places, math.prod(page)), (self.tensor.stride(0), 1))
         return flat.index_select(0, addresses).view(-1, *page)
+
+
+def cut_of(entry: Entry) -> Cut:
+    return Cut(entry.group, entry.heads * entry.row_bytes)
+
+
+def _overlapping(numbers: torch.Tensor, step: int, shape: tuple[int, ...]) -> torch.Tensor:
+    """Dense blocks of a shape, one beginning at every `step` numbers."""
+    places = max(0, (numbers.numel() - math.prod(shape)) // step + 1)
+    strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+    return numbers.as_strided((places, *shape), (step, *strides), numbers.storage_offset())
 
 
 class Arena:
@@ -50,18 +88,17 @@ class Arena:
         """By layer, by the part's name."""
         for kind, plan in enumerate(stage.kinds):
             for entry in plan.manifest:
-                self.layers.setdefault(entry.layer, {})[entry.part] = PartView(kind, entry.group, self._view(entry))
+                self.layers.setdefault(entry.layer, {})[entry.part] = self._part(kind, entry)
         for layer, source in stage.aliases:
             self.layers[layer] = self.layers[source]
 
-    def _view(self, entry: Entry) -> torch.Tensor:
+    def _part(self, kind: int, entry: Entry) -> PartView:
         dtype = DTYPES[entry.dtype]
-        numbers = self.bytes.view(dtype)
-        step, row = GRANULE_BYTES // dtype.itemsize, entry.row_bytes // dtype.itemsize
-        size = entry.units * entry.heads * row
-        begin = entry.offset_bytes // dtype.itemsize
-        places = max(0, (numbers.numel() - begin - size) // step + 1)
-        return numbers.as_strided((places, entry.units, entry.heads, row), (step, entry.heads * row, row, 1), begin)
+        cut = cut_of(entry)
+        numbers = self.bytes.view(dtype)[entry.offset_bytes // dtype.itemsize :]
+        row = entry.row_bytes // dtype.itemsize
+        page = _overlapping(numbers, GRANULE_BYTES // dtype.itemsize, (entry.units, entry.heads, row))
+        return PartView(kind, cut, page, _overlapping(numbers, cut.step_bytes // dtype.itemsize, (entry.heads * row,)))
 
     def copy(self, kind: int, source: np.ndarray, target: np.ndarray) -> None:
         """Whole pages, from their old places to new ones; no page is both."""

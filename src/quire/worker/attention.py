@@ -1,18 +1,19 @@
 """The reference attention: plain torch, every kind, any page. It reads nothing but pages that the tables name.
 
 write   new keys and values go to their slots
-read    for each group of rows: gather pages, score, mask, soften, mix
+read    for each group of rows: gather tokens, score, mask, soften, mix
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
 from quire.worker.arena import Arena, PartView
-from quire.worker.batch import Batch, Reading
+from quire.worker.batch import Batch, KindBatch, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,45 +37,67 @@ def attend(
 
 
 def write(batch: Batch, part: PartView, values: torch.Tensor) -> None:
-    """New tokens into their slots."""
-    kind = batch.kinds[part.kind]
-    part.tensor[kind.new_addresses[part.group], kind.new_slots] = values.to(part.tensor.dtype)
+    """New tokens into their places."""
+    part.rows.index_copy_(0, batch.kinds[part.kind].new[part.cut], values.flatten(1).to(part.rows.dtype))
 
 
 def read(batch: Batch, key: PartView, value: PartView, query: torch.Tensor, scores: Scores) -> torch.Tensor:
-    out = query.new_empty(query.shape[0], query.shape[1], value.tensor.shape[-1])
-    for reading in batch.kinds[key.kind].readings:
+    def answer(reading: Reading, asked: torch.Tensor) -> torch.Tensor:
         keys, values = (gather(reading, part, query.dtype) for part in (key, value))
-        mixed = mix(query[reading.queries].transpose(1, 2), keys, values, reading.mask[:, None], scores)
-        out[reading.queries] = mixed.transpose(1, 2)
+        return mix(asked, keys, values, reading.mask, scores)
+
+    return for_each_reading(batch.kinds[key.kind], query, value.tensor.shape[-1], answer)
+
+
+def for_each_reading(
+    kind: KindBatch, query: torch.Tensor, width: int, answer: Callable[[Reading, torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Cuts packed queries (token, head, width) into (row, head, query, width) for `answer`, and packs what it says."""
+    if len(kind.readings) == 1:  # all rows in their order: nothing to pick
+        (reading,) = kind.readings
+        asked = query.view(*reading.queries.shape, *query.shape[1:])
+        return answer(reading, asked.transpose(1, 2)).transpose(1, 2).flatten(0, 1)
+    out = query.new_empty(*query.shape[:2], width)
+    for reading in kind.readings:
+        out[reading.queries] = answer(reading, query[reading.queries].transpose(1, 2)).transpose(1, 2)
     return out
 
 
 def gather(reading: Reading, part: PartView, dtype: torch.dtype) -> torch.Tensor:
-    """(row, head, token, width) of the pages that rows read; 0 where nobody looks, so that nothing spills."""
-    pages = reading.pages[part.group]
-    found = part.pages(pages.reshape(-1))
-    tokens = found.view(len(pages), -1, *found.shape[2:]).to(dtype)
-    tokens[reading.unseen] = 0
-    return tokens.transpose(1, 2)
+    """(row, head, token, width) of the tokens that rows read."""
+    places = reading.tokens[part.cut]
+    found = part.rows.index_select(0, places.view(-1))
+    return found.view(*places.shape, *part.tensor.shape[2:]).to(dtype).transpose(1, 2)
 
 
 def mix(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scores: Scores
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
 ) -> torch.Tensor:
-    """(row, head, query, width) over (row, key head, token, width)."""
+    """(row, head, query, width) over (row, key head, token, width); the mask is (row, query, token)."""
+    seen = None if mask is None else mask[:, None]
     if scores.softcap is None and scores.sinks is None:
-        return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=scores.scale, enable_gqa=query.shape[1] != key.shape[1]
-        )
+        return _plain(query, key, value, seen, scores.scale)
     repeat = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)
     raw = torch.matmul(query, key.transpose(2, 3)) * scores.scale
     if scores.softcap is not None:
         raw = scores.softcap * torch.tanh(raw / scores.softcap)
-    raw = raw.masked_fill(~mask, float("-inf"))
+    if seen is not None:
+        raw = raw.masked_fill(~seen, float("-inf"))
     if scores.sinks is not None:
         sinks = scores.sinks.to(raw.dtype)[None, :, None, None].expand(*raw.shape[:3], 1)
         raw = torch.cat([raw, sinks], dim=-1)
     weights = torch.softmax(raw.float(), dim=-1).to(value.dtype)[..., : value.shape[2]]
     return torch.matmul(weights, value)
+
+
+def _plain(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seen: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """Heads that share keys go as queries of one head where each has a single query: keys are read once for all."""
+    rows, heads, queries, width = query.shape
+    attention = functional.scaled_dot_product_attention
+    if queries > 1 or heads == key.shape[1]:
+        return attention(query, key, value, attn_mask=seen, scale=scale, enable_gqa=heads != key.shape[1])
+    grouped = query.reshape(rows, key.shape[1], -1, width)
+    return attention(grouped, key, value, attn_mask=seen, scale=scale).reshape(rows, heads, 1, -1)

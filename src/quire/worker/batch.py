@@ -1,15 +1,16 @@
-"""A step, spelled out for attention: where new tokens go, and which pages each row reads.
+"""A step, spelled out for attention: where new tokens go, and which tokens each row reads.
 
     row 0   ├── settled ──┼ new ┤         queries are the new tokens; a kind says how far back they see
     row 1   ├─ settled ─┼n┤
     packed  [ new of row 0 | new of row 1 | … ]
 
-Rows that compute one token each are read together, padded to the longest; others one by one. States of rows
-that compute equally many tokens are read together.
+Rows that compute equally many tokens and read about as many are read together, padded to the longest of them. States of
+rows that compute equally many tokens are read together.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,20 +19,26 @@ import torch
 from quire.core.step import Step, TableView
 from quire.kinds import Kind, counts
 from quire.plan.plan import KindPlan, StagePlan
+from quire.worker.arena import Cut, cut_of
+
+SHORT_TOKENS = 64
+"""Rows that read at most so many tokens are alike; beyond, those up to the same power of two: padding less than
+doubles what is read."""
+
+Places = Mapping[Cut, torch.Tensor]
+"""Where tokens are, in the rows of every part that is cut so."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """What some rows read of one kind: all rows have as many queries, and as many pages with padding."""
+    """What some rows read of one kind: all have as many queries, and as many tokens with padding."""
 
     queries: torch.Tensor
     """(row, query): places in the packed batch."""
-    pages: torch.Tensor
-    """(group, row, page): addresses; padding repeats one that is there."""
-    mask: torch.Tensor
-    """(row, query, token of the pages): what a query sees."""
-    unseen: tuple[torch.Tensor, torch.Tensor]
-    """(rows, tokens of their pages) that no query sees: unwritten slots among them may hold anything."""
+    tokens: Places
+    """(row, token); padding repeats the row's newest, so that nothing is read which was never written."""
+    mask: torch.Tensor | None
+    """(row, query, token): what a query sees; none where every query sees every token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,10 +57,8 @@ class Alike:
 class KindBatch:
     """One kind in one step: `readings` of kinds that keep tokens, `alike` of states."""
 
-    new_addresses: torch.Tensor
-    """(group, token): the page that each new token goes to."""
-    new_slots: torch.Tensor
-    """(token,): its place in the page."""
+    new: Places
+    """(token,): where new tokens go."""
     readings: tuple[Reading, ...] = ()
     alike: tuple[Alike, ...] = ()
 
@@ -94,15 +99,28 @@ def _kind(
 ) -> KindBatch:
     if plan.kind.kind == "state":
         return _states(table, step, begins, device)
-    rows = step.rows[index]
-    logical = positions // plan.page_tokens
-    addresses = table.addresses[rows, :, table.column(logical)].astype(np.int64).T
-    readings = []
-    single = step.counts == 1
-    together = [np.flatnonzero(single)] if single.any() else []
-    for places in [*together, *np.flatnonzero(~single)[:, None]]:
-        readings.append(_reading(plan, table, step, places, begins, device))
-    return KindBatch(_tensor(addresses, device), _tensor(positions % plan.page_tokens, device), tuple(readings))
+    new = _places(plan, table, step.rows[index], positions, device)
+    readings = tuple(_reading(plan, table, step, rows, begins, device) for rows in _read_together(plan.kind, step))
+    return KindBatch(new, readings)
+
+
+def _places(
+    plan: KindPlan, table: TableView, rows: np.ndarray, tokens: np.ndarray, device: torch.device
+) -> dict[Cut, torch.Tensor]:
+    """Of tokens of rows, which are arrays of one shape."""
+    columns, units = table.column(tokens // plan.page_tokens), tokens % plan.page_tokens
+    addresses = np.moveaxis(table.addresses[rows, :, columns], -1, 0).astype(np.int64)
+    cuts = {cut_of(entry) for entry in plan.manifest}
+    return {cut: _tensor(cut.places(addresses[cut.group], units), device) for cut in cuts}
+
+
+def _read_together(kind: Kind, step: Step) -> Iterator[np.ndarray]:
+    """Groups of the step's rows."""
+    read = step.starts + step.counts - kind.first_live(counts(step.starts))
+    sizes = np.ceil(np.log2(np.maximum(read, SHORT_TOKENS)))
+    alike = np.stack([step.counts, sizes])
+    for one in np.unique(alike, axis=1).T:
+        yield np.flatnonzero((alike == one[:, None]).all(axis=0))
 
 
 def _states(table: TableView, step: Step, begins: np.ndarray, device: torch.device) -> KindBatch:
@@ -113,34 +131,29 @@ def _states(table: TableView, step: Step, begins: np.ndarray, device: torch.devi
         packed = begins[places][:, None] + np.arange(count)
         pages = table.addresses[step.rows[places], :, : drafts + 1].astype(np.int64).transpose(2, 1, 0)
         alike.append(Alike(_tensor(packed, device), _tensor(pages[0], device), _tensor(pages[1:], device)))
-    none = torch.empty(0, dtype=torch.int64, device=device)
-    return KindBatch(none, none, alike=tuple(alike))
+    return KindBatch({}, alike=tuple(alike))
 
 
 def _reading(
     plan: KindPlan, table: TableView, step: Step, places: np.ndarray, begins: np.ndarray, device: torch.device
 ) -> Reading:
-    """Pages from the first that the first query sees to the last query's own, sinks before them."""
-    kind, page_tokens = plan.kind, plan.page_tokens
+    """Tokens from the first that the first query sees to the last query's own, sinks before them."""
     starts, count = step.starts[places], int(step.counts[places[0]])
-    first = kind.first_page(counts(starts), page_tokens)
-    sinks = kind.kept_pages(counts(starts), page_tokens)
-    end = -(-(starts + count) // page_tokens)
-    width = int((end - first + sinks).max())
-    column = np.arange(width)[None, :]
-    logical = np.where(column < sinks[:, None], column, first[:, None] + column - sinks[:, None])
-    is_there = logical < end[:, None]
-    logical = np.where(is_there, logical, (end - 1)[:, None])
-    rows = step.rows[places]
-    pages = table.addresses[rows[:, None], :, table.column(logical)].astype(np.int64)
-    tokens = (logical[:, :, None] * page_tokens + np.arange(page_tokens)).reshape(len(places), -1)
+    first = plan.kind.first_live(counts(starts))
+    sinks = plan.kind.kept_pages(counts(starts), page_tokens=1)
+    end = starts + count
+    column = np.arange((end - first + sinks).max())
+    tokens = np.where(column < sinks[:, None], column, (first - sinks)[:, None] + column)
     queries = starts[:, None] + np.arange(count)
-    seen = _sees(kind, queries[:, :, None], tokens[:, None, :])
-    mask = seen & np.repeat(is_there, page_tokens, axis=1)[:, None, :]
+    mask = _sees(plan.kind, queries[:, :, None], tokens[:, None, :])
+    tokens = np.minimum(tokens, (end - 1)[:, None])
+    rows = np.broadcast_to(step.rows[places][:, None], tokens.shape)
     packed = begins[places][:, None] + np.arange(count)
-    blank, place = np.nonzero(~mask.any(axis=1))
-    unseen = (_tensor(blank, device), _tensor(place, device))
-    return Reading(_tensor(packed, device), _tensor(pages.transpose(2, 0, 1), device), _tensor(mask, device), unseen)
+    return Reading(
+        _tensor(packed, device),
+        _places(plan, table, rows, tokens, device),
+        None if mask.all() else _tensor(mask, device),
+    )
 
 
 def _sees(kind: Kind, queries: np.ndarray, tokens: np.ndarray) -> np.ndarray:

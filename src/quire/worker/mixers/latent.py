@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from quire.worker.arena import PartView
-from quire.worker.attention import Scores, gather, mix, write
-from quire.worker.batch import Batch
+from quire.worker.attention import Scores, for_each_reading, gather, mix, write
+from quire.worker.batch import Batch, Reading
 
 
 def attach(module: Any) -> None:
@@ -35,14 +35,13 @@ def attend(
     """(token, head, width) of packed tokens in, the same out; latent and rotary key have one head."""
     write(batch, parts["latent"], latent)
     write(batch, parts["rope"], rope)
-    out = query.new_empty(*query.shape[:2], module.v_head_dim)
-    for reading in batch.kinds[parts["latent"].kind].readings:
+
+    def answer(reading: Reading, asked: torch.Tensor) -> torch.Tensor:
         latents, ropes = (gather(reading, parts[name], query.dtype) for name in ("latent", "rope"))
-        way = absorbed if _few(module, reading.queries.shape[1]) else expanded
-        asked = query[reading.queries].transpose(1, 2)
-        mixed = way(module, asked, latents, ropes, reading.mask[:, None], scores)
-        out[reading.queries] = mixed.transpose(1, 2)
-    return out
+        way = absorbed if _few(module, asked.shape[2]) else expanded
+        return way(module, asked, latents, ropes, reading.mask, scores)
+
+    return for_each_reading(batch.kinds[parts["latent"].kind], query, module.v_head_dim, answer)
 
 
 def _few(module: Any, queries: int) -> bool:
@@ -52,14 +51,24 @@ def _few(module: Any, queries: int) -> bool:
 
 
 def expanded(
-    module: Any, query: torch.Tensor, latents: torch.Tensor, ropes: torch.Tensor, mask: torch.Tensor, scores: Scores
+    module: Any,
+    query: torch.Tensor,
+    latents: torch.Tensor,
+    ropes: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
 ) -> torch.Tensor:
     key, value = type(module).expand_kv(module, latents, ropes)
     return mix(query, key, value, mask, scores)
 
 
 def absorbed(
-    module: Any, query: torch.Tensor, latents: torch.Tensor, ropes: torch.Tensor, mask: torch.Tensor, scores: Scores
+    module: Any,
+    query: torch.Tensor,
+    latents: torch.Tensor,
+    ropes: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
 ) -> torch.Tensor:
     """A score is query · (up · latent) = (query · up) · latent, and so with values."""
     weight = module.kv_b_proj.weight.view(query.shape[1], -1, module.kv_lora_rank)
