@@ -15,6 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoModelFo
 from quire.worker.arena import Arena
 from quire.worker.attention import Scores, attend
 from quire.worker.batch import Batch
+from quire.worker.linears import lay_out
 from quire.worker.loading import load_checkpoint
 from quire.worker.mixers import attach, latent
 from quire.worker.mixers.seat import Seat
@@ -56,6 +57,7 @@ class TorchModel:
 
     def __init__(self, model: Any, arena: Arena) -> None:
         self.model = model.eval()
+        lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.seat = Seat(arena)
         attach(model, self.seat)
