@@ -2,9 +2,11 @@
 
     python bench/cpu.py [--requests 16] [--prompt 128] [--outputs 64] [--rounds 2]
 
-All produce the same number of tokens for the same random prompts: transformers' `generate` one request after another, a
-padded static batch, and Quire's engine. Rounds are interleaved; the best
-of each counts. Then the time to first token with a shared prefix: the first request pays for it, the others find it.
+All produce the same number of tokens for the same random prompts, in fp32 with torch's own settings: transformers'
+`generate` one request after another, a padded static batch, `generate_batch` with pages of its default size and of 64
+tokens (its cache as large as Quire's pool, set up before the round that counts, nothing reused from round to round),
+and Quire's engine. Rounds are interleaved; the best of each counts. Then the time to first token with a shared prefix:
+the first request pays for it, the others find it.
 """
 
 from __future__ import annotations
@@ -13,24 +15,32 @@ import argparse
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers.generation import ContinuousBatchingConfig
 
 from quire.core.request import Request
 from quire.fetch.default import fetch_default
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
 
-POOL = Budget(pool_bytes=2 << 30)
+POOL_BYTES = 2 << 30
+POOL = Budget(pool_bytes=POOL_BYTES)
+CONTINUOUS_PAGES = (ContinuousBatchingConfig().page_size, 64)
 
 
 def prompts_of(count: int, length: int, shared: int = 0) -> list[np.ndarray]:
     random = np.random.default_rng(0)
     common = random.integers(100, 40_000, shared)
     return [np.append(common, random.integers(100, 40_000, length)).astype(np.int32) for _ in range(count)]
+
+
+def peer_model(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
 def one_by_one(model: Any, prompts: list[np.ndarray], outputs: int) -> None:
@@ -44,6 +54,34 @@ def static_batch(model: Any, prompts: list[np.ndarray], outputs: int) -> None:
     ids = torch.from_numpy(np.stack(prompts).astype(np.int64))
     model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=outputs, min_new_tokens=outputs,
                    do_sample=False, pad_token_id=0)  # fmt: skip
+
+
+def continuous_batch(model: Any, prompts: list[np.ndarray], outputs: int, page_tokens: int) -> None:
+    """The manager and its cache live on with the model, so that a second call does not pay for them."""
+    text = model.config
+    token_bytes = 4 * 2 * text.num_hidden_layers * text.num_key_value_heads * text.head_dim
+    found = model.generate_batch(
+        [prompt.tolist() for prompt in prompts],
+        generation_config=GenerationConfig(max_new_tokens=outputs, do_sample=False, eos_token_id=-1, pad_token_id=0),
+        continuous_batching_config=ContinuousBatchingConfig(
+            page_size=page_tokens,
+            num_blocks=POOL_BYTES // (token_bytes * page_tokens),
+            allow_block_sharing=False,
+        ),
+        persistent_manager=True,
+    )
+    assert [len(one.generated_tokens) for one in found.values()] == [outputs] * len(prompts)
+
+
+def continuous_ways(folder: Path, prompts: list[np.ndarray], outputs: int) -> dict[str, Callable[[int], None]]:
+    """Each on a model of its own: a manager changes its model's attention."""
+    models = {pages: peer_model(folder) for pages in CONTINUOUS_PAGES}
+    return {
+        f"transformers generate_batch, pages of {pages}": lambda _, pages=pages: continuous_batch(
+            models[pages], prompts, outputs, pages
+        )
+        for pages in CONTINUOUS_PAGES
+    }
 
 
 def quire_batch(llm: LLM, prompts: list[np.ndarray], outputs: int, name: str) -> None:
@@ -79,12 +117,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     options = parser.parse_args()
     folder = fetch_default()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = peer_model(folder)
     llm = LLM(folder, settings=Settings(max_requests=options.requests, max_length=2048), budget=POOL)
     prompts = prompts_of(options.requests, options.prompt)
     ways: dict[str, Callable[[int], None]] = {
         "transformers generate, one by one": lambda _: one_by_one(model, prompts, options.outputs),
         "transformers generate, padded static batch": lambda _: static_batch(model, prompts, options.outputs),
+        **continuous_ways(folder, prompts, options.outputs),
         "Quire": lambda turn: quire_batch(llm, prompts, options.outputs, f"round{turn}"),
     }
     best = dict.fromkeys(ways, float("inf"))
