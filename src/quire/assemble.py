@@ -93,9 +93,11 @@ def assemble(
     from quire.text.tokenizer import Tokenizer
     from quire.worker.arena import DTYPES, Arena
     from quire.worker.model import TorchModel, load
+    from quire.worker.processor import require_products
     from quire.worker.runner import TorchRunner
     from quire.worker.support import check_model
 
+    require_products(TORCH_NAMES[dtype])
     tokenizer = Tokenizer.load(folder)
     arena = Arena(plan.stages[0], torch.device("cpu"))
     weights = load(folder, DTYPES[dtype.value], None if progress is None else partial(progress, "load"))
