@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from quire.worker.arena import Arena, PartView
-from quire.worker.batch import Batch, KindBatch, Reading
+from quire.worker.arena import PartView
+from quire.worker.batch import KindBatch, Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +26,19 @@ class Scores:
     """(head,): logits of a token that is always seen and has no value."""
 
 
-def attend(
-    arena: Arena, batch: Batch, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scores: Scores
-) -> torch.Tensor:
-    """(token, head, width) of packed tokens in, the same out."""
-    parts = arena.layers[layer]
-    write(batch, parts["key"], key)
-    write(batch, parts["value"], value)
-    return read(batch, parts["key"], parts["value"], query, scores)
-
-
-def write(batch: Batch, part: PartView, values: torch.Tensor) -> None:
+def write(kind: KindBatch, part: PartView, values: torch.Tensor) -> None:
     """New tokens into their places."""
-    part.rows.index_copy_(0, batch.kinds[part.kind].new[part.cut], values.flatten(1).to(part.rows.dtype))
+    part.rows.index_copy_(0, kind.new[part.cut], values.flatten(1).to(part.rows.dtype))
 
 
-def read(batch: Batch, key: PartView, value: PartView, query: torch.Tensor, scores: Scores) -> torch.Tensor:
+def read(kind: KindBatch, key: PartView, value: PartView, query: torch.Tensor, scores: Scores) -> torch.Tensor:
+    """(token, head, width) of packed tokens in, the same out."""
+
     def answer(reading: Reading, asked: torch.Tensor) -> torch.Tensor:
         keys, values = (gather(reading, part, query.dtype) for part in (key, value))
         return mix(asked, keys, values, reading.mask, scores)
 
-    return for_each_reading(batch.kinds[key.kind], query, value.tensor.shape[-1], answer)
+    return for_each_reading(kind, query, value.tensor.shape[-1], answer)
 
 
 def for_each_reading(

@@ -10,7 +10,7 @@ rows that compute equally many tokens are read together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,6 +61,8 @@ class KindBatch:
     """(token,): where new tokens go."""
     readings: tuple[Reading, ...] = ()
     alike: tuple[Alike, ...] = ()
+    kernel: object = None
+    """What a backend of its own needs instead."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,35 +75,51 @@ class Batch:
     counts: np.ndarray
 
 
-def make_batch(step: Step, stage: StagePlan, tables: tuple[TableView, ...], device: torch.device) -> Batch:
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """A step's new tokens, one row after another."""
+
+    step: Step
+    index: np.ndarray
+    """(token,): which of the step's rows each belongs to."""
+    positions: np.ndarray
+    begins: np.ndarray
+    """(row,): where its tokens begin."""
+
+
+Prepare = Callable[[KindPlan, TableView, Packed, torch.device], KindBatch]
+
+
+def make_batch(
+    step: Step,
+    stage: StagePlan,
+    tables: tuple[TableView, ...],
+    device: torch.device,
+    prepares: Sequence[Prepare] | None = None,
+) -> Batch:
+    """`prepares`: of each kind's backend; none: the reference's."""
     index = np.repeat(np.arange(len(step.rows)), step.counts)
     begins = np.cumsum(step.counts) - step.counts
-    positions = step.starts[index] + np.arange(len(index)) - begins[index]
+    packed = Packed(step, index, step.starts[index] + np.arange(len(index)) - begins[index], begins)
     kinds = tuple(
-        _kind(plan, table, step, index, positions, begins, device)
-        for plan, table in zip(stage.kinds, tables, strict=True)
+        one(plan, table, packed, device)
+        for one, plan, table in zip(prepares or [prepare] * len(tables), stage.kinds, tables, strict=True)
     )
-    return Batch(kinds, _tensor(positions, device), step.starts, step.counts)
+    return Batch(kinds, _tensor(packed.positions, device), step.starts, step.counts)
+
+
+def prepare(plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
+    """For the reference backend."""
+    step, begins = packed.step, packed.begins
+    if plan.kind.kind == "state":
+        return _states(table, step, begins, device)
+    new = _places(plan, table, step.rows[packed.index], packed.positions, device)
+    readings = tuple(_reading(plan, table, step, rows, begins, device) for rows in _read_together(plan.kind, step))
+    return KindBatch(new, readings)
 
 
 def _tensor(values: np.ndarray, device: torch.device) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
-
-def _kind(
-    plan: KindPlan,
-    table: TableView,
-    step: Step,
-    index: np.ndarray,
-    positions: np.ndarray,
-    begins: np.ndarray,
-    device: torch.device,
-) -> KindBatch:
-    if plan.kind.kind == "state":
-        return _states(table, step, begins, device)
-    new = _places(plan, table, step.rows[index], positions, device)
-    readings = tuple(_reading(plan, table, step, rows, begins, device) for rows in _read_together(plan.kind, step))
-    return KindBatch(new, readings)
 
 
 def _places(

@@ -6,15 +6,18 @@ Layers that keep other things than keys and values are served by `mixers`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PreTrainedConfig
 
+from quire.core.step import Step
 from quire.worker.arena import Arena
-from quire.worker.attention import Scores, attend
-from quire.worker.batch import Batch
+from quire.worker.attention import Scores
+from quire.worker.backends import REFERENCE, Backend, choose
+from quire.worker.batch import Batch, make_batch
 from quire.worker.linears import lay_out
 from quire.worker.loading import load_checkpoint
 from quire.worker.mixers import attach, latent
@@ -44,7 +47,9 @@ def _attention(
     parts = seat.arena.layers[module.layer_idx]
     if "latent" in parts:
         return latent.attend(module, seat.running(), parts, q, k, v, scores)[None], None
-    return attend(seat.arena, seat.running(), module.layer_idx, q, k, v, scores)[None], None
+    key_part, value_part = parts["key"], parts["value"]
+    backend, kind = seat.backends[key_part.kind], seat.running().kinds[key_part.kind]
+    return backend.attend(kind, (key_part, value_part), q, (k, v), scores)[None], None
 
 
 def register() -> None:
@@ -55,12 +60,18 @@ def register() -> None:
 class TorchModel:
     """A causal language model of transformers that reads and writes an arena."""
 
-    def __init__(self, model: Any, arena: Arena) -> None:
+    def __init__(self, model: Any, arena: Arena, backends: Sequence[Backend] = (REFERENCE,)) -> None:
         self.model = model.eval()
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
-        self.seat = Seat(arena)
+        self.seat = Seat(arena, choose(arena.stage, arena.bytes.device.type, backends))
         attach(model, self.seat)
+
+    def prepare(self, step: Step) -> Batch:
+        """The step, spelled out for each kind's backend."""
+        arena = self.seat.arena
+        prepares = [backend.prepare for backend in self.seat.backends]
+        return make_batch(step, arena.stage, step.tables[0], arena.bytes.device, prepares)
 
     @torch.inference_mode()
     def forward(self, token_ids: torch.Tensor, batch: Batch, last: torch.Tensor) -> torch.Tensor:

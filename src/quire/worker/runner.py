@@ -15,7 +15,6 @@ from quire.core.sampling import Grammar
 from quire.core.step import SAMPLED, Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
-from quire.worker.batch import make_batch
 from quire.worker.logprobs import Scorer, packed_places, score
 from quire.worker.model import TorchModel
 from quire.worker.sampler import Masks, Sampler
@@ -43,7 +42,7 @@ class TorchRunner:
     def launch(self, step: Step) -> None:
         self._prepare(step)
         prompt = self.scorer.prompt_tokens(step)
-        batch = make_batch(step, self.arena.stage, step.tables[0], self.device)
+        batch = self.model.prepare(step)
         entries, places, _ = step.sampled()
         token_ids = torch.from_numpy(self._tokens(step).astype(np.int64)).to(self.device)
         places = np.concatenate([places, packed_places(step, prompt)])

@@ -72,7 +72,7 @@ def test_what_is_read_is_what_was_written_and_nothing_else(window: int) -> None:
     lengths = [60, 33, 1]
     for part in arena.layers[1].values():
         values = torch.arange(sum(lengths))[:, None, None].expand(-1, *part.tensor.shape[2:])
-        write(batch_of(stage, [0] * 3, lengths), part, values.to(torch.float32))
+        write(batch_of(stage, [0] * 3, lengths).kinds[0], part, values.to(torch.float32))
         (reading,) = batch_of(stage, [length - 1 for length in lengths], [1] * 3).kinds[0].readings
         found = gather(reading, part, torch.float32)
         begin = 0

@@ -33,15 +33,16 @@ def attend(
     scores: Scores,
 ) -> torch.Tensor:
     """(token, head, width) of packed tokens in, the same out; latent and rotary key have one head."""
-    write(batch, parts["latent"], latent)
-    write(batch, parts["rope"], rope)
+    kind = batch.kinds[parts["latent"].kind]
+    write(kind, parts["latent"], latent)
+    write(kind, parts["rope"], rope)
 
     def answer(reading: Reading, asked: torch.Tensor) -> torch.Tensor:
         latents, ropes = (gather(reading, parts[name], query.dtype) for name in ("latent", "rope"))
         way = absorbed if _few(module, asked.shape[2]) else expanded
         return way(module, asked, latents, ropes, reading.mask, scores)
 
-    return for_each_reading(batch.kinds[parts["latent"].kind], query, module.v_head_dim, answer)
+    return for_each_reading(kind, query, module.v_head_dim, answer)
 
 
 def _few(module: Any, queries: int) -> bool:

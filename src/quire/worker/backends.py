@@ -1,0 +1,110 @@
+"""Who computes attention. Backends say as data what they accept; each kind of a plan gets one at load, or is refused.
+
+    kinds of the plan ──▶ choose() ──▶ backend and kernel page of each kind ──▶ prepare() a step ──▶ attend() a layer
+
+A kernel may see a page of 128 tokens as two of 64. That is between a kind and its backend: tables, arena, manifest and
+tiers know pages of 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import torch
+
+from quire.core.errors import PlanError
+from quire.core.step import TableView
+from quire.plan.plan import KindPlan, StagePlan
+from quire.worker.arena import PartView
+from quire.worker.attention import Scores, read, write
+from quire.worker.batch import KindBatch, Packed, prepare
+
+Value = TypeVar("Value")
+Pair = tuple[Value, Value]
+"""Of keys and of values."""
+ATTENTION = frozenset({"full", "window", "chunked", "sink", "latent"})
+
+
+@dataclass(frozen=True, slots=True)
+class Accepts:
+    """What a backend can run; where nothing is listed, anything."""
+
+    kinds: frozenset[str]
+    devices: frozenset[str] = frozenset()
+    dtypes: frozenset[str] = frozenset()
+    """Of what is stored, as the manifest names them."""
+    kernel_tokens: tuple[int, ...] = ()
+    """Tokens of the pages that its kernels see."""
+
+    def refusal(self, plan: KindPlan, device: str) -> str:
+        """Why it does not run this kind; empty if it does."""
+        stored = {entry.dtype for entry in plan.manifest}
+        if plan.kind.kind not in self.kinds:
+            return f"does not know {plan.kind.kind}"
+        if self.devices and device not in self.devices:
+            return f"does not run on {device}"
+        if self.dtypes and not stored <= self.dtypes:
+            return f"does not read {', '.join(sorted(stored - self.dtypes))}"
+        if self.kernel_tokens and not self.kernel_page(plan):
+            pages = " or ".join(map(str, self.kernel_tokens))
+            return f"needs pages that kernel pages of {pages} tokens divide, not {plan.page_tokens}"
+        return ""
+
+    def kernel_page(self, plan: KindPlan) -> int:
+        """The longest kernel page that divides the page and cuts no state; 0 if there is none."""
+        cut = plan.kind.tokens_per_unit
+        choices = self.kernel_tokens or (plan.page_tokens,)
+        return max((tokens for tokens in choices if not plan.page_tokens % tokens and not tokens % cut), default=0)
+
+
+class Backend(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def accepts(self) -> Accepts: ...
+
+    def prepare(self, plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
+        """What a step means for one kind, once for all its layers."""
+        ...
+
+    def attend(
+        self, kind: KindBatch, parts: Pair[PartView], query: torch.Tensor, new: Pair[torch.Tensor], scores: Scores
+    ) -> torch.Tensor:
+        """(token, head, width) of packed tokens in, the same out."""
+        ...
+
+
+class Reference:
+    """Plain torch, every kind, any page, any device."""
+
+    name = "reference"
+    accepts = Accepts(ATTENTION | {"state"})
+
+    def prepare(self, plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
+        return prepare(plan, table, packed, device)
+
+    def attend(
+        self, kind: KindBatch, parts: Pair[PartView], query: torch.Tensor, new: Pair[torch.Tensor], scores: Scores
+    ) -> torch.Tensor:
+        for part, values in zip(parts, new, strict=True):
+            write(kind, part, values)
+        return read(kind, *parts, query, scores)
+
+
+REFERENCE = Reference()
+
+
+def choose(stage: StagePlan, device: str, backends: Sequence[Backend] = (REFERENCE,)) -> tuple[Backend, ...]:
+    """For each kind the first that accepts it. Raises PlanError with what each of them says."""
+    chosen = []
+    for plan in stage.kinds:
+        refusals = {backend.name: backend.accepts.refusal(plan, device) for backend in backends}
+        backend = next((backend for backend in backends if not refusals[backend.name]), None)
+        if backend is None:
+            said = "; ".join(f"{name} {why}" for name, why in refusals.items())
+            raise PlanError(f"no attention backend runs {plan.kind.name} in pages of {plan.page_tokens}: {said}")
+        chosen.append(backend)
+    return tuple(chosen)
