@@ -1,0 +1,150 @@
+"""Attention of packed queries over pages: prefill and decode, in pieces that are put together afterwards.
+
+One program takes one item of `work`: a block of queries of one row, all heads that share one key head, over one piece
+of the row's tokens. Nothing but tokens [begin, end) of the row is ever loaded.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from quire.worker.kernels.tile import (
+    LOG2_E,
+    add_sink,
+    dot,
+    load_tokens,
+    mix_tile,
+    sees,
+    soften,
+    store_rows,
+    token_addresses,
+)
+
+
+@triton.jit
+def attend_items(
+    query, key, value, out, partial, partial_exponent, table, items, sink_logits, scale, softcap,
+    query_stride, out_stride, table_stride, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
+):  # fmt: skip
+    """Grid (key head, item)."""
+    key_shape: tl.constexpr = shape.keys
+    value_shape: tl.constexpr = shape.values
+    head = tl.program_id(0)
+    items += tl.program_id(1) * 8
+    place, position, queries = tl.load(items + 1), tl.load(items + 2), tl.load(items + 3)
+    begin, end, pieces, slot = tl.load(items + 4), tl.load(items + 5), tl.load(items + 6), tl.load(items + 7)
+    table += tl.load(items).to(tl.int64) * table_stride
+    key += head * key_shape.head
+    value += head * value_shape.head
+    row = tl.arange(0, shape.rows)
+    asks = row < queries * shape.group
+    token, heads = (place + row // shape.group).to(tl.int64), head * shape.group + row % shape.group
+    number = tl.arange(0, key_shape.padded)
+    places = (token * query_stride + heads * key_shape.width)[:, None] + number[None, :]
+    asked = tl.load(query + places, mask=asks[:, None] & (number < key_shape.width)[None, :], other=0.0)
+    positions = position + row // shape.group
+
+    nothing = tl.full([shape.rows], 0.0, tl.float32)
+    state = (nothing - float("inf"), nothing, tl.full([shape.rows, value_shape.padded], 0.0, tl.float32))
+    layer = (key, value, table, scale, softcap)
+    if shape.is_alike:
+        state = read_tiles(state, asked, positions, layer, begin, end, end, shape, tile_tokens, False, False)
+    elif is_peeled:
+        clear_begin, clear_end = clear_tiles(begin, end, position, queries, shape, tile_tokens)
+        if shape.window > 0 or shape.chunk > 0:
+            state = read_tiles(state, asked, positions, layer, begin, clear_begin, end, shape, tile_tokens, True, False)
+        state = read_tiles(state, asked, positions, layer, clear_begin, clear_end, end, shape, tile_tokens, False, True)
+        state = read_tiles(state, asked, positions, layer, clear_end, end, end, shape, tile_tokens, True, False)
+    else:
+        state = read_tiles(state, asked, positions, layer, begin, end, end, shape, tile_tokens, True, False)
+
+    if pieces == 1:
+        if shape.has_sink_logits:
+            state = add_sink(state, tl.load(sink_logits + heads, mask=asks, other=0.0))
+        store_rows(out, state, token * out_stride + heads * value_shape.width, asks, value_shape)
+    else:
+        line = (slot * tl.num_programs(0) + head).to(tl.int64) * shape.rows + row
+        store_rows(partial, state, line * value_shape.width, asks, value_shape)
+        peak, total, _ = state
+        tl.store(partial_exponent + line, peak + tl.log2(tl.where(total > 0, total, 1.0)), mask=asks)
+
+
+@triton.jit
+def read_tiles(
+    state, asked, positions, layer, begin, end, last, shape: tl.constexpr, tile_tokens: tl.constexpr,
+    is_masked: tl.constexpr, all_there: tl.constexpr,
+):  # fmt: skip
+    """Tiles from `begin` until `end`; no token from `last` on is there. Addresses are read one tile ahead."""
+    key_shape: tl.constexpr = shape.keys
+    value_shape: tl.constexpr = shape.values
+    key, value, table, scale, softcap = layer
+    factor = scale * LOG2_E
+    if shape.has_softcap:
+        factor = LOG2_E
+    tokens = begin + tl.arange(0, tile_tokens)
+    following = token_addresses(table, tokens, tokens < last, shape)
+    for first in tl.range(begin, end, tile_tokens):
+        tokens = first + tl.arange(0, tile_tokens)
+        there = tokens < last
+        addresses = following
+        following = token_addresses(table, tokens + tile_tokens, tokens + tile_tokens < last, shape)
+        slots = tokens % shape.page_tokens
+        keys = load_tokens(key, addresses, slots, there, key_shape, all_there).to(asked.dtype)
+        scores = dot(asked, tl.trans(keys), tl.full([shape.rows, tile_tokens], 0.0, tl.float32))
+        scores = soften(scores, scale, softcap, shape)
+        if is_masked:
+            scores = tl.where(sees(positions, tokens, shape) & there[None, :], scores, float("-inf"))
+        elif not all_there:
+            scores = tl.where(there[None, :], scores, float("-inf"))
+        values = load_tokens(value, addresses, slots, there, value_shape, all_there).to(asked.dtype)
+        state = mix_tile(state, scores, factor, values, is_masked)
+    return state
+
+
+@triton.jit
+def clear_tiles(begin, end, position, queries, shape: tl.constexpr, tile_tokens: tl.constexpr):
+    """The whole tiles of [begin, end) that all queries of a block see entirely."""
+    first = begin
+    if shape.chunk > 0:
+        first = (position + queries - 1) // shape.chunk * shape.chunk
+    elif shape.window > 0:
+        first = position + queries - shape.window
+    skipped = tl.minimum(tl.cdiv(tl.maximum(first - begin, 0), tile_tokens), tl.cdiv(end - begin, tile_tokens))
+    clear_begin = begin + skipped * tile_tokens
+    seen_by_all = tl.minimum(end, position + 1)
+    return clear_begin, clear_begin + tl.maximum(seen_by_all - clear_begin, 0) // tile_tokens * tile_tokens
+
+
+@triton.jit
+def join_pieces(
+    partial, partial_exponent, joins, out, sink_logits, out_stride, shape: tl.constexpr, pieces_at_once: tl.constexpr
+):
+    """Grid (row of a block, key head, block): the pieces' results, weighed by their sums."""
+    value_shape: tl.constexpr = shape.values
+    row, head = tl.program_id(0), tl.program_id(1)
+    joins += tl.program_id(2) * 4
+    place, queries, slot, pieces = tl.load(joins), tl.load(joins + 1), tl.load(joins + 2), tl.load(joins + 3)
+    if row < queries * shape.group:
+        number = tl.arange(0, value_shape.padded)
+        one = tl.full([1], 0, tl.int32)
+        peak, total = one - float("inf"), one + 0.0
+        mixed = tl.full([1, value_shape.padded], 0.0, tl.float32)
+        for first in tl.range(0, pieces, pieces_at_once):
+            piece = first + tl.arange(0, pieces_at_once)
+            line = ((slot + piece) * tl.num_programs(1) + head).to(tl.int64) * shape.rows + row
+            exponent = tl.load(partial_exponent + line, mask=piece < pieces, other=float("-inf"))
+            there = (piece < pieces)[:, None] & (number < value_shape.width)[None, :]
+            found = tl.load(partial + line[:, None] * value_shape.width + number[None, :], mask=there, other=0.0)
+            new_peak = tl.maximum(peak, tl.max(exponent, 0))
+            base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+            weight, shrink = tl.exp2(exponent - base), tl.exp2(peak - base)
+            total = total * shrink + tl.sum(weight, 0)
+            mixed = mixed * shrink[:, None] + tl.sum(weight[:, None] * found, 0)[None, :]
+            peak = new_peak
+        state = (peak, total, mixed)
+        heads = head * shape.group + row % shape.group + one
+        if shape.has_sink_logits:
+            state = add_sink(state, tl.load(sink_logits + heads))
+        token = (place + row // shape.group).to(tl.int64)
+        store_rows(out, state, token * out_stride + heads * value_shape.width, one == 0, value_shape)

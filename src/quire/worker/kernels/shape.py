@@ -1,0 +1,95 @@
+"""What a kernel is compiled for, as plain frozen numbers, and tables on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Where the pages of rows lie, for one group of layers."""
+
+    addresses: torch.Tensor
+    """(row, column), int32, in granules."""
+    page_tokens: int
+    sink_columns: int
+    wraps: bool
+    """Columns behind the sinks' wrap round: the kind forgets."""
+
+    @property
+    def ring_columns(self) -> int:
+        return self.addresses.shape[1] - self.sink_columns if self.wraps else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartShape:
+    """One part of a layer's memory. Strides count numbers."""
+
+    granule: int
+    """From one address to the next."""
+    step: int
+    """From one token of a page to the next."""
+    head: int
+    width: int
+    padded: int
+    """The width as a power of two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    keys: PartShape
+    values: PartShape
+    page_tokens: int
+    sink_columns: int
+    ring_columns: int
+    """Columns of a table behind the sinks' wrap round after so many; 0: they do not."""
+    group: int
+    """Heads that share a key head."""
+    rows: int
+    """Of a tile: queries × group, padded."""
+    window: int
+    chunk: int
+    sinks: int
+    has_softcap: bool
+    has_sink_logits: bool
+    is_alike: bool
+    """One query in each block: then it sees all tokens of its pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotShape:
+    """For new tokens: fields as in `Shape`."""
+
+    keys: PartShape
+    values: PartShape
+    page_tokens: int
+    sink_columns: int
+    ring_columns: int
+    heads: int
+    padded_heads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """How one program is cut, and how the compiler runs it."""
+
+    rows: int
+    tokens: int
+    warps: int
+    stages: int
+    programs: int
+    """That run on one processor at a time."""
+    is_peeled: bool
+    """Tiles that all queries of a block see whole go without a mask."""
+
+
+def padded(number: int, least: int = 16) -> int:
+    """To a power of two; matrix units take no fewer than 16."""
+    return max(least, 1 << (number - 1).bit_length())
+
+
+def part_shape(part: torch.Tensor) -> PartShape:
+    """Of a view (address, slot, head, number)."""
+    return PartShape(part.stride(0), part.stride(1), part.stride(2), part.shape[3], padded(part.shape[3]))

@@ -1,0 +1,101 @@
+"""What kernels share: where tokens lie, what a query sees, and one tile of attention.
+
+Parameters without a type are tensors or pointers: annotations mean something to the compiler. `shape` is a `Shape`.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+"""The interpreter multiplies the bits of bf16 as if they were integers."""
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def token_addresses(table, tokens, there, shape: tl.constexpr):
+    """The page of each token, in granules."""
+    column = tokens // shape.page_tokens
+    if shape.ring_columns > 0:
+        wrapped = shape.sink_columns + (column - shape.sink_columns) % shape.ring_columns
+        column = tl.where(column < shape.sink_columns, column, wrapped)
+    return tl.load(table + column, mask=there, other=0)
+
+
+@triton.jit
+def load_tokens(part, addresses, slots, there, part_shape: tl.constexpr, all_there: tl.constexpr):
+    """(token, number) of one head; 0 where no token is: nothing else may reach a result, not even times 0."""
+    number = tl.arange(0, part_shape.padded)
+    places = part + (addresses.to(tl.int64) * part_shape.granule + slots * part_shape.step)[:, None] + number[None, :]
+    if part_shape.width < part_shape.padded:
+        return tl.load(places, mask=there[:, None] & (number < part_shape.width)[None, :], other=0.0)
+    if all_there:
+        return tl.load(places)
+    return tl.load(places, mask=there[:, None], other=0.0)
+
+
+@triton.jit
+def sees(positions, tokens, shape: tl.constexpr):
+    """(query, token): causal, and as the kind forgets."""
+    seen = tokens[None, :] <= positions[:, None]
+    if shape.chunk > 0:
+        seen = seen & (tokens[None, :] >= (positions // shape.chunk * shape.chunk)[:, None])
+    elif shape.window > 0:
+        near = tokens[None, :] > positions[:, None] - shape.window
+        seen = seen & (near | (tokens[None, :] < shape.sinks))
+    return seen
+
+
+@triton.jit
+def dot(a, b, accumulator):
+    if INTERPRETED:
+        return tl.dot(a.to(tl.float32), b.to(tl.float32), accumulator, input_precision="ieee")
+    return tl.dot(a, b, accumulator, input_precision="ieee")
+
+
+@triton.jit
+def soften(scores, scale, softcap, shape: tl.constexpr):
+    """With a cap: scores times the scale, bent so that none passes it. Without: `mix_tile` scales."""
+    if shape.has_softcap:
+        twice = tl.minimum(2 * scores * scale / softcap, 40.0)
+        scores = softcap - 2 * softcap / (tl.exp(twice) + 1)
+    return scores
+
+
+@triton.jit
+def mix_tile(state, scores, factor, values, some_see_nothing: tl.constexpr):
+    """One tile more: state is (greatest exponent, sum of weights, weighted sum of values) of each query.
+
+    Weights are 2 to the power of scores × factor.
+    """
+    peak, total, mixed = state
+    new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
+    base = new_peak
+    if some_see_nothing:
+        base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    weights = tl.exp2(scores * factor - base[:, None])
+    shrink = tl.exp2(peak - base)
+    total = total * shrink + tl.sum(weights, 1)
+    mixed = dot(weights.to(values.dtype), values, mixed * shrink[:, None])
+    return new_peak, total, mixed
+
+
+@triton.jit
+def add_sink(state, logit):
+    """A token that is always seen and has no value."""
+    peak, total, mixed = state
+    exponent = logit.to(tl.float32) * LOG2_E
+    new_peak = tl.maximum(peak, exponent)
+    shrink = tl.exp2(peak - new_peak)
+    return new_peak, total * shrink + tl.exp2(exponent - new_peak), mixed * shrink[:, None]
+
+
+@triton.jit
+def store_rows(out, state, places, asks, part_shape: tl.constexpr):
+    """Weighted means of values; 0 for a query that saw nothing."""
+    _, total, mixed = state
+    number = tl.arange(0, part_shape.padded)
+    result = mixed / tl.where(total > 0, total, 1.0)[:, None]
+    there = asks[:, None] & (number < part_shape.width)[None, :]
+    tl.store(out + places[:, None] + number[None, :], result.to(out.dtype.element_ty), mask=there)
