@@ -9,7 +9,7 @@ import torch
 from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 
 from quire.worker.attention import Scores
-from quire.worker.kernels.launch import attend, plan
+from quire.worker.kernels.launch import Memory, attend, plan
 from quire.worker.kernels.shape import Tiles
 from quire.worker.kernels.work import Sight
 
@@ -47,7 +47,7 @@ def error(case: Case) -> float:
     group = case.heads.query // case.heads.key
     launch = plan(rows_of(counts, ends), case.sight, group, case.tiles, case.piece_tokens, DEVICE)
     out = torch.full((sum(counts), case.heads.query, case.heads.value_width), torch.nan).to(DEVICE, case.dtype)
-    attend(query, pages.key, pages.value, pages.table, launch, scores, out)
+    attend(query, Memory(pages.key, pages.value), pages.table, launch, scores, out)
     expected = by_definition(pages, query, counts, ends, case.sight, scores)
     return float((out.double() - expected).norm() / expected.norm())
 

@@ -13,6 +13,7 @@ from quire.worker.kernels.tile import (
     LOG2_E,
     add_sink,
     dot,
+    load_numbers,
     load_tokens,
     mix_tile,
     sees,
@@ -24,40 +25,34 @@ from quire.worker.kernels.tile import (
 
 @triton.jit
 def attend_items(
-    query, key, value, out, partial, partial_exponent, table, items, sink_logits, scale, softcap,
+    query, key, value, rope, out, partial, partial_exponent, table, items, sink_logits, scale, softcap,
     query_stride, out_stride, table_stride, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
 ):  # fmt: skip
     """Grid (key head, item)."""
-    key_shape: tl.constexpr = shape.keys
     value_shape: tl.constexpr = shape.values
     head = tl.program_id(0)
     items += tl.program_id(1) * 8
     place, position, queries = tl.load(items + 1), tl.load(items + 2), tl.load(items + 3)
     begin, end, pieces, slot = tl.load(items + 4), tl.load(items + 5), tl.load(items + 6), tl.load(items + 7)
     table += tl.load(items).to(tl.int64) * table_stride
-    key += head * key_shape.head
-    value += head * value_shape.head
     row = tl.arange(0, shape.rows)
     asks = row < queries * shape.group
     token, heads = (place + row // shape.group).to(tl.int64), head * shape.group + row % shape.group
-    number = tl.arange(0, key_shape.padded)
-    places = (token * query_stride + heads * key_shape.width)[:, None] + number[None, :]
-    asked = tl.load(query + places, mask=asks[:, None] & (number < key_shape.width)[None, :], other=0.0)
-    positions = position + row // shape.group
+    asked = load_queries(query + token * query_stride + heads * shape.query_head, position, row, asks, shape)
+    layer = (key + head * shape.keys.head, value + head * shape.values.head, rope, table, scale, softcap)
 
     nothing = tl.full([shape.rows], 0.0, tl.float32)
     state = (nothing - float("inf"), nothing, tl.full([shape.rows, value_shape.padded], 0.0, tl.float32))
-    layer = (key, value, table, scale, softcap)
     if shape.is_alike:
-        state = read_tiles(state, asked, positions, layer, begin, end, end, shape, tile_tokens, False, False)
+        state = read_tiles(state, asked, layer, begin, end, end, shape, tile_tokens, False, False)
     elif is_peeled:
         clear_begin, clear_end = clear_tiles(begin, end, position, queries, shape, tile_tokens)
         if shape.window > 0 or shape.chunk > 0:
-            state = read_tiles(state, asked, positions, layer, begin, clear_begin, end, shape, tile_tokens, True, False)
-        state = read_tiles(state, asked, positions, layer, clear_begin, clear_end, end, shape, tile_tokens, False, True)
-        state = read_tiles(state, asked, positions, layer, clear_end, end, end, shape, tile_tokens, True, False)
+            state = read_tiles(state, asked, layer, begin, clear_begin, end, shape, tile_tokens, True, False)
+        state = read_tiles(state, asked, layer, clear_begin, clear_end, end, shape, tile_tokens, False, True)
+        state = read_tiles(state, asked, layer, clear_end, end, end, shape, tile_tokens, True, False)
     else:
-        state = read_tiles(state, asked, positions, layer, begin, end, end, shape, tile_tokens, True, False)
+        state = read_tiles(state, asked, layer, begin, end, end, shape, tile_tokens, True, False)
 
     if pieces == 1:
         if shape.has_sink_logits:
@@ -71,14 +66,28 @@ def attend_items(
 
 
 @triton.jit
+def load_queries(query, position, row, asks, shape: tl.constexpr):
+    """(for keys, for rotary keys of latents, positions) of a block; the rotary part lies behind the other."""
+    key_shape: tl.constexpr = shape.keys
+    plain = load_numbers(query, asks, key_shape)
+    turned = plain
+    if shape.is_latent:
+        rope_shape: tl.constexpr = shape.ropes
+        turned = load_numbers(query + key_shape.width, asks, rope_shape)
+    return plain, turned, position + row // shape.group
+
+
+@triton.jit
 def read_tiles(
-    state, asked, positions, layer, begin, end, last, shape: tl.constexpr, tile_tokens: tl.constexpr,
+    state, asked, layer, begin, end, last, shape: tl.constexpr, tile_tokens: tl.constexpr,
     is_masked: tl.constexpr, all_there: tl.constexpr,
 ):  # fmt: skip
     """Tiles from `begin` until `end`; no token from `last` on is there. Addresses are read one tile ahead."""
     key_shape: tl.constexpr = shape.keys
     value_shape: tl.constexpr = shape.values
-    key, value, table, scale, softcap = layer
+    rope_shape: tl.constexpr = shape.ropes
+    plain, turned, positions = asked
+    key, value, rope, table, scale, softcap = layer
     factor = scale * LOG2_E
     if shape.has_softcap:
         factor = LOG2_E
@@ -90,14 +99,19 @@ def read_tiles(
         addresses = following
         following = token_addresses(table, tokens + tile_tokens, tokens + tile_tokens < last, shape)
         slots = tokens % shape.page_tokens
-        keys = load_tokens(key, addresses, slots, there, key_shape, all_there).to(asked.dtype)
-        scores = dot(asked, tl.trans(keys), tl.full([shape.rows, tile_tokens], 0.0, tl.float32))
+        keys = load_tokens(key, addresses, slots, there, key_shape, all_there).to(plain.dtype)
+        scores = dot(plain, tl.trans(keys), tl.full([shape.rows, tile_tokens], 0.0, tl.float32))
+        if shape.is_latent:
+            ropes = load_tokens(rope, addresses, slots, there, rope_shape, all_there).to(plain.dtype)
+            scores = dot(turned, tl.trans(ropes), scores)
+            values = keys
+        else:
+            values = load_tokens(value, addresses, slots, there, value_shape, all_there).to(plain.dtype)
         scores = soften(scores, scale, softcap, shape)
         if is_masked:
             scores = tl.where(sees(positions, tokens, shape) & there[None, :], scores, float("-inf"))
         elif not all_there:
             scores = tl.where(there[None, :], scores, float("-inf"))
-        values = load_tokens(value, addresses, slots, there, value_shape, all_there).to(asked.dtype)
         state = mix_tile(state, scores, factor, values, is_masked)
     return state
 

@@ -41,12 +41,18 @@ class PartShape:
 class Shape:
     keys: PartShape
     values: PartShape
+    """Of a latent, the same: it is key and value at once."""
+    ropes: PartShape
+    """Rotary keys beside latents; nobody reads them elsewhere."""
+    is_latent: bool
+    query_head: int
+    """From one head of a query to the next."""
     page_tokens: int
     sink_columns: int
     ring_columns: int
     """Columns of a table behind the sinks' wrap round after so many; 0: they do not."""
     group: int
-    """Heads that share a key head."""
+    """Heads that share a key head; of a latent, which all heads share, as many as a program takes."""
     rows: int
     """Of a tile: queries × group, padded."""
     window: int

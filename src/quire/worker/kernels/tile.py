@@ -36,6 +36,14 @@ def load_tokens(part, addresses, slots, there, part_shape: tl.constexpr, all_the
 
 
 @triton.jit
+def load_numbers(rows, there, part_shape: tl.constexpr):
+    """(row, number) from where each row begins."""
+    number = tl.arange(0, part_shape.padded)
+    mask = there[:, None] & (number < part_shape.width)[None, :]
+    return tl.load(rows[:, None] + number[None, :], mask=mask, other=0.0)
+
+
+@triton.jit
 def sees(positions, tokens, shape: tl.constexpr):
     """(query, token): causal, and as the kind forgets."""
     seen = tokens[None, :] <= positions[:, None]

@@ -1,0 +1,34 @@
+"""Absorbed latent attention over pages: one latent is key and value of all heads, beside a rotary key."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
+
+from quire.worker.attention import Scores
+from quire.worker.kernels.launch import Memory, attend, plan
+from quire.worker.kernels.shape import Tiles
+from quire.worker.kernels.work import Sight
+
+LATENT, ROPE = 24, 16
+
+
+@pytest.mark.parametrize("heads", [5, 16, 32])
+@pytest.mark.parametrize(("counts", "piece_tokens"), [([1, 1], 1 << 20), ([1, 1], 32), ([3, 2], 32)])
+def test_results_follow_the_definition(heads: int, counts: list[int], piece_tokens: int) -> None:
+    torch.manual_seed(0)
+    ends = [40, 65]
+    pages = Pages(ends, Heads(heads, 1, LATENT, ROPE))
+    pages.fill()
+    query = torch.randn(sum(counts), heads, LATENT + ROPE).to(DEVICE)
+    scores = Scores(0.2)
+    group = min(heads, 16)
+    tiles = Tiles(16 if max(counts) == 1 else 64, 16, 4, 2, 1, is_peeled=False)
+    launch = plan(rows_of(counts, ends), Sight(), group, tiles, piece_tokens, DEVICE)
+    out = torch.full((sum(counts), heads, LATENT), torch.nan).to(DEVICE)
+    attend(query, Memory.latent(pages.key, pages.value), pages.table, launch, scores, out)
+    ropes = pages.values
+    pages.keys, pages.values = [torch.cat(both, -1) for both in zip(pages.keys, ropes, strict=True)], pages.keys
+    expected = by_definition(pages, query, counts, ends, Sight(), scores)
+    assert float((out.double() - expected).norm() / expected.norm()) < 2e-6
