@@ -7,7 +7,7 @@ import torch
 from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 
 from quire.worker.attention import Scores
-from quire.worker.kernels.launch import Memory, attend, plan
+from quire.worker.kernels.launch import Memory, attend, launch_of
 from quire.worker.kernels.shape import Tiles
 from quire.worker.kernels.work import Sight
 
@@ -25,7 +25,7 @@ def test_results_follow_the_definition(heads: int, counts: list[int], piece_toke
     scores = Scores(0.2)
     group = min(heads, 16)
     tiles = Tiles(16 if max(counts) == 1 else 64, 16, 4, 2, 1, is_peeled=False)
-    launch = plan(rows_of(counts, ends), Sight(), group, tiles, piece_tokens, DEVICE)
+    launch = launch_of(rows_of(counts, ends), Sight(), tiles, group, piece_tokens, DEVICE)
     out = torch.full((sum(counts), heads, LATENT), torch.nan).to(DEVICE)
     attend(query, Memory.latent(pages.key, pages.value), pages.table, launch, scores, out)
     ropes = pages.values

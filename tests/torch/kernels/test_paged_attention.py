@@ -9,7 +9,7 @@ import torch
 from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 
 from quire.worker.attention import Scores
-from quire.worker.kernels.launch import Memory, attend, plan
+from quire.worker.kernels.launch import Memory, attend, launch_of
 from quire.worker.kernels.shape import Tiles
 from quire.worker.kernels.work import Sight
 
@@ -45,7 +45,7 @@ def error(case: Case) -> float:
     logits = torch.randn(case.heads.query, device=DEVICE) if case.sink_logits else None
     scores = Scores(case.heads.width**-0.5, case.softcap, logits)
     group = case.heads.query // case.heads.key
-    launch = plan(rows_of(counts, ends), case.sight, group, case.tiles, case.piece_tokens, DEVICE)
+    launch = launch_of(rows_of(counts, ends), case.sight, case.tiles, group, case.piece_tokens, DEVICE)
     out = torch.full((sum(counts), case.heads.query, case.heads.value_width), torch.nan).to(DEVICE, case.dtype)
     attend(query, Memory(pages.key, pages.value), pages.table, launch, scores, out)
     expected = by_definition(pages, query, counts, ends, case.sight, scores)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.worker.kernels.shape import Tiles
-from quire.worker.kernels.tiles import piece_tokens_for, tiles_for
-from quire.worker.kernels.work import Rows, Sight, Work, cut
+from quire.worker.kernels.tiles import Heads, piece_tokens_for, tiles_for
+from quire.worker.kernels.work import Rows, Sight, Work, blocks_of, cut, lengths_of
 
 SIGHTS = st.one_of(
     st.just(Sight()),
@@ -22,7 +22,7 @@ DECODE = Tiles(16, 64, 4, 2, programs=4, is_peeled=False)
 
 
 def rows_of(rows: list[tuple[int, int]]) -> Rows:
-    positions, counts = (np.array(column) for column in zip(*rows, strict=True))
+    positions, counts = np.array(rows, dtype=np.int64).reshape(-1, 2).T
     return Rows(np.arange(len(rows)) + 5, np.cumsum(counts) - counts, positions, counts)
 
 
@@ -40,7 +40,7 @@ def tokens_read(work: Work) -> dict[int, list[int]]:
 def test_every_query_reads_what_it_sees_once(
     rows: list[tuple[int, int]], sight: Sight, block_queries: int, piece_tokens: int
 ) -> None:
-    read = tokens_read(cut(rows_of(rows), sight, block_queries, piece_tokens))
+    read = tokens_read(cut(blocks_of(rows_of(rows), block_queries), sight, piece_tokens))
     place = 0
     for position, count in rows:
         for query in range(position, position + count):
@@ -58,7 +58,10 @@ def test_one_query_reads_nothing_that_it_does_not_see(
     rows: list[tuple[int, int]], sight: Sight, piece_tokens: int
 ) -> None:
     rows = [(position, min(count, 1)) for position, count in rows]
-    sizes = {place: len(tokens) for place, tokens in tokens_read(cut(rows_of(rows), sight, 1, piece_tokens)).items()}
+    sizes = {
+        place: len(tokens)
+        for place, tokens in tokens_read(cut(blocks_of(rows_of(rows), 1), sight, piece_tokens)).items()
+    }
     seen = [query + 1 - sight.first(np.array(query)) for query, count in rows if count]
     sinks = [min(sight.sinks, int(sight.first(np.array(query)))) for query, count in rows if count]
     assert [sizes[place] for place in range(len(seen))] == [a + b for a, b in zip(seen, sinks, strict=True)]
@@ -69,7 +72,7 @@ def test_one_query_reads_nothing_that_it_does_not_see(
 def test_partial_results_have_places_of_their_own(
     rows: list[tuple[int, int]], sight: Sight, block_queries: int, piece_tokens: int
 ) -> None:
-    work = cut(rows_of(rows), sight, block_queries, piece_tokens)
+    work = cut(blocks_of(rows_of(rows), block_queries), sight, piece_tokens)
     shared = work.items[work.items[:, 6] > 1]
     assert sorted(shared[:, 7]) == list(range(work.slots))
     for place, queries, slot, pieces in work.joins:
@@ -78,7 +81,7 @@ def test_partial_results_have_places_of_their_own(
 
 
 def test_the_longest_pieces_start_first() -> None:
-    items = cut(rows_of([(3, 1), (90, 1), (40, 1)]), Sight(), 1, 64).items
+    items = cut(rows_of([(3, 1), (90, 1), (40, 1)]), Sight(), 64).items
     lengths = items[:, 5] - items[:, 4]
     assert list(lengths) == sorted(lengths, reverse=True)
 
@@ -94,11 +97,27 @@ def test_one_long_row_among_short_ones_is_cut() -> None:
     assert piece_tokens_for(np.array([100_000] + [100] * 200), 8, DECODE, 132) < 10_000
 
 
+def test_a_prompt_with_enough_blocks_is_not_cut() -> None:
+    prompts = Rows(np.arange(4), np.arange(4) * 4_096, np.zeros(4, dtype=int), np.full(4, 4_096))
+    tiles, _ = tiles_for(4_096, Heads(32, 8, 128, 128, 2))
+    blocks = blocks_of(prompts, tiles.rows // 4)
+    assert piece_tokens_for(lengths_of(blocks, Sight()), 8, tiles, 132) >= 4_096
+
+
 @pytest.mark.parametrize("width", [16, 64, 80, 128, 192, 256, 512])
 @pytest.mark.parametrize("number_bytes", [2, 4])
-@pytest.mark.parametrize("rows", [1, 16, 128])
-def test_tiles_leave_room_in_shared_memory(rows: int, width: int, number_bytes: int) -> None:
+@pytest.mark.parametrize("queries", [1, 4, 128])
+@pytest.mark.parametrize("group", [1, 4, 7, 16])
+def test_tiles_leave_room_in_shared_memory(queries: int, width: int, number_bytes: int, group: int) -> None:
     """227 KiB are what a program may take on an H100 or H200: queries, and keys and values for every stage."""
-    tiles = tiles_for(rows, width, width, number_bytes)
+    tiles, _ = tiles_for(queries, Heads(group * 2, 2, width, width, number_bytes))
+    assert tiles.rows >= group
     padded = 1 << (width - 1).bit_length()
     assert (tiles.rows + 2 * tiles.tokens * tiles.stages) * padded * number_bytes < 227 << 10
+
+
+@pytest.mark.parametrize("heads", [1, 5, 16, 96, 128])
+def test_heads_that_share_a_latent_are_dealt_evenly(heads: int) -> None:
+    tiles, group = tiles_for(1, Heads(heads, 1, 512, 512, 2, rope_width=64))
+    assert heads % group == 0
+    assert group <= tiles.rows

@@ -1,7 +1,7 @@
 """From tensors to launches of paged attention.
 
-plan(rows, …)    once a step and kind: numpy, then one upload
-attend(…)        once a layer: reads nothing back, so it may be recorded in a graph
+First `plan`, once a step and kind: numpy, then one upload. Then `attend`, once a layer: it reads nothing back, so
+it may be recorded in a graph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import torch
 from quire.worker.attention import Scores
 from quire.worker.kernels.paged import attend_items, join_pieces
 from quire.worker.kernels.shape import Shape, Table, Tiles, part_shape
-from quire.worker.kernels.work import Rows, Sight, cut
+from quire.worker.kernels.tiles import Heads, piece_tokens_for, tiles_for
+from quire.worker.kernels.work import Rows, Sight, blocks_of, cut, lengths_of
 
 PIECES_AT_ONCE = 16
 
@@ -31,11 +32,24 @@ class Launch:
     is_alike: bool
 
 
-def plan(rows: Rows, sight: Sight, group: int, tiles: Tiles, piece_tokens: int, device: torch.device) -> Launch:
-    is_alike = bool((rows.counts <= 1).all())
-    work = cut(rows, sight, 1 if is_alike else tiles.rows // group, piece_tokens)
+def plan(rows: Rows, sight: Sight, heads: Heads, processors: int, device: torch.device) -> Launch:
+    """Cut so that all processors work; a batch of rows that compute much more than others is better cut in two."""
+    queries = int(rows.counts.max(initial=1))
+    tiles, group = tiles_for(queries, heads)
+    blocks = blocks_of(rows, queries_of_block(queries, tiles, group))
+    piece_tokens = piece_tokens_for(lengths_of(blocks, sight), heads.query // group, tiles, processors)
+    return launch_of(rows, sight, tiles, group, piece_tokens, device)
+
+
+def launch_of(rows: Rows, sight: Sight, tiles: Tiles, group: int, piece_tokens: int, device: torch.device) -> Launch:
+    queries = int(rows.counts.max(initial=1))
+    work = cut(blocks_of(rows, queries_of_block(queries, tiles, group)), sight, piece_tokens)
     items, joins = (torch.from_numpy(values).to(device) for values in (work.items, work.joins))
-    return Launch(items, joins, work.slots, tiles, sight, group, is_alike)
+    return Launch(items, joins, work.slots, tiles, sight, group, is_alike=queries == 1)
+
+
+def queries_of_block(queries: int, tiles: Tiles, group: int) -> int:
+    return 1 if queries == 1 else tiles.rows // group
 
 
 @dataclass(frozen=True, slots=True, eq=False)

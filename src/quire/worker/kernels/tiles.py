@@ -1,44 +1,72 @@
-"""How programs are cut, and how many: sizes measured on an H200 with `bench/kernels.py`."""
+"""How programs are cut, and how many: the sizes that were fastest on an H200."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import numpy as np
 
 from quire.worker.kernels.shape import Tiles, padded
 from quire.worker.kernels.work import Ints
 
-FEW_ROWS = 16
-"""No more rows than this: reading tokens costs more than multiplying."""
+LEAST_ROWS = 16
+"""That matrix units multiply."""
+FEW_ROWS = 64
+"""Up to so many, reading tokens costs more than multiplying."""
 WAVE_TOKENS = 64
 """What starting a program costs, and putting pieces together, in tokens that it could have read meanwhile."""
+MANY_WAVES = 8
+"""From here on the last wave need not be full."""
 
 
-def tiles_for(rows: int, width: int, value_width: int, number_bytes: int) -> Tiles:
-    """For blocks of up to `rows` queries × heads that share a key head."""
-    row_bytes = number_bytes * max(padded(width), padded(value_width))
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Of one layer's attention."""
+
+    query: int
+    key: int
+    width: int
+    value_width: int
+    number_bytes: int
+    rope_width: int = 0
+    """Latents: the rotary part behind `width`. All query heads share one latent."""
+
+
+def tiles_for(queries: int, heads: Heads) -> tuple[Tiles, int]:
+    """For blocks of up to `queries` queries; and how many heads that share a key head go into one program."""
+    if heads.rope_width:
+        return _latent_tiles(queries, heads)
+    group = heads.query // heads.key
+    row_bytes = heads.number_bytes * max(padded(heads.width), padded(heads.value_width))
     tokens = min(64, max(16, 64 * 256 // row_bytes))
-    if rows <= FEW_ROWS:
-        return Tiles(FEW_ROWS, tokens, 4, 2, 4, False)
-    if row_bytes > 512:
-        return Tiles(min(padded(rows), 32), tokens, 4, 2, 1, True)
+    if queries * group <= max(LEAST_ROWS, FEW_ROWS * 256 // max(256, row_bytes)):
+        return Tiles(padded(queries * group), tokens, 4, 2, 4, is_peeled=False), group
     if row_bytes > 256:
-        return Tiles(min(padded(rows), 64), tokens, 4, 2, 1, True)
-    return Tiles(128, tokens, 8, 3, 1, True)
+        return Tiles(max(padded(group), 32), tokens, 4, 2, 1, is_peeled=True), group
+    return Tiles(max(padded(group), 128), tokens, 8, 3, 1, is_peeled=True), group
 
 
-def piece_tokens_for(lengths: Ints, key_heads: int, tiles: Tiles, processors: int) -> int:
-    """The cut of `lengths` that is done soonest: programs run in waves, and each wave costs something to start."""
+def _latent_tiles(queries: int, heads: Heads) -> tuple[Tiles, int]:
+    group = next(share for share in range(min(heads.query, FEW_ROWS), 0, -1) if heads.query % share == 0)
+    if queries * group <= LEAST_ROWS:
+        return Tiles(LEAST_ROWS, 32, 4, 2, 2, is_peeled=False), group
+    return Tiles(64, 32, 8, 3, 1, is_peeled=False), group
+
+
+def piece_tokens_for(lengths: Ints, programs: int, tiles: Tiles, processors: int) -> int:
+    """The cut of `lengths` that is done soonest; `programs` run for each piece, a wave of them at a time."""
     slots = processors * tiles.programs
     longest = int(lengths.max(initial=1))
-    choices = [tiles.tokens << power for power in range(20) if tiles.tokens << power < 2 * longest]
-    return min(choices, key=lambda piece: _tokens_until_done(lengths, piece, key_heads, slots))
+    choices = [tiles.tokens << power for power in range(24) if tiles.tokens << power < 2 * longest]
+    return min(choices or [tiles.tokens], key=lambda piece: _tokens_until_done(lengths, piece, programs, slots))
 
 
-def _tokens_until_done(lengths: Ints, piece_tokens: int, key_heads: int, slots: int) -> float:
+def _tokens_until_done(lengths: Ints, piece_tokens: int, programs: int, slots: int) -> float:
     pieces = -(-lengths // piece_tokens)
-    programs = int(pieces.sum()) * key_heads
-    waves = -(-programs // slots)
-    mean = float(lengths.sum()) * key_heads / max(1, programs)
+    waves = float(pieces.sum()) * programs / slots
+    mean = float(lengths.sum()) / max(1, int(pieces.sum()))
+    waves = waves if waves > MANY_WAVES else math.ceil(waves)
     longest = float(np.minimum(lengths, piece_tokens).max(initial=0))
     is_split = bool((pieces > 1).any())
     return max(longest, waves * mean) + WAVE_TOKENS * (waves + is_split)

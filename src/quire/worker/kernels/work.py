@@ -59,9 +59,17 @@ class Work:
         return int(self.joins[:, 3].sum())
 
 
-def cut(rows: Rows, sight: Sight, block_queries: int, piece_tokens: int) -> Work:
-    """Blocks of at most `block_queries` queries of one row, pieces of at most `piece_tokens` tokens."""
-    blocks = _blocks(rows, block_queries)
+def blocks_of(rows: Rows, block_queries: int) -> Rows:
+    """At most `block_queries` queries of one row each."""
+    blocks = -(-rows.counts // block_queries)
+    row = np.repeat(np.arange(len(blocks)), blocks)
+    offset = (np.arange(len(row)) - (np.cumsum(blocks) - blocks)[row]) * block_queries
+    counts = np.minimum(block_queries, rows.counts[row] - offset)
+    return Rows(rows.table_rows[row], rows.places[row] + offset, rows.positions[row] + offset, counts)
+
+
+def cut(blocks: Rows, sight: Sight, piece_tokens: int) -> Work:
+    """Every block's tokens, into pieces of at most `piece_tokens`."""
     block, begin, end = _pieces(blocks, sight, piece_tokens)
     pieces = np.bincount(block, minlength=len(blocks.counts))
     first = np.cumsum(pieces) - pieces
@@ -75,12 +83,9 @@ def cut(rows: Rows, sight: Sight, block_queries: int, piece_tokens: int) -> Work
     return Work(items[longest_first].astype(np.int32), joins.astype(np.int32))
 
 
-def _blocks(rows: Rows, block_queries: int) -> Rows:
-    blocks = -(-rows.counts // block_queries)
-    row = np.repeat(np.arange(len(blocks)), blocks)
-    offset = (np.arange(len(row)) - (np.cumsum(blocks) - blocks)[row]) * block_queries
-    counts = np.minimum(block_queries, rows.counts[row] - offset)
-    return Rows(rows.table_rows[row], rows.places[row] + offset, rows.positions[row] + offset, counts)
+def lengths_of(blocks: Rows, sight: Sight) -> Ints:
+    """Tokens that each block reads in one run."""
+    return np.asarray(blocks.positions + blocks.counts - sight.first(blocks.positions), dtype=np.int64)
 
 
 def _pieces(blocks: Rows, sight: Sight, piece_tokens: int) -> tuple[Ints, Ints, Ints]:
