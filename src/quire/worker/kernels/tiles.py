@@ -44,14 +44,16 @@ def tiles_for(queries: int, heads: Heads) -> tuple[Tiles, int]:
         return Tiles(padded(queries * group), tokens, 4, 2, 4, is_peeled=False), group
     if row_bytes > 256:
         return Tiles(max(padded(group), 32), tokens, 4, 2, 1, is_peeled=True), group
-    return Tiles(max(padded(group), 128), tokens, 8, 3, 1, is_peeled=True), group
+    if queries * group <= 128:
+        return Tiles(128, tokens, 8, 3, 1, is_peeled=True), group
+    return Tiles(256, tokens, 16, 3, 1, is_peeled=True), group
 
 
 def _latent_tiles(queries: int, heads: Heads) -> tuple[Tiles, int]:
     group = next(share for share in range(min(heads.query, FEW_ROWS), 0, -1) if heads.query % share == 0)
     if queries * group <= LEAST_ROWS:
-        return Tiles(LEAST_ROWS, 32, 4, 2, 2, is_peeled=False), group
-    return Tiles(64, 32, 8, 3, 1, is_peeled=False), group
+        return Tiles(LEAST_ROWS, 64, 4, 2, 2, is_peeled=False), group
+    return Tiles(64, 64, 8, 2, 1, is_peeled=False), group
 
 
 def piece_tokens_for(lengths: Ints, programs: int, tiles: Tiles, processors: int) -> int:
