@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.sweep import WatchedRunner, spread
 from quire.worker.arena import Arena
+from quire.worker.backends import REFERENCE, Backend
 from quire.worker.model import NAME, TorchModel, build
 from quire.worker.tiny import WINDOW, tiny_config
 
@@ -110,13 +111,20 @@ def tight_plan(name: str, more_sheets: int, pages: Mapping[str, int] = PAGES, lo
 class Service:
     """An engine on a copy of the reference, with every byte of its memory spoilt before the start."""
 
-    def __init__(self, name: str, plan: Plan, overlap: int = 2, drafter: Drafter | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        overlap: int = 2,
+        drafter: Drafter | None = None,
+        backends: Sequence[Backend] = (REFERENCE,),
+    ) -> None:
         self.reference = reference(name)
         model = copy.deepcopy(self.reference.model)
         model.set_attn_implementation(NAME)
         arena = Arena(plan.require_fit().stages[0], torch.device("cpu"))
         arena.bytes.view(torch.float32).fill_(float("nan"))
-        self.runner = WatchedRunner(plan, TorchModel(model, arena), arena)
+        self.runner = WatchedRunner(plan, TorchModel(model, arena, backends), arena)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
 
     def send(self, prompts: list[np.ndarray], outputs: int, label: str = "", scope: str = "") -> list[Stream]:

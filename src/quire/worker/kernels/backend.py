@@ -1,0 +1,102 @@
+"""The attention backend `triton`: every kind that keeps keys and values, on Quire's own kernels.
+
+Once a step, the tables of its rows go to the device as they are: no token is spelled out. Once a layer, new keys and
+values go into their slots, then rows with one query attend, then the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from quire.core.step import Step, TableView
+from quire.plan.plan import KindPlan
+from quire.worker.arena import PartView
+from quire.worker.attention import Scores
+from quire.worker.backends import ATTENTION, Accepts, Pair
+from quire.worker.batch import KindBatch, Packed
+from quire.worker.kernels.launch import Launch, Memory, attend, plan
+from quire.worker.kernels.pages import write
+from quire.worker.kernels.shape import Table
+from quire.worker.kernels.tile import INTERPRETED
+from quire.worker.kernels.tiles import Heads
+from quire.worker.kernels.work import Rows, Sight
+
+INTERPRETER_PROCESSORS = 4
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelKind:
+    """One kind in one step, on the device."""
+
+    tables: tuple[Table, ...]
+    """By group; their rows are the step's."""
+    rows: torch.Tensor
+    positions: torch.Tensor
+    """Of each new token: the step's row that it belongs to, and where."""
+    sight: Sight
+    parts: tuple[Rows, ...]
+    """Rows with one query, and the others: they are cut differently."""
+    launches: dict[Heads, tuple[Launch, ...]] = field(default_factory=dict)
+    """Layers of one kind may differ in heads: cut when the first of them asks."""
+
+    def launch(self, heads: Heads) -> tuple[Launch, ...]:
+        if heads not in self.launches:
+            device = self.rows.device
+            cuts = (plan(rows, self.sight, heads, processors_of(device), device) for rows in self.parts)
+            self.launches[heads] = tuple(cuts)
+        return self.launches[heads]
+
+
+class Triton:
+    """Kernels see whole pages of any size. Without a GPU they run where Triton's interpreter was asked for."""
+
+    name = "triton"
+    accepts = Accepts(
+        ATTENTION - {"latent"},
+        devices=frozenset({"cpu" if INTERPRETED.value else "cuda"}),
+        dtypes=frozenset({"bf16", "fp16", "fp32"}),
+    )
+
+    def prepare(self, plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
+        step, kind = packed.step, plan.kind
+        columns = table.addresses.shape[2]
+        if kind.grows:
+            columns = min(columns, int((-(-(step.starts + step.counts) // plan.page_tokens)).max(initial=1)))
+        addresses = _tensor(table.addresses[step.rows, :, :columns], device)
+        groups = (addresses[:, group] for group in range(addresses.shape[1]))
+        tables = tuple(Table(group, plan.page_tokens, table.sink_columns, wraps=not kind.grows) for group in groups)
+        sight = Sight(*(getattr(kind, name, 0) for name in ("window", "chunk", "sinks")))
+        index, positions = _tensor(packed.index, device), _tensor(packed.positions, device)
+        return KindBatch({}, kernel=KernelKind(tables, index, positions, sight, _parts(step, packed.begins)))
+
+    def attend(
+        self, kind: KindBatch, parts: Pair[PartView], query: torch.Tensor, new: Pair[torch.Tensor], scores: Scores
+    ) -> torch.Tensor:
+        step, (keys, values) = kind.kernel, (part.tensor for part in parts)
+        assert isinstance(step, KernelKind), "this backend prepared the step"
+        table = step.tables[parts[0].group]
+        write(*new, keys, values, table, step.rows, step.positions)
+        heads = Heads(query.shape[1], keys.shape[2], keys.shape[3], values.shape[3], keys.element_size())
+        out = query.new_empty(len(query), heads.query, heads.value_width)
+        query = query.contiguous()
+        for launch in step.launch(heads):
+            attend(query, Memory(keys, values), table, launch, scores, out)
+        return out
+
+
+def processors_of(device: torch.device) -> int:
+    if device.type != "cuda":
+        return INTERPRETER_PROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def _parts(step: Step, begins: np.ndarray) -> tuple[Rows, ...]:
+    chosen = (np.flatnonzero(step.counts == 1), np.flatnonzero(step.counts > 1))
+    return tuple(Rows(rows, begins[rows], step.starts[rows], step.counts[rows]) for rows in chosen if len(rows))
+
+
+def _tensor(values: np.ndarray, device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
