@@ -39,7 +39,7 @@ def tiles_for(queries: int, heads: Heads) -> tuple[Tiles, int]:
         return _latent_tiles(queries, heads)
     group = heads.query // heads.key
     row_bytes = heads.number_bytes * max(padded(heads.width), padded(heads.value_width))
-    tokens = min(64, max(16, 64 * 256 // row_bytes))
+    tokens = min(128, max(16, 64 * 256 // row_bytes))
     if queries * group <= max(LEAST_ROWS, FEW_ROWS * 256 // max(256, row_bytes)):
         return Tiles(padded(queries * group), tokens, 4, 2, 4, is_peeled=False), group
     if row_bytes > 256:
