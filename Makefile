@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-supported clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -50,6 +50,12 @@ bench-cpu: setup  ## Tokens per second on this CPU, beside transformers
 
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
 	$(BIN)/python bench/supported.py $(ARGUMENTS)
+
+bench-kernels: setup  ## Kernels on this GPU, beside FlashInfer where it is installed
+	$(BIN)/python bench/kernels.py $(ARGUMENTS)
+
+bench-decode: setup  ## A whole decode step on this GPU: ARGUMENTS=--compile
+	$(BIN)/python bench/decode.py $(ARGUMENTS)
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
