@@ -45,11 +45,11 @@ def _attention(
     scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     parts = seat.arena.layers[module.layer_idx]
+    number = next(iter(parts.values())).kind
+    backend, kind = seat.backends[number], seat.running().kinds[number]
     if "latent" in parts:
-        return latent.attend(module, seat.running(), parts, q, k, v, scores)[None], None
-    key_part, value_part = parts["key"], parts["value"]
-    backend, kind = seat.backends[key_part.kind], seat.running().kinds[key_part.kind]
-    return backend.attend(kind, (key_part, value_part), q, (k, v), scores)[None], None
+        return latent.attend(module, backend, kind, parts, q, k, v, scores)[None], None
+    return backend.attend(kind, (parts["key"], parts["value"]), q, (k, v), scores)[None], None
 
 
 def register() -> None:

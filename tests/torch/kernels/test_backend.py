@@ -9,24 +9,28 @@ from quire.worker.backends import REFERENCE, choose
 from quire.worker.kernels.backend import Triton
 from tiny_models import Service, plan_of
 
-NAMES = ("gpt_oss", "llama4_text")
-"""Windows, sink logits and heads that share keys; chunks."""
+NAMES = ("gpt_oss", "llama4_text", "deepseek_v3")
+"""Windows, sink logits and heads that share keys; chunks; latents."""
 PROMPTS = (0, 5)
 """Of the reference: one token, and longer than a window."""
 OUTPUTS = 3
+BOTH = (Triton(), REFERENCE)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_prompts_in_chunks_and_decoding_rows_yield_the_right_tokens(name: str) -> None:
-    service = Service(name, plan_of(name, batch_tokens=24), backends=(Triton(),))
+    service = Service(name, plan_of(name, batch_tokens=24), backends=BOTH[:1])
     streams = service.send([service.reference.prompts[place] for place in PROMPTS], OUTPUTS)
     service.engine.drain()
     for place, stream in zip(PROMPTS, streams, strict=True):
         assert stream.tokens().tolist() == service.reference.tokens[place][:OUTPUTS]
 
 
-def test_latents_go_to_the_reference() -> None:
-    stage = plan_of("deepseek_v3", batch_tokens=8).stages[0]
-    assert [backend.name for backend in choose(stage, "cpu", (Triton(), REFERENCE))] == ["reference"]
-    with pytest.raises(PlanError, match="triton does not know latent"):
-        choose(stage, "cpu", (Triton(),))
+def test_states_go_to_the_reference() -> None:
+    stage = plan_of("bamba", batch_tokens=8).stages[0]
+    names = {
+        plan.kind.kind: backend.name for plan, backend in zip(stage.kinds, choose(stage, "cpu", BOTH), strict=True)
+    }
+    assert names == {"state": "reference", "full": "triton"}
+    with pytest.raises(PlanError, match="triton does not know state"):
+        choose(stage, "cpu", BOTH[:1])

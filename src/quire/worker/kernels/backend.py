@@ -1,4 +1,4 @@
-"""The attention backend `triton`: every kind that keeps keys and values, on Quire's own kernels.
+"""The attention backend `triton`: every kind that keeps tokens, on Quire's own kernels.
 
 Once a step, the tables of its rows go to the device as they are: no token is spelled out. Once a layer, new keys and
 values go into their slots, then rows with one query attend, then the others.
@@ -31,6 +31,7 @@ INTERPRETER_PROCESSORS = 4
 class KernelKind:
     """One kind in one step, on the device."""
 
+    is_latent: bool
     tables: tuple[Table, ...]
     """By group; their rows are the step's."""
     rows: torch.Tensor
@@ -55,7 +56,7 @@ class Triton:
 
     name = "triton"
     accepts = Accepts(
-        ATTENTION - {"latent"},
+        ATTENTION,
         devices=frozenset({"cpu" if INTERPRETED.value else "cuda"}),
         dtypes=frozenset({"bf16", "fp16", "fp32"}),
     )
@@ -70,20 +71,26 @@ class Triton:
         tables = tuple(Table(group, plan.page_tokens, table.sink_columns, wraps=not kind.grows) for group in groups)
         sight = Sight(*(getattr(kind, name, 0) for name in ("window", "chunk", "sinks")))
         index, positions = _tensor(packed.index, device), _tensor(packed.positions, device)
-        return KindBatch({}, kernel=KernelKind(tables, index, positions, sight, _parts(step, packed.begins)))
+        parts = _parts(step, packed.begins)
+        return KindBatch({}, kernel=KernelKind(kind.kind == "latent", tables, index, positions, sight, parts))
 
     def attend(
         self, kind: KindBatch, parts: Pair[PartView], query: torch.Tensor, new: Pair[torch.Tensor], scores: Scores
     ) -> torch.Tensor:
-        step, (keys, values) = kind.kernel, (part.tensor for part in parts)
+        """Of latents: parts and new ones are latents and rotary keys, queries and results lie in the latents' space."""
+        step, (first, second) = kind.kernel, (part.tensor for part in parts)
         assert isinstance(step, KernelKind), "this backend prepared the step"
         table = step.tables[parts[0].group]
-        write(*new, keys, values, table, step.rows, step.positions)
-        heads = Heads(query.shape[1], keys.shape[2], keys.shape[3], values.shape[3], keys.element_size())
+        write(*new, first, second, table, step.rows, step.positions)
+        held = Memory.latent(first, second) if step.is_latent else Memory(first, second)
+        rope_width = second.shape[3] if step.is_latent else 0
+        heads = Heads(
+            query.shape[1], first.shape[2], first.shape[3], held.value.shape[3], first.element_size(), rope_width
+        )
         out = query.new_empty(len(query), heads.query, heads.value_width)
         query = query.contiguous()
         for launch in step.launch(heads):
-            attend(query, Memory(keys, values), table, launch, scores, out)
+            attend(query, held, table, launch, scores, out)
         return out
 
 

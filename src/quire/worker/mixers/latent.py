@@ -3,6 +3,7 @@
     expanded   key and value of every token read are made from its latent: cheaper for many queries
     absorbed   queries go into the latents' space, the result comes back from it: cheaper for few
 
+The reference chooses; other backends are asked in the latents' space.
 A layer hands its latents to `expand_kv` before it attends: that is the seam, for they must be kept before they grow.
 """
 
@@ -15,7 +16,8 @@ import torch
 
 from quire.worker.arena import PartView
 from quire.worker.attention import Scores, for_each_reading, gather, mix, write
-from quire.worker.batch import Batch, Reading
+from quire.worker.backends import Backend
+from quire.worker.batch import KindBatch, Reading
 
 
 def attach(module: Any) -> None:
@@ -25,7 +27,8 @@ def attach(module: Any) -> None:
 
 def attend(
     module: Any,
-    batch: Batch,
+    backend: Backend,
+    kind: KindBatch,
     parts: Mapping[str, PartView],
     query: torch.Tensor,
     latent: torch.Tensor,
@@ -33,7 +36,11 @@ def attend(
     scores: Scores,
 ) -> torch.Tensor:
     """(token, head, width) of packed tokens in, the same out; latent and rotary key have one head."""
-    kind = batch.kinds[parts["latent"].kind]
+    if kind.kernel is not None:
+        up_key, up_value = _ups(module, query.shape[1])
+        asked = _absorb(module, up_key, query)
+        found = backend.attend(kind, (parts["latent"], parts["rope"]), asked, (latent, rope), scores)
+        return torch.einsum("thk,hvk->thv", found, up_value)
     write(kind, parts["latent"], latent)
     write(kind, parts["rope"], rope)
 
@@ -72,10 +79,20 @@ def absorbed(
     scores: Scores,
 ) -> torch.Tensor:
     """A score is query · (up · latent) = (query · up) · latent, and so with values."""
-    weight = module.kv_b_proj.weight.view(query.shape[1], -1, module.kv_lora_rank)
-    own: int = module.qk_nope_head_dim
-    up_key, up_value = weight[:, :own], weight[:, own:]
-    plain, turned = query[..., :own], query[..., own:]
-    asked = torch.cat([torch.einsum("rhqn,hnk->rhqk", plain, up_key), turned], dim=-1)
+    up_key, up_value = _ups(module, query.shape[1])
+    asked = _absorb(module, up_key, query.transpose(1, 2)).transpose(1, 2)
     found = mix(asked, torch.cat([latents, ropes], dim=-1), latents, mask, scores)
     return torch.einsum("rhqk,hvk->rhqv", found, up_value)
+
+
+def _ups(module: Any, heads: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(head, width, rank): what makes keys and values from latents."""
+    weight: torch.Tensor = module.kv_b_proj.weight.view(heads, -1, module.kv_lora_rank)
+    own: int = module.qk_nope_head_dim
+    return weight[:, :own], weight[:, own:]
+
+
+def _absorb(module: Any, up_key: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    """(…, head, width) into the latents' space; the rotary part stays as it is, behind."""
+    own: int = module.qk_nope_head_dim
+    return torch.cat([torch.einsum("...hn,hnk->...hk", query[..., :own], up_key), query[..., own:]], dim=-1)
