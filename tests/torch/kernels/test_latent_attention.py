@@ -14,7 +14,7 @@ from quire.worker.kernels.work import Sight
 LATENT, ROPE = 24, 16
 
 
-@pytest.mark.parametrize("heads", [5, 16, 32])
+@pytest.mark.parametrize("heads", [5, 32])
 @pytest.mark.parametrize(("counts", "piece_tokens"), [([1, 1], 1 << 20), ([1, 1], 32), ([3, 2], 32)])
 def test_results_follow_the_definition(heads: int, counts: list[int], piece_tokens: int) -> None:
     torch.manual_seed(0)

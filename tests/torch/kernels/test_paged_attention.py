@@ -92,7 +92,7 @@ def test_results_follow_the_definition(name: str) -> None:
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_any_batch_follows_the_definition(seed: int) -> None:
     case = random_case(seed)
     assert error(case) < TOLERANCE[case.dtype], case

@@ -56,9 +56,9 @@ def test_pages_come_back_from_staging_to_other_places() -> None:
     assert torch.equal(arena.view(6, -1), expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("heads", [Heads(), Heads(3, 3, 24, 40)])
-@pytest.mark.parametrize("columns", [0, 3])
+@pytest.mark.parametrize(
+    ("dtype", "heads", "columns"), [(torch.float32, Heads(), 3), (torch.bfloat16, Heads(3, 3, 24, 40), 0)]
+)
 def test_new_tokens_lie_where_the_table_says_and_nothing_else_changes(
     dtype: torch.dtype, heads: Heads, columns: int
 ) -> None:
