@@ -22,7 +22,7 @@ run: setup  ## Answer a question with the default model (fetched once), its plan
 	$(BIN)/quire generate --prompt "What is the capital of France?" --stats
 
 test: setup  ## All tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
 
 lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/ruff check .
