@@ -26,11 +26,14 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.scheduler.ngrams import NGramDrafter
+from quire.tiered import Tiers, attach, weights_identity
+from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
 
+NO_TIERS = Tiers()
 TORCH_NAMES = {DType.FP32: "float32", DType.BF16: "bfloat16", DType.FP16: "float16"}
 
 
@@ -43,6 +46,8 @@ class Assembled:
     tokenizer: Tokenizer
     grammars: Grammars
     folder: Path
+    stack: Stack | None = None
+    """What lies beyond the pool, if anything does: close it last."""
 
 
 def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: DType) -> Plan:
@@ -73,6 +78,7 @@ def assemble(
     *,
     dtype: DType = DType.FP32,
     rules: Rules | None = None,
+    tiers: Tiers = NO_TIERS,
     overlap: int = 2,
     listeners: Sequence[Listener] = (),
     progress: Progress | None = None,
@@ -106,5 +112,8 @@ def assemble(
     grammars = Grammars(tokenizer)
     runner = TorchRunner(plan, model, arena, grammars)
     drafter = NGramDrafter() if plan.lookahead else None
-    engine = Engine(plan, runner, rules=rules, drafter=drafter, overlap=overlap, listeners=listeners)
-    return Assembled(engine, plan, tokenizer, grammars, folder)
+    stack = None if tiers.is_empty else attach(plan, runner, tiers, weights_identity(folder))
+    engine = Engine(
+        plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=listeners
+    )
+    return Assembled(engine, plan, tokenizer, grammars, folder, stack)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from quire.assemble import assemble
+from quire.assemble import NO_TIERS, assemble
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
 from quire.core.request import MOST_STOP_TOKENS, Request
@@ -29,6 +29,7 @@ from quire.fetch.find import find_folder
 from quire.fetch.folder import Progress, in_silence
 from quire.plan.settings import Budget, Settings
 from quire.talk import Completion, Talk
+from quire.tiered import Tiers
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token numbers, or a conversation: messages with `role` and `content`."""
@@ -44,14 +45,16 @@ class LLM:
         budget: Budget | None = None,
         dtype: str | DType = DType.FP32,
         rules: Rules | None = None,
+        tiers: Tiers = NO_TIERS,
         progress: Progress = in_silence,
     ) -> None:
         """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
-        free memory. `progress` is told what is fetched, converted and loaded."""
+        free memory. `tiers`: where prefixes live beyond the pool. `progress` is told what is fetched, converted and
+        loaded."""
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
         dtype = dtype if isinstance(dtype, DType) else parse_dtype(dtype)
         self.parts = assemble(
-            find_folder(model, progress), settings, budget, dtype=dtype, rules=rules, progress=progress
+            find_folder(model, progress), settings, budget, dtype=dtype, rules=rules, tiers=tiers, progress=progress
         )
         self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
         self._names = itertools.count()
@@ -109,7 +112,10 @@ class LLM:
             self._cancel([talk])
 
     def close(self) -> None:
+        """Ends everything; what goes to a tier is stored first."""
         self.engine.close()
+        if self.parts.stack is not None:
+            self.parts.stack.close()
 
     def _step(self, talks: list[Talk]) -> None:
         with self._turn:

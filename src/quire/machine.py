@@ -50,6 +50,11 @@ def _main_memory() -> Machine:
     return Machine("this machine's main memory (no accelerator found)", available, 0.5, False)
 
 
+def available_bytes() -> int:
+    """Main memory that could be taken now, within the container's limit; no bound where nothing tells."""
+    return min([1 << 62, *filter(None, (_available(), *map(_limit, CGROUP_LIMITS)))])
+
+
 def _available() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()

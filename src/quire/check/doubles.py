@@ -153,8 +153,8 @@ class FaultyTier:
         self.fates.append(fate)
 
     def cancel(self, number: int) -> None:
-        load = self.open.pop(number)
-        if load.fate is not Fate.LOST:
+        load = self.open.pop(number, None)
+        if load is not None and load.fate is not Fate.LOST:
             self._late.append(load)
 
     def answers(self) -> Sequence[Answer]:

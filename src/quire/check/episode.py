@@ -8,6 +8,7 @@ from random import Random
 from quire.check.coverage import Coverage, Fault, Mechanism
 from quire.check.definitions import Ints, Violation, fits_alone
 from quire.check.doubles import ErringDrafter, FaultyTier, PinningStore
+from quire.check.keeping import KeepingTier
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
 from quire.check.requests import random_requests
 from quire.check.scripts import script_for
@@ -24,6 +25,7 @@ TOLD = {
     What.EVICTED: Mechanism.EVICTION,
     What.COMPACTED: Mechanism.COMPACTION,
     What.CHECKPOINT: Mechanism.CHECKPOINT,
+    What.STORED: Mechanism.STORE,
 }
 
 
@@ -49,7 +51,7 @@ class Episode:
         self.kinds = self.system.kinds
         self.runner = ShadowRunner()
         self.runner.before_launch = self._check_elder
-        self.tier = self._tier() if self.system.has_tier else None
+        self.tier = self._tier(seed) if self.system.has_tier else None
         self.drafter = ErringDrafter(Random(seed), self._script_in)
         self.engine = self._engine()
         self.scheduler = self.engine.scheduler
@@ -72,20 +74,25 @@ class Episode:
             rules=system.rules,
             tier=self.tier,
             drafter=self.drafter,
+            keeper=self.runner.keeping,
             overlap=system.overlap,
             clock=lambda: float(self.now),
             pause=lambda: None,
             listeners=[self._hear],
         )
 
-    def _tier(self) -> FaultyTier:
+    def _tier(self, seed: int) -> FaultyTier:
+        """Every second one has what steps stored; the others know of prompts from earlier times."""
+        if seed % 2:
+            self.runner.keeping = KeepingTier(self.random, lambda: float(self.now), LOAD_SECONDS, self.system.plan)
+            return self.runner.keeping
         return FaultyTier(self.random, lambda: float(self.now), LOAD_SECONDS, self.runner.staged)
 
     def _script_in(self, row: int) -> Ints:
         return self.runner.scripts[self.scheduler.rows.requests[row].name].tokens
 
     def run(self) -> None:
-        while self.coming or self.accepted or self.scheduler.flying:
+        while self.coming or self.accepted or not self.scheduler.is_idle():
             self.step()
         self.store.unpin(self.now + 100)
         check_nothing_left(self.scheduler)

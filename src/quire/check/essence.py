@@ -7,7 +7,7 @@ Left out, because no decision depends on it:
     when something was used, and how valuable it is                   as far as it exceeds the floor of forgetting
     what a drafter was told (here it always guesses)                  it changes nothing
     reasons, hit counts for people, the typical output (held fixed)   nobody asks them when scheduling
-    copies that wait for the next step                                they move bytes, and bytes decide nothing
+    copies and stores that wait for the next step                     they move bytes, and bytes decide nothing
     numbers of sheets and pages                                       named by first use; see below
 
 Sheets are alike, and so are pages of a sheet; the code breaks ties between equally full sheets by their numbers. Of
@@ -43,7 +43,9 @@ KNOWN = {
     "stops outputs output_counts requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name",
-    "Reuse": "memories index rows junctions _tell _copies _layout _scopes_of _marks _chains",
+    "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains",
+    "Stores": "_keeper _records _index _copies _tell due",
+    "Records": "unit_tokens max_length _growing _others has_units has_boundaries unit_bytes block_bytes",
     "Junctions": "_prompts _next _ahead wanted",
     "PrefixIndex": "memories coverage disabled unit nodes leaves ends _before",
     "Leaves": "nodes coverage memories order _ranked _held was_given_back paths",

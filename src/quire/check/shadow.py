@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +27,9 @@ from quire.kinds import Cross, State
 from quire.plan.layout import GRANULE_BYTES
 from quire.plan.plan import StagePlan
 from quire.scheduler.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from quire.check.keeping import KeepingTier
 
 POISON, DRAFT, CLEARED = -1, -2, 0
 _NAMES = {POISON: "what nobody wrote", DRAFT: "a draft", CLEARED: "a cleared state"}
@@ -114,6 +118,8 @@ class ShadowRunner:
         self.before_launch: Callable[[Step], None] = lambda _step: None
         self.stages: list[list[KindContents]] = []
         self.launched = 0
+        self.keeping: KeepingTier | None = None
+        """A tier to which stores go."""
         self._results: list[StepResult] = []
 
     def attach(self, scheduler: Scheduler) -> None:
@@ -131,6 +137,9 @@ class ShadowRunner:
         self.launched += 1
         self._enter(step)
         self._prepare(step)
+        if not len(step.rows):
+            self._results.append(StepResult(step.number, np.empty(0, dtype=np.int64)))
+            return
         batch = self._batch(step)
         self._check_tokens(step, batch)
         for kind in self.kinds:
@@ -202,17 +211,37 @@ class ShadowRunner:
     # ── what comes before the batch, in this order: copies, loads, clears ─────
 
     def _prepare(self, step: Step) -> None:
-        for stage, index, source, target in step.copies:
+        for place, (stage, index, source, target) in enumerate(step.copies):
+            self._store(step, place)
             kind = self.stages[stage][index]
             kind.slots[target] = kind.slots[source]
             kind.spoil_others(target)
+        self._store(step, len(step.copies))
         for number, row in step.loads:
-            for kind in self.kinds:
-                _load(kind, row, self.staged[number])
+            self._land(number, row)
         for stage, index, pages in step.clears:
             kind = self.stages[stage][index]
             kind.slots[pages] = CLEARED
             kind.spoil_others(pages)
+
+    def _store(self, step: Step, place: int) -> None:
+        """What is due before the copy at `place`."""
+        for store in step.stores:
+            if store.after == place and self.keeping is not None:
+                slots = [self.stages[stage][kind].slots[pages].copy() for stage, kind, pages in store.pages]
+                self.keeping.keep(store, slots)
+
+    def _land(self, number: int, row: int) -> None:
+        if self.keeping is None:
+            for kind in self.kinds:
+                _load(kind, row, self.staged[number])
+            return
+        for one in self.keeping.brought.pop(number):
+            kind = self.stages[one.span.stage][one.span.kind]
+            pages = kind.table.pages[row][:, kind.view.column(one.span.logical)].T.ravel()
+            is_new = np.repeat(one.span.logical >= one.held_tokens // kind.page_tokens, len(kind.groups))
+            kind.slots[pages[is_new]] = one.slots[is_new]
+            kind.spoil_others(pages[is_new])
 
 
 def _drafted(step: Step, drafts: Ints) -> list[Ints]:

@@ -30,6 +30,7 @@ class What(str, Enum):
     LOAD_FAILED = "load_failed"
     EVICTED = "evicted"
     CHECKPOINT = "checkpoint"
+    STORED = "stored"
     COMPACTED = "compacted"
     STEP = "step"
     DRAFTED = "drafted"

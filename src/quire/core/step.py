@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from quire.core.logprobs import StepLogprobs
 from quire.core.request import Request
+from quire.core.tier import Store
 
 Ints = npt.NDArray[np.int64]
 SAMPLED = -1
@@ -64,6 +65,11 @@ class Step:
     drafts: Ints | None = None
     """How many of each row's tokens, the last ones, are guesses; None: nobody guesses. A row that does samples behind
     the last token it knows and behind each guess. Its state after guess i goes to page i, page 0 knows of none."""
+    stores: tuple[Store, ...] = ()
+    """What goes out to a tier, among the copies, so that each page is read before anything else is written there.
+
+    A step may have stores and no rows: there was nothing to compute.
+    """
 
     @property
     def tokens(self) -> int:

@@ -1,7 +1,9 @@
-"""The port behind which pages live outside the device: who can bring back a prefix, and how a load ends.
+"""The port behind which pages live outside the device: who keeps prefixes and brings them back, and how that ends.
 
 A load writes into staging memory that belongs to the tier. When it is done, the next step copies the bytes into the
 request's pages, in order; until then no page depends on it, so a load that is late, lost or cancelled owns nothing.
+A store goes the same way back: the next step copies pages into blocks of staging memory, before anything may write to
+them, and from then on the tier has a copy of its own. No page waits for a tier.
 """
 
 from __future__ import annotations
@@ -9,6 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+Blocks = tuple[int, ...]
+"""Blocks of staging memory, in order: together they hold one record (`quire.plan.records`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +29,8 @@ class Load:
     keys: tuple[bytes, ...]
     """Of the units that make up these tokens."""
     tokens: int
+    held_tokens: int = 0
+    """The row has these already, as far as kinds that grow are concerned: their whole pages are not brought again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +50,65 @@ class Tier(Protocol):
     def begin(self, load: Load) -> None: ...
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this load any more; an answer that still comes is ignored."""
+        """Nobody waits for this load any more, answered or not; an answer that still comes is ignored."""
         ...
 
     def answers(self) -> Sequence[Answer]:
         """What ended since the last call."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a record that was accepted is to be copied."""
+
+    number: int
+    blocks: Blocks
+
+
+class Keeper(Protocol):
+    """Who takes what the cache keeps, record by record."""
+
+    def renew(self, names: Sequence[bytes]) -> list[int]:
+        """These records were used now; returns the places of those that it lacks."""
+        ...
+
+    def accept(self, name: bytes, size_bytes: int) -> Place | None:
+        """Makes room for a record. None: there is none, and nothing is kept."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Store:
+    """One record on its way out, in a step: pages to be copied into blocks of staging memory, in order."""
+
+    place: Place
+    pages: tuple[tuple[int, int, npt.NDArray[np.int64]], ...]
+    """(stage, kind, pages)."""
+    after: int
+    """How many of the step's copies come before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A load that is done: where its records lie."""
+
+    load: Load
+    units: tuple[Blocks, ...]
+    """From the first unit that the row does not hold whole; empty where no kind grows."""
+    boundary: Blocks
+    """What the other kinds need there; empty where every kind grows."""
+
+
+class Shelf(Protocol):
+    """Whose memory it is that a runner copies from and to."""
+
+    def stored(self, number: int) -> None:
+        """A record is in its place."""
+        ...
+
+    def staged(self, number: int) -> Staged: ...
+
+    def landed(self, number: int) -> None:
+        """The bytes are in their pages: the staging memory may go."""
         ...

@@ -16,7 +16,7 @@ from quire.core.logprobs import Logprob, StepLogprobs
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step
-from quire.core.tier import Tier
+from quire.core.tier import Keeper, Tier
 from quire.engine.history import Counters, History
 from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
@@ -63,6 +63,7 @@ class Engine:
         *,
         rules: Rules | None = None,
         tier: Tier | None = None,
+        keeper: Keeper | None = None,
         drafter: Drafter | None = None,
         overlap: int = 2,
         clock: Callable[[], float] = time.monotonic,
@@ -70,7 +71,8 @@ class Engine:
         listeners: Sequence[Listener] = (),
     ) -> None:
         self.history, self.counters = History(), Counters()
-        self.scheduler = Scheduler(plan, rules or Rules(), tier, (self.history, self.counters, *listeners), drafter)
+        told: tuple[Listener, ...] = (self.history, self.counters, *listeners)
+        self.scheduler = Scheduler(plan, rules or Rules(), tier, told, drafter, keeper)
         self.runner = runner
         self.overlap = overlap
         """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""
@@ -128,11 +130,10 @@ class Engine:
             pass
 
     def close(self) -> None:
-        """Ends everything now; what is in flight is collected and thrown away."""
+        """Ends everything now; what is in flight is collected and thrown away, what goes out to a tier still goes."""
         for name in list(self.streams):
             self.cancel(name)
-        while self.scheduler.flying:
-            self.scheduler.apply(self.runner.collect())
+        self.drain()
 
     def _keep(self, step: Step, logprobs: StepLogprobs) -> None:
         """Hands log-probabilities to the streams of rows that still belong to those who asked."""

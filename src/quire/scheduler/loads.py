@@ -49,11 +49,11 @@ class Loads:
             waiting.offer = self._unit * min(most, self._tier.find(waiting.keys[:most]))
         return waiting.offer
 
-    def begin(self, row: int, waiting: Waiting, now: float) -> Load:
+    def begin(self, row: int, waiting: Waiting, now: float, held_tokens: int) -> Load:
         assert self._tier is not None
         assert waiting.offer, "nothing was offered"
         keys = tuple(waiting.keys[: waiting.offer // self._unit])
-        load = Load(self._numbers, waiting.request.name, keys, waiting.offer)
+        load = Load(self._numbers, waiting.request.name, keys, waiting.offer, held_tokens)
         self._numbers += 1
         self._open[load.number] = (load, row, now + self._seconds)
         self._number_of[row] = load.number
@@ -65,6 +65,11 @@ class Loads:
         number = self._number_of.pop(row, None)
         if number is not None and self._tier is not None:
             del self._open[number]
+            self._tier.cancel(number)
+
+    def drop(self, number: int) -> None:
+        """What was staged for a row goes to nobody."""
+        if self._tier is not None:
             self._tier.cancel(number)
 
     def over(self, now: float) -> Iterator[Outcome]:

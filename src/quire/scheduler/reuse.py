@@ -14,10 +14,12 @@ from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.prefix import Hit, Miss, PrefixIndex, missed
 from quire.core.events import What
+from quire.core.tier import Keeper
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
 from quire.scheduler.junctions import Junctions
 from quire.scheduler.rows import NEVER, Ints, Rows
+from quire.scheduler.stores import Stores
 from quire.scheduler.waiting import Waiting
 
 Copy = tuple[int, int, Ints, Ints]
@@ -31,12 +33,19 @@ BEGINNINGS_REMEMBERED = 65_536
 
 class Reuse:
     def __init__(
-        self, plan: Plan, memories: list[StageMemory], rows: Rows, copies: list[Copy], tell: Callable[..., None]
+        self,
+        plan: Plan,
+        memories: list[StageMemory],
+        rows: Rows,
+        copies: list[Copy],
+        tell: Callable[..., None],
+        keeper: Keeper | None = None,
     ) -> None:
         self.memories = memories
         self.index = PrefixIndex(plan, memories)
         self.rows = rows
         self.junctions = Junctions()
+        self.stores = Stores(keeper, plan, self.index, copies, tell)
         self._tell = tell
         self._copies = copies
         """To be done before the next step, in order; compaction adds to them as well."""
@@ -198,6 +207,7 @@ class Reuse:
         if self.index.coverage.has_states and not self._checkpoint(row, keys, chain):
             return
         self.index.keep_boundary(row, chain)
+        self.stores.offer(chain)
 
     def _checkpoint(self, row: int, keys: list[bytes], chain: Chain) -> bool:
         """Copies the row's states for a boundary, if they stand exactly there and room can be made."""
@@ -233,11 +243,13 @@ class Reuse:
         if computed <= state.known[row]:
             tokens, keys = state.tokens(row, 0, computed), self._keys(row, waiting, computed // unit)
             self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known)
+            self.stores.offer(self.index.nodes.follow(keys, computed // unit))
         else:
             units = int(state.settled[row]) // unit
             chain = self.index.remember(row, self._keys(row, waiting, units), units, known)
             if units:
                 self.index.leaves.rank(chain)
+                self.stores.offer(chain)
 
     def _keys(self, row: int, ticket: Waiting, units: int) -> list[bytes]:
         """A request's keys, at least for its first `units` units."""

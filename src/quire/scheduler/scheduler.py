@@ -23,7 +23,7 @@ from quire.core.events import Event, Listener, What
 from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
 from quire.core.step import Step, StepResult
-from quire.core.tier import Tier
+from quire.core.tier import Keeper, Tier
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.scheduler.drafts import Drafts
@@ -50,12 +50,13 @@ class Scheduler:
         tier: Tier | None = None,
         listeners: Sequence[Listener] = (),
         drafter: Drafter | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
-        self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell)
+        self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell, keeper)
         self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
         self.drafts = Drafts(plan, self.memories, self.rows, drafter, self._tell)
         self.loads = Loads(tier, rules.load_seconds, self.reuse.index.unit)
@@ -126,6 +127,8 @@ class Scheduler:
         is_staged = any(landed == row for _, landed in self._landed)
         self.reuse.leave(row, self.tickets[row], hand_over and not is_staged)
         self.loads.cancel(row)
+        for number in [number for number, landed in self._landed if landed == row]:
+            self.loads.drop(number)
         self._landed = [(number, landed) for number, landed in self._landed if landed != row]
         for memory in self.memories:
             memory.release(row)
@@ -142,7 +145,7 @@ class Scheduler:
                 listener(event)
 
     def is_idle(self) -> bool:
-        return not self.tickets and not len(self.queue) and not self.flying
+        return not self.tickets and not len(self.queue) and not self.flying and not self.reuse.stores.due
 
     # ── a step ────────────────────────────────────────────────────────────
 
@@ -152,6 +155,8 @@ class Scheduler:
         self._end_loads()
         self._admit_elder()
         rows = self.order()
+        if not len(rows) and not len(self.queue):
+            return self._errand()
         granted = self._share(self._wanted(rows), self.plan.batch_tokens)
         rows, granted, needs = self._admit(*self._fit(rows, granted))
         chosen = granted > 0
@@ -161,6 +166,13 @@ class Scheduler:
             return self._launch(rows, granted, needs) if len(rows) else None
         needs = [[need[chosen] for need in own] for own in needs]
         return self._launch(rows[chosen], granted[chosen], needs) if chosen.any() else None
+
+    def _errand(self) -> Step | None:
+        """Nobody is here: what goes out to a tier need not wait for someone to come."""
+        if not self.reuse.stores.due:
+            return None
+        nobody = np.empty(0, dtype=np.int64)
+        return self._launch(nobody, nobody, [[nobody for _ in memory.tables] for memory in self.memories])
 
     def order(self) -> Ints:
         """Running rows: the elder first, then by claim."""
@@ -335,13 +347,14 @@ class Scheduler:
             return False
         if not self.room.make_at(row, tokens, promised):
             return False
+        held_tokens = int(self.rows.settled[row])
         for memory in self.memories:
             memory.keep_growing(row)
             memory.begin_at(row, tokens)
         self.rows.settled[row] = self.rows.computed[row] = tokens
         self.rows.is_loading[row] = self.rows.is_reserved[row] = True
         self.reuse.skip(row)
-        load = self.loads.begin(row, waiting, self._now)
+        load = self.loads.begin(row, waiting, self._now, held_tokens)
         self._tell(What.LOADING, waiting.request, tokens=tokens, load=load.number)
         return True
 
@@ -410,6 +423,7 @@ class Scheduler:
             loads,
             tuple(clears),
             drafts,
+            self.reuse.stores.take_due(),
         )
         self.steps += 1
         self._copies.clear()

@@ -112,6 +112,15 @@ class Arena:
         pages = self._pages(kind)
         pages[self._places(kind, target)] = pages[self._places(kind, source)]
 
+    def read(self, kind: int, pages: np.ndarray) -> torch.Tensor:
+        """Copies of whole pages: (page, byte)."""
+        return self._pages(kind).index_select(0, self._places(kind, pages))
+
+    def write(self, kind: int, addresses: np.ndarray, data: torch.Tensor) -> None:
+        """Whole pages (page, byte) to where they lie."""
+        places = torch.from_numpy(addresses).to(self.bytes.device)
+        self._pages(kind)[places] = data.to(self.bytes.device, non_blocking=True)
+
     def clear(self, kind: int, pages: np.ndarray) -> None:
         self._pages(kind)[self._places(kind, pages)] = 0
 

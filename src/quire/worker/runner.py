@@ -18,6 +18,7 @@ from quire.worker.arena import Arena
 from quire.worker.logprobs import Scorer, packed_places, score
 from quire.worker.model import TorchModel
 from quire.worker.sampler import Masks, Sampler
+from quire.worker.staging import Staging
 
 
 class Grammars(Masks, Protocol):
@@ -38,9 +39,14 @@ class TorchRunner:
         self._last = np.zeros(plan.max_requests, dtype=np.int32)
         """The token that each row yielded last: the next step may need it before anyone else knows it."""
         self._results: list[StepResult] = []
+        self.staging: Staging | None = None
+        """Where pages are copied from and to for a tier, if there is one."""
 
     def launch(self, step: Step) -> None:
         self._prepare(step)
+        if not len(step.rows):
+            self._results.append(StepResult(step.number, np.empty(0, dtype=np.int64)))
+            return
         prompt = self.scorer.prompt_tokens(step)
         batch = self.model.prepare(step)
         entries, places, _ = step.sampled()
@@ -63,8 +69,13 @@ class TorchRunner:
         return self._results.pop(0)
 
     def _prepare(self, step: Step) -> None:
-        for _, kind, source, target in step.copies:
+        for place, (_, kind, source, target) in enumerate(step.copies):
+            self._store(step, place)
             self.arena.copy(kind, source, target)
+        self._store(step, len(step.copies))
+        for number, row in step.loads:
+            assert self.staging is not None, "a load needs staging memory"
+            self.staging.load(number, row, step.tables)
         for _, kind, pages in step.clears:
             self.arena.clear(kind, pages)
         for row, request, outputs in step.entered:
@@ -72,6 +83,13 @@ class TorchRunner:
             self.scorer.enter(row, request)
             if self._grammars is not None:
                 self._grammars.enter(row, request.sampling.grammar, outputs.tolist())
+
+    def _store(self, step: Step, place: int) -> None:
+        """What is due before the copy at `place`."""
+        for store in step.stores:
+            if store.after == place:
+                assert self.staging is not None, "a store needs staging memory"
+                self.staging.store(store)
 
     def _tokens(self, step: Step) -> np.ndarray:
         index = np.repeat(step.rows, step.counts)

@@ -79,7 +79,7 @@ class KeyedTier:
         self.begun[load.number] = (load, self.now)
 
     def cancel(self, number: int) -> None:
-        del self.begun[number]
+        self.begun.pop(number, None)
 
     def answers(self) -> Sequence[Answer]:
         due = [

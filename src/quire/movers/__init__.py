@@ -1,0 +1,1 @@
+"""Bytes between tiers: moves, and decides nothing."""

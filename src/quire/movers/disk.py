@@ -1,0 +1,165 @@
+"""Records as files in a folder, within a quota: they survive restarts, and whatever is torn or foreign is dropped.
+
+    DIR/<layout>/75a1….record         renamed into place when whole; the newest used has the newest time
+    DIR/<layout>/writing-<pid>-<n>    on the way; whoever starts next removes it once its writer is gone
+
+Several engines of one layout may share a folder. A file that one of them removed is simply not there for the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from pathlib import Path
+
+from quire.core.connector import Layout, TierFailed
+from quire.core.units import format_bytes
+from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
+
+SUFFIX, WRITING = ".record", "writing-"
+_LOG = logging.getLogger("quire.tiers")
+
+
+class DiskFolder:
+    def __init__(self, folder: Path, quota_bytes: int | None = None) -> None:
+        """`quota_bytes` none: nine tenths of what is free when it is first used."""
+        self.name = "disk"
+        self._root, self._quota = folder, quota_bytes
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        """By file name, the least recently used first."""
+        self._used_bytes = 0
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+
+    # ── the connector ─────────────────────────────────────────────────────
+
+    def register(self, layout: Layout) -> None:
+        self._layout, self._folder = layout, self._root / layout.fingerprint[:32]
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with self._lock:
+                self._scan()
+                if self._quota is None:
+                    usage = os.statvfs(self._folder)
+                    self._quota = self._used_bytes + usage.f_bavail * usage.f_frsize * 9 // 10
+        except OSError as error:
+            raise TierFailed(f"cannot use the folder {self._folder}: {error.strerror}") from error
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        with self._lock:
+            return [self._is_there(_file(name)) for name in names]
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        header = header_of(self._layout, name, parts)
+        size = header_bytes(name) + header.data_bytes
+        self._make_room(size)
+        path = self._folder / f"{WRITING}{os.getpid()}-{next(self._numbers)}"
+        try:
+            with path.open("xb") as file:
+                file.write(header.encode())
+                for part in parts:
+                    file.write(part)
+            path.rename(self._folder / _file(name))
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                path.unlink(missing_ok=True)
+            raise TierFailed(f"cannot write to {self._folder}: {error.strerror}") from error
+        with self._lock:
+            self._note(_file(name), size)
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        path = self._folder / _file(name)
+        try:
+            with path.open("rb") as file:
+                header = decode(file.read(header_bytes(name)))
+                problem = flaw(header, self._layout, name, sum(map(len, parts)))
+                read_bytes = 0 if problem else sum(file.readinto(part) for part in parts)
+            os.utime(path)
+        except FileNotFoundError:
+            self._forget(_file(name))
+            return False
+        except OSError as error:
+            raise TierFailed(f"cannot read {path}: {error.strerror}") from error
+        if not problem and (header is None or read_bytes < header.data_bytes or digest_of(parts) != header.digest):
+            problem = "its bytes are not those that were written"
+        if problem:
+            _LOG.warning("disk: %s is dropped: %s", path.name, problem)
+            self.drop(name)
+            return False
+        with self._lock:
+            self._sizes.move_to_end(_file(name)) if _file(name) in self._sizes else None
+        return True
+
+    def drop(self, name: bytes) -> None:
+        with contextlib.suppress(OSError):
+            (self._folder / _file(name)).unlink(missing_ok=True)
+        self._forget(_file(name))
+
+    def close(self) -> None:
+        """Nothing is open between calls."""
+
+    # ── books ─────────────────────────────────────────────────────────────
+
+    def _scan(self) -> None:
+        """What is there, the least recently used first; what writers that are gone left behind goes."""
+        found = []
+        for entry in os.scandir(self._folder):
+            if entry.name.startswith(WRITING):
+                _remove_if_orphan(Path(entry.path))
+            elif entry.name.endswith(SUFFIX):
+                with contextlib.suppress(OSError):
+                    found.append((entry.stat().st_mtime_ns, entry.name, entry.stat().st_size))
+        self._sizes = OrderedDict((name, size) for _, name, size in sorted(found))
+        self._used_bytes = sum(self._sizes.values())
+
+    def _is_there(self, file: str) -> bool:
+        """Also if another engine has put it there since."""
+        if file not in self._sizes:
+            try:
+                self._note(file, (self._folder / file).stat().st_size)
+            except FileNotFoundError:
+                return False
+            except OSError as error:
+                raise TierFailed(f"cannot look into {self._folder}: {error.strerror}") from error
+        return True
+
+    def _note(self, file: str, size: int) -> None:
+        self._used_bytes += size - self._sizes.pop(file, 0)
+        self._sizes[file] = size
+
+    def _forget(self, file: str) -> None:
+        with self._lock:
+            self._used_bytes -= self._sizes.pop(file, 0)
+
+    def _make_room(self, size: int) -> None:
+        assert self._quota is not None, "registered"
+        if size > self._quota:
+            raise TierFailed(
+                f"a record of {format_bytes(size)} exceeds the quota of {format_bytes(self._quota)}: give --disk more"
+            )
+        with self._lock:
+            while self._used_bytes + size > self._quota and self._sizes:
+                file, old = self._sizes.popitem(last=False)
+                self._used_bytes -= old
+                with contextlib.suppress(OSError):
+                    (self._folder / file).unlink(missing_ok=True)
+
+
+def _file(name: bytes) -> str:
+    return name.hex() + SUFFIX
+
+
+def _remove_if_orphan(path: Path) -> None:
+    pid = path.name.removeprefix(WRITING).split("-")[0]
+    try:
+        os.kill(int(pid), 0)
+    except (ProcessLookupError, ValueError):
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+    except PermissionError:
+        pass  # someone else's, and alive

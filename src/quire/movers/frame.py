@@ -1,0 +1,68 @@
+"""How a record looks outside this process: a header that proves whose it is and that it is whole, then its bytes.
+
+magic 8 │ layout 32 │ name length 2 │ data length 8 │ SHA-256 of the data 32 │ name │ data
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.connector import Layout
+
+MAGIC = b"QUIREREC"
+_FIXED = struct.Struct("<8s32sHQ32s")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    layout: bytes
+    name: bytes
+    data_bytes: int
+    digest: bytes
+
+    def encode(self) -> bytes:
+        return _FIXED.pack(MAGIC, self.layout, len(self.name), self.data_bytes, self.digest) + self.name
+
+
+def layout_digest(layout: Layout) -> bytes:
+    return hashlib.sha256(layout.fingerprint.encode()).digest()
+
+
+def header_bytes(name: bytes) -> int:
+    return _FIXED.size + len(name)
+
+
+def header_of(layout: Layout, name: bytes, parts: Sequence[memoryview]) -> Header:
+    return Header(layout_digest(layout), name, sum(map(len, parts)), digest_of(parts))
+
+
+def decode(data: bytes) -> Header | None:
+    """None: these bytes are no header of ours."""
+    if len(data) < _FIXED.size:
+        return None
+    magic, layout, name_bytes, data_bytes, digest = _FIXED.unpack_from(data)
+    name = data[_FIXED.size : _FIXED.size + name_bytes]
+    return Header(layout, name, data_bytes, digest) if magic == MAGIC and len(name) == name_bytes else None
+
+
+def digest_of(parts: Sequence[memoryview]) -> bytes:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
+
+
+def flaw(header: Header | None, layout: Layout, name: bytes, size_bytes: int) -> str:
+    """Why what follows the header is not the record asked for; empty: only its digest is left to compare."""
+    if header is None:
+        return "it does not begin like a record"
+    if header.layout != layout_digest(layout):
+        return "it is of another model or layout"
+    if header.name != name:
+        return "it is another record"
+    if header.data_bytes != size_bytes:
+        return f"it has {header.data_bytes:,} bytes instead of {size_bytes:,}"
+    return ""

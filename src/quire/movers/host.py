@@ -1,0 +1,36 @@
+"""Host memory for records: one allocation, cut into blocks, pinned where a device copies to and from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from quire.core.errors import InputError
+from quire.core.units import format_bytes
+
+
+class HostMemory:
+    def __init__(self, budget_bytes: int, block_bytes: int, is_pinned: bool = False) -> None:
+        self.blocks = budget_bytes // max(1, block_bytes)
+        try:
+            self.tensor = torch.empty((self.blocks, block_bytes), dtype=torch.uint8, pin_memory=is_pinned)
+        except RuntimeError as error:
+            pinned = " pinned" if is_pinned else ""
+            raise InputError(f"cannot allocate {format_bytes(budget_bytes)} of{pinned} host memory: {error}") from error
+        self._bytes = self.tensor.numpy()
+
+    def parts(self, blocks: Sequence[int], size_bytes: int) -> list[memoryview]:
+        """A record's bytes, block after block."""
+        each = self._bytes.shape[1]
+        sizes = [min(each, size_bytes - place * each) for place in range(len(blocks))]
+        return [memoryview(self._bytes[block])[:size] for block, size in zip(blocks, sizes, strict=True)]
+
+
+def check_budget(budget_bytes: int, available_bytes: int, option: str) -> None:
+    """Before anything is allocated: host memory that is not there would be paid for in swapping, or with a kill."""
+    if budget_bytes > available_bytes:
+        raise InputError(
+            f"{option} {format_bytes(budget_bytes)} is more than the {format_bytes(available_bytes)} of memory that "
+            f"this machine, or the limit of its container, has available: give at most that"
+        )

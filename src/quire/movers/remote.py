@@ -1,0 +1,120 @@
+"""Records in a Redis or Valkey server, shared by every engine that knows the address.
+
+    quire:1:<layout>:<name>  ──▶  header and bytes, as in a file
+
+What is there may go at any moment: the server's own policy decides (`maxmemory-policy allkeys-lru` suits it). Lookups
+have a timeout of their own, a short one, for they are made between steps.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from quire.core.connector import Layout, TierFailed
+from quire.core.errors import InputError
+from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
+
+SCHEMES = ("redis", "rediss", "unix")
+LOOKUP_SECONDS, TRANSFER_SECONDS, CONNECT_SECONDS = 0.1, 5.0, 1.0
+Answer = TypeVar("Answer")
+_LOG = logging.getLogger("quire.tiers")
+
+
+class RemoteStore:
+    def __init__(
+        self, url: str, *, lookup_seconds: float = LOOKUP_SECONDS, transfer_seconds: float = TRANSFER_SECONDS
+    ) -> None:
+        """`url`: redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path; options as redis-py has."""
+        self.name = "remote"
+        self.address = _without_password(url)
+        self._url = url
+        self._seconds = (lookup_seconds, transfer_seconds)
+        self._lookups, self._transfers = self._client(lookup_seconds), self._client(transfer_seconds)
+
+    def _client(self, seconds: float) -> Any:
+        try:
+            import redis
+            from redis.backoff import NoBackoff
+            from redis.retry import Retry
+        except ImportError:
+            raise InputError("a remote tier needs the package redis: pip install 'quire[tiers]'") from None
+        try:
+            return redis.Redis.from_url(
+                self._url,
+                socket_timeout=seconds,
+                socket_connect_timeout=min(seconds, CONNECT_SECONDS),
+                retry=Retry(NoBackoff(), 0),
+            )
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{self.address} is no address of a server: {error}") from error
+
+    def _ask(self, what: str, question: Callable[[], Answer]) -> Answer:
+        """Whatever a broken server makes its client raise is a failure of the tier."""
+        try:
+            return question()
+        except Exception as error:
+            reason = str(error) or type(error).__name__
+            raise TierFailed(f"{self.address} cannot {what}: {type(error).__name__}: {reason}") from error
+
+    def _key(self, name: bytes) -> str:
+        return f"quire:1:{self._layout.fingerprint[:32]}:{name.hex()}"
+
+    # ── the connector ─────────────────────────────────────────────────────
+
+    def register(self, layout: Layout) -> None:
+        self._layout = layout
+        self._ask("be reached", self._lookups.ping)
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        if not names:
+            return []
+        pipeline = self._lookups.pipeline(transaction=False)
+        for name in names:
+            pipeline.exists(self._key(name))
+        return [bool(found) for found in self._ask("look up", pipeline.execute)]
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        data = b"".join([header_of(self._layout, name, parts).encode(), *parts])
+        self._ask("store", lambda: self._transfers.set(self._key(name), data))
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        data = self._ask("load", lambda: self._transfers.get(self._key(name)))
+        if data is None:
+            return False
+        problem = self._flaw(name, data, parts)
+        if problem:
+            _LOG.warning("remote: %s is dropped: %s", self._key(name), problem)
+            self.drop(name)
+        return not problem
+
+    def _flaw(self, name: bytes, data: object, parts: Sequence[memoryview]) -> str:
+        """Brings the bytes into their parts, and says what is wrong with them; empty: nothing."""
+        if not isinstance(data, bytes):
+            return "it is not a string of bytes"
+        header, begin = decode(data[: header_bytes(name)]), header_bytes(name)
+        problem = flaw(header, self._layout, name, sum(map(len, parts)))
+        if problem or header is None or len(data) != begin + header.data_bytes:
+            return problem or "it is cut short"
+        for part in parts:
+            part[:] = memoryview(data)[begin : begin + len(part)]
+            begin += len(part)
+        return "" if digest_of(parts) == header.digest else "its bytes are not those that were written"
+
+    def drop(self, name: bytes) -> None:
+        self._ask("forget", lambda: self._transfers.delete(self._key(name)))
+
+    def close(self) -> None:
+        self._lookups.close()
+        self._transfers.close()
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise InputError(f"an address that begins with {parts.scheme}: is no server's: begin with {known}")
+    place = parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+    return f"{parts.scheme}://{place}"

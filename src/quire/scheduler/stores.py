@@ -1,0 +1,87 @@
+"""What goes out to a tier: whatever the prefix index keeps and the tier lacks, when a row leaves or keeps a boundary.
+
+    index keeps a chain ──▶ the tier accepts records ──▶ the next step copies their pages to the tier's memory
+
+A store is done in the order of the copies around it, before the step computes: whatever becomes of its pages
+afterwards, it has read them. So no page is held for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from quire.cache.nodes import Chain
+from quire.cache.prefix import PrefixIndex
+from quire.core.events import What
+from quire.core.step import Ints
+from quire.core.tier import Keeper, Store
+from quire.plan.plan import Plan
+from quire.plan.records import Records, Span, boundary_name, size_bytes, unit_name
+
+Copy = tuple[int, int, Ints, Ints]
+
+
+class Stores:
+    def __init__(
+        self, keeper: Keeper | None, plan: Plan, index: PrefixIndex, copies: Sequence[Copy], tell: Callable[..., None]
+    ) -> None:
+        self._keeper = None if index.disabled else keeper
+        self._records = Records(plan)
+        self._index = index
+        self._copies = copies
+        """That the next step will do: what is read now comes behind them."""
+        self._tell = tell
+        self.due: list[Store] = []
+        """For the next step."""
+
+    def offer(self, chain: Chain) -> None:
+        """The index keeps these nodes: the tier takes what it lacks of their units, and of boundaries among them."""
+        if self._keeper is None or not len(chain):
+            return
+        keys = self._index.nodes.key[chain].tolist()
+        before = len(self.due)
+        if self._records.has_boundaries:
+            places = self._boundaries(chain)
+            names = [boundary_name(keys[place]) for place in places]
+            for place in self._keeper.renew(names):
+                self._take(names[place], self._records.at(self._tokens(places[place])), chain[: places[place] + 1])
+        if self._records.has_units:
+            names = [unit_name(key) for key in keys]
+            for unit in self._keeper.renew(names):
+                if not self._take(names[unit], self._records.in_unit(unit), chain):
+                    break
+        if taken := len(self.due) - before:
+            self._tell(What.STORED, records=taken)
+
+    def take_due(self) -> tuple[Store, ...]:
+        taken = tuple(self.due)
+        self.due.clear()
+        return taken
+
+    def _tokens(self, place: int) -> int:
+        return (place + 1) * self._index.unit
+
+    def _boundaries(self, chain: Chain) -> list[int]:
+        """Places in the chain behind which every kind could go on."""
+        nodes = self._index.nodes
+        marked = nodes.is_boundary[chain] & self._index.coverage.usable(chain, nodes.tokens[chain])
+        return [int(place) for place in marked.nonzero()[0]]
+
+    def _take(self, name: bytes, spans: list[Span], chain: Chain) -> bool:
+        assert self._keeper is not None
+        place = self._keeper.accept(name, size_bytes(spans))
+        if place is None:
+            return False
+        pages = tuple((span.stage, span.kind, self._pages(span, chain)) for span in spans)
+        self.due.append(Store(place, pages, len(self._copies)))
+        return True
+
+    def _pages(self, span: Span, chain: Chain) -> Ints:
+        """Where the index keeps a span's pages: group after group for each of them."""
+        kept = self._index.memories[span.stage].kept[span.kind]
+        each = kept.present.shape[1]
+        nodes = chain[span.logical // each] if span.plan.kind.kind != "state" else chain[-1:]
+        assert kept.present[nodes, span.logical % each].all(), "the index keeps what it offers"
+        return np.asarray(kept.pages[nodes, span.logical % each].ravel(), dtype=np.int64)

@@ -1,0 +1,125 @@
+"""Puts tiers together: host memory, a folder, a server behind one stack, and the runner's copies to and from it.
+
+Tiers(host_bytes=…, disk=…, remote=…) ──▶ Stack (tier and keeper of the engine) + Staging (of the runner)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.core.connector import Connector, Layout
+from quire.core.units import MIB, format_bytes
+from quire.machine import available_bytes
+from quire.plan.file import encode, layout_fingerprint
+from quire.plan.host import SESSION_TOKENS
+from quire.plan.plan import Plan
+from quire.plan.records import Records
+from quire.tiers.stack import Stack
+
+if TYPE_CHECKING:
+    from quire.worker.runner import TorchRunner
+
+STAGING_BYTES = 256 * MIB
+"""Host memory where only a disk or a server was asked for: what travels needs a place on the way."""
+SAMPLES, SAMPLE_BYTES = 64, 1 << 16
+WEIGHT_FILES = ("*.safetensors", "*.gguf", "*.bin", "config.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Tiers:
+    """Where prefixes live beyond the pool. Nothing given: nowhere."""
+
+    host_bytes: int | None = None
+    disk: Path | None = None
+    disk_bytes: int | None = None
+    """Quota of the folder; none: nine tenths of what is free there."""
+    remote: str | None = None
+    """redis://, rediss:// or unix:// address of a Redis or Valkey server."""
+    connectors: tuple[Connector, ...] = ()
+    """Asked behind the others, in this order."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.host_bytes or self.disk or self.remote or self.connectors)
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.host_bytes or STAGING_BYTES
+
+
+def attach(plan: Plan, runner: TorchRunner, tiers: Tiers, weights: str) -> Stack:
+    """`weights`: tells models of one shape apart (`weights_identity`)."""
+    from quire.movers.host import HostMemory, check_budget
+    from quire.worker.staging import Staging
+
+    check_budget(tiers.memory_bytes, available_bytes(), "--host-memory")
+    records = Records(plan)
+    memory = HostMemory(tiers.memory_bytes, records.block_bytes, is_pinned=runner.device.type != "cpu")
+    stack = Stack(records, memory, _connectors(tiers), layout_of(plan, weights))
+    runner.staging = Staging(plan, [runner.arena], memory.tensor, stack)
+    return stack
+
+
+def _connectors(tiers: Tiers) -> list[Connector]:
+    from quire.movers.disk import DiskFolder
+    from quire.movers.remote import RemoteStore
+
+    disk = [DiskFolder(tiers.disk, tiers.disk_bytes)] if tiers.disk else []
+    remote = [RemoteStore(tiers.remote)] if tiers.remote else []
+    return [*disk, *remote, *tiers.connectors]
+
+
+def layout_of(plan: Plan, weights: str) -> Layout:
+    """Equal for engines that may exchange records: the same weights, layout and version of Quire."""
+    records = Records(plan)
+    fields = json.dumps([version("quire"), layout_fingerprint(plan), weights])
+    return Layout(
+        hashlib.sha256(fields.encode()).hexdigest(),
+        records.unit_tokens,
+        records.unit_bytes,
+        records.largest_boundary_bytes,
+        json.dumps(encode(plan)["stages"]),
+    )
+
+
+def weights_identity(folder: Path) -> str:
+    """A digest of names, sizes and samples of a checkpoint's files: two trainings of one shape differ in it."""
+    digest = hashlib.sha256()
+    for path in sorted({path for pattern in WEIGHT_FILES for path in folder.glob(pattern)}):
+        size = path.stat().st_size
+        digest.update(json.dumps([path.name, size]).encode())
+        with path.open("rb") as file:
+            for sample in range(SAMPLES):
+                file.seek(sample * max(0, size - SAMPLE_BYTES) // (SAMPLES - 1))
+                digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()
+
+
+def describe(plan: Plan, tiers: Tiers) -> list[str]:
+    """For the report at the start: what each tier holds, and how many idle sessions that keeps warm."""
+    records = Records(plan)
+    tokens = records.unit_tokens * max(1, min(SESSION_TOKENS, plan.max_length) // records.unit_tokens)
+    session = max(1, records.session_bytes(tokens))
+    budgets: Sequence[tuple[str, int | None]] = [
+        ("host", tiers.memory_bytes),
+        *([("disk", tiers.disk_bytes)] if tiers.disk else []),
+    ]
+    lines = []
+    for name, budget in budgets:
+        if budget is None:
+            lines.append(f"{name}: as much as is free in {tiers.disk}")
+            continue
+        blocks = budget // records.block_bytes
+        lines.append(
+            f"{name}: {format_bytes(budget)}, {blocks:,} blocks of {format_bytes(records.block_bytes)} "
+            f"({records.unit_tokens} tokens); {budget // session:,} idle sessions of {tokens:,} tokens stay warm"
+        )
+    if tiers.remote:
+        lines.append("remote: a server, as much as it keeps")
+    return lines

@@ -1,0 +1,120 @@
+"""A connector behind a guard: what goes wrong with it is said once, and it is left alone until it works again.
+
+    up ──a call fails──▶ down ──after a while, in a thread: register, write, read back──▶ up
+
+When only writing fails (a full disk), reading goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from quire.core.connector import Connector, Layout, TierFailed
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
+PROBE_BYTES = 4096
+Result = TypeVar("Result")
+_LOG = logging.getLogger("quire.tiers")
+
+
+class GuardedTier:
+    def __init__(self, connector: Connector, layout: Layout, clock: Callable[[], float]) -> None:
+        self.connector, self.name = connector, connector.name
+        self.can_read = self.can_write = False
+        self.reason = "not registered yet"
+        self.counters: Counter[str] = Counter()
+        """hits, misses, bytes_read, bytes_written, failures: for metrics."""
+        self._layout, self._clock = layout, clock
+        self._pause = FIRST_PAUSE_SECONDS
+        self._mend_at = clock()
+        self._was_told = False
+        self._mending = threading.Lock()
+
+    def take_turn(self) -> bool:
+        """Whether it is time to see if it works again; once it was said, not again for a while."""
+        if (self.can_read and self.can_write) or self._clock() < self._mend_at:
+            return False
+        self._mend_at = self._clock() + self._pause
+        return True
+
+    def mend(self) -> None:
+        """Registers it, and sees whether what is written comes back; may wait."""
+        if not self._mending.acquire(blocking=False):
+            return
+        try:
+            self._try("use", self._register, reading=True)
+            if self.can_read:
+                self._try("write", self._round_trip, reading=False)
+        finally:
+            self._mending.release()
+
+    def _register(self) -> None:
+        self.connector.register(self._layout)
+        self.connector.has([b"probe"])
+        self.can_read = True
+
+    def _round_trip(self) -> None:
+        name, data = b"probe" + os.urandom(16), bytearray(os.urandom(PROBE_BYTES))
+        back = bytearray(PROBE_BYTES)
+        self.connector.write(name, [memoryview(data)])
+        is_there = self.connector.read(name, [memoryview(back)])
+        self.connector.drop(name)
+        if not is_there or back != data:
+            raise TierFailed("what was written does not come back")
+        self._recovered()
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        if not self.can_read or not names:
+            return [False] * len(names)
+        found = self._try("look up", lambda: self.connector.has(names), reading=True)
+        return found if found is not None else [False] * len(names)
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        if not self.can_read:
+            return False
+        is_there = bool(self._try("read", lambda: self.connector.read(name, parts), reading=True))
+        self.counters["hits" if is_there else "misses"] += 1
+        self.counters["bytes_read"] += is_there * sum(map(len, parts))
+        return is_there
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        """Unless somebody has stored it already."""
+        if self.can_write and not any(self.has([name])):
+            self._try("write", lambda: self._write(name, parts), reading=False)
+
+    def _write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        self.connector.write(name, parts)
+        self.counters["bytes_written"] += sum(map(len, parts))
+
+    def close(self) -> None:
+        self._try("close", self.connector.close, reading=True)
+
+    def _try(self, what: str, action: Callable[[], Result], reading: bool) -> Result | None:
+        """A connector may be anyone's code: whatever it raises is its failure, and never the engine's."""
+        try:
+            return action()
+        except Exception as error:
+            self._failed(f"cannot {what}: {error or type(error).__name__}", reading)
+            return None
+
+    def _failed(self, reason: str, reading: bool) -> None:
+        self.counters["failures"] += 1
+        self.can_write = False
+        self.can_read = self.can_read and not reading
+        self.reason = reason
+        if not self._was_told:
+            rest = "reading goes on" if self.can_read else "goes on without it"
+            _LOG.warning("tier %s: %s; %s, tries again in %g s", self.name, reason, rest, self._pause)
+        self._was_told = True
+        self._mend_at = self._clock() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+
+    def _recovered(self) -> None:
+        if self._was_told:
+            _LOG.warning("tier %s: works again", self.name)
+        self.can_write, self._was_told, self.reason, self._pause = True, False, "", FIRST_PAUSE_SECONDS

@@ -1,0 +1,83 @@
+"""Which records lie in host memory, and in which blocks: the least recently used goes first.
+
+A record is *private* while its bytes are on their way in, and *published* when they are there. A pinned record stays:
+somebody reads or writes its blocks.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from quire.core.tier import Blocks
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    name: bytes
+    size_bytes: int
+    blocks: Blocks
+    pins: int = 1
+    is_published: bool = False
+
+
+class HostShelf:
+    def __init__(self, blocks: int, block_bytes: int) -> None:
+        self.blocks, self._block_bytes = blocks, block_bytes
+        self._free = list(range(blocks - 1, -1, -1))
+        self._records: OrderedDict[bytes, Record] = OrderedDict()
+        """Published ones, the least recently used first."""
+        self.evictions = 0
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._records
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    @property
+    def free_blocks(self) -> int:
+        return len(self._free)
+
+    def needed_blocks(self, size_bytes: int) -> int:
+        return -(-size_bytes // self._block_bytes)
+
+    def use(self, name: bytes) -> Record | None:
+        """A published record, which becomes the most recently used."""
+        if name in self._records:
+            self._records.move_to_end(name)
+        return self._records.get(name)
+
+    def reserve(self, name: bytes, size_bytes: int) -> Record | None:
+        """A private, pinned record; others are forgotten for it. None: too much is pinned, and nothing changed."""
+        count = self.needed_blocks(size_bytes)
+        victims: list[Record] = []
+        found = len(self._free)
+        for record in self._records.values():
+            if found >= count:
+                break
+            if not record.pins:
+                victims.append(record)
+                found += len(record.blocks)
+        if found < count:
+            return None
+        for record in victims:
+            self._forget(record)
+            self.evictions += 1
+        return Record(name, size_bytes, tuple(self._free.pop() for _ in range(count)))
+
+    def publish(self, record: Record) -> None:
+        """Its bytes are there. If another one of this name came first, it stays private and goes with its last pin."""
+        if record.name not in self._records:
+            record.is_published = True
+            self._records[record.name] = record
+
+    def unpin(self, record: Record) -> None:
+        record.pins -= 1
+        if not record.pins and not record.is_published:
+            self._free += record.blocks
+
+    def _forget(self, record: Record) -> None:
+        del self._records[record.name]
+        record.is_published = False
+        self._free += record.blocks

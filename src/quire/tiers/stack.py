@@ -1,0 +1,245 @@
+"""Host memory before disk before remote: one tier to the scheduler, whatever lies behind it.
+
+    store    step ──▶ blocks of host memory ──thread──▶ disk, remote (written behind, unless too much waits)
+    load     blocks ◀──thread── disk, else remote          and the next step copies from the blocks
+
+Host memory is staging and tier at once: what is read from elsewhere stays there until others need the blocks. All
+decisions fall in the engine's thread; threads of the stack only move bytes and report. The lock is never held while
+a connector is asked.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.core.connector import Connector, Layout
+from quire.core.tier import Answer, Load, Place, Staged
+from quire.plan.records import Records, boundary_name, size_bytes, unit_name
+from quire.tiers.guarded import GuardedTier
+from quire.tiers.shelf import HostShelf, Record
+
+LOAD_THREADS = 2
+BEHIND_SHARE = 0.5
+"""Of host memory, at most, for records that wait to be written elsewhere: a slow tier must not fill it."""
+
+
+class Memory(Protocol):
+    @property
+    def blocks(self) -> int: ...
+
+    def parts(self, blocks: Sequence[int], size_bytes: int) -> list[memoryview]: ...
+
+
+@dataclass(slots=True, eq=False)
+class OpenLoad:
+    load: Load
+    records: list[Record]
+    """Pinned: units in order, then the boundary."""
+    is_reading: bool
+    is_cancelled: bool = False
+
+
+class Stack:
+    def __init__(
+        self,
+        records: Records,
+        memory: Memory,
+        connectors: Sequence[Connector],
+        layout: Layout,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tiers = [GuardedTier(connector, layout, clock) for connector in connectors]
+        self.counters: Counter[str] = Counter()
+        """stored, host_full, not_written_behind, host_hits: records; for metrics."""
+        self._records, self._memory = records, memory
+        self._shelf = HostShelf(memory.blocks, records.block_bytes)
+        self._lock = threading.Lock()
+        self._open: dict[int, OpenLoad] = {}
+        self._coming: dict[int, Record] = {}
+        """Stores that a step will copy, by number."""
+        self._coming_names: set[bytes] = set()
+        self._numbers = 0
+        self._answers: deque[Answer] = deque()
+        self._behind_blocks = 0
+        self._readers = ThreadPoolExecutor(LOAD_THREADS, "quire-load")
+        self._writer = ThreadPoolExecutor(1, "quire-store")
+        for tier in self.tiers:
+            tier.mend()
+
+    # ── what a load needs ─────────────────────────────────────────────────
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        """The greatest number of units behind which every kind can go on, wherever their records lie."""
+        self._mend()
+        units = self._found([unit_name(key) for key in keys]) if self._records.has_units else [True] * len(keys)
+        depth = units.index(False) if False in units else len(units)
+        depth = min(depth, self._most_units())
+        if not depth or not self._records.has_boundaries:
+            return depth
+        boundaries = self._found([boundary_name(key) for key in keys[:depth]])
+        return max((place + 1 for place, is_there in enumerate(boundaries) if is_there), default=0)
+
+    def _most_units(self) -> int:
+        """What host memory could hold at once, the boundary beside."""
+        each = max(1, self._shelf.needed_blocks(self._records.unit_bytes))
+        boundary = self._shelf.needed_blocks(self._records.largest_boundary_bytes)
+        room = self._shelf.blocks - boundary
+        return max(0, room // each) if self._records.has_units else (1 << 62) * (room >= 0)
+
+    def _found(self, names: list[bytes]) -> list[bool]:
+        with self._lock:
+            found = [name in self._shelf for name in names]
+        for tier in self.tiers:
+            missing = [place for place, is_there in enumerate(found) if not is_there]
+            for place, is_there in zip(missing, tier.has([names[place] for place in missing]), strict=True):
+                found[place] = is_there
+        return found
+
+    def _wanted(self, load: Load) -> list[tuple[bytes, int]]:
+        """Names and sizes of what a load brings: units that the row does not hold whole, then the boundary."""
+        first = load.held_tokens // self._records.unit_tokens
+        keys = load.keys[first:] if self._records.has_units else ()
+        units = [(unit_name(key), self._records.unit_bytes) for key in keys]
+        if not self._records.has_boundaries:
+            return units
+        return [*units, (boundary_name(load.keys[-1]), size_bytes(self._records.at(load.tokens)))]
+
+    def begin(self, load: Load) -> None:
+        with self._lock:
+            taken: list[Record] = []
+            missing: list[Record] = []
+            for name, size in self._wanted(load):
+                record = self._shelf.use(name)
+                if record is not None:
+                    record.pins += 1
+                    self.counters["host_hits"] += 1
+                elif (record := self._shelf.reserve(name, size)) is not None:
+                    missing.append(record)
+                else:
+                    self._let_go(taken)
+                    self._answers.append(Answer(load.number, False, "host memory is full of transfers"))
+                    return
+                taken.append(record)
+            self._open[load.number] = OpenLoad(load, taken, bool(missing))
+        if missing:
+            self._readers.submit(self._bring, load.number, missing)
+        else:
+            self._answers.append(Answer(load.number, True))
+
+    def _bring(self, number: int, missing: list[Record]) -> None:
+        """In a thread: reads what is not in host memory yet."""
+        reason = ""
+        for record in missing:
+            parts = self._memory.parts(record.blocks, record.size_bytes)
+            if self._open[number].is_cancelled or not any(tier.read(record.name, parts) for tier in self.tiers):
+                reason = "a record is gone"
+                break
+            with self._lock:
+                self._shelf.publish(record)
+        with self._lock:
+            opened = self._open[number]
+            opened.is_reading = False
+            if opened.is_cancelled or reason:
+                del self._open[number]
+                self._let_go(opened.records)
+        if not opened.is_cancelled:
+            self._answers.append(Answer(number, not reason, reason))
+
+    def cancel(self, number: int) -> None:
+        with self._lock:
+            opened = self._open.get(number)
+            if opened is None:
+                return
+            opened.is_cancelled = True
+            if not opened.is_reading:
+                del self._open[number]
+                self._let_go(opened.records)
+
+    def answers(self) -> Sequence[Answer]:
+        return [self._answers.popleft() for _ in range(len(self._answers))]
+
+    def staged(self, number: int) -> Staged:
+        opened = self._open[number]
+        blocks = [record.blocks for record in opened.records]
+        boundary = blocks.pop() if self._records.has_boundaries else ()
+        return Staged(opened.load, tuple(blocks), boundary)
+
+    def landed(self, number: int) -> None:
+        with self._lock:
+            self._let_go(self._open.pop(number).records)
+
+    def _let_go(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self._shelf.unpin(record)
+
+    # ── what a store brings ───────────────────────────────────────────────
+
+    def renew(self, names: Sequence[bytes]) -> list[int]:
+        """The last of a chain goes first when something must be forgotten: without the first none is of use."""
+        with self._lock:
+            for name in reversed(names):
+                self._shelf.use(name)
+            return [
+                place for place, name in enumerate(names) if name not in self._shelf and name not in self._coming_names
+            ]
+
+    def accept(self, name: bytes, size_bytes: int) -> Place | None:
+        with self._lock:
+            record = self._shelf.reserve(name, size_bytes)
+            if record is None:
+                self.counters["host_full"] += 1
+                return None
+            self._numbers += 1
+            self._coming[self._numbers] = record
+            self._coming_names.add(name)
+            return Place(self._numbers, record.blocks)
+
+    def stored(self, number: int) -> None:
+        """A step has copied a record into its blocks: from now on it can be found, and goes to the other tiers."""
+        self._mend()
+        with self._lock:
+            record = self._coming.pop(number)
+            self._coming_names.discard(record.name)
+            self._shelf.publish(record)
+            self.counters["stored"] += 1
+            is_behind = any(tier.can_write for tier in self.tiers)
+            if is_behind and self._behind_blocks + len(record.blocks) > BEHIND_SHARE * self._shelf.blocks:
+                self.counters["not_written_behind"] += 1
+                is_behind = False
+            if not is_behind:
+                self._shelf.unpin(record)
+                return
+            self._behind_blocks += len(record.blocks)
+        self._writer.submit(self._write_behind, record)
+
+    def _write_behind(self, record: Record) -> None:
+        parts = self._memory.parts(record.blocks, record.size_bytes)
+        for tier in self.tiers:
+            tier.write(record.name, parts)
+        with self._lock:
+            self._behind_blocks -= len(record.blocks)
+            self._shelf.unpin(record)
+
+    def _mend(self) -> None:
+        for tier in self.tiers:
+            if tier.take_turn():
+                self._writer.submit(tier.mend)
+
+    # ── the end ───────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        """Waits until everything stored by now is written behind, or given up."""
+        self._writer.submit(lambda: None).result()
+
+    def close(self) -> None:
+        """What waits to be written is written first; loads under way are given up."""
+        self._readers.shutdown(wait=True, cancel_futures=True)
+        self._writer.shutdown(wait=True)
+        for tier in self.tiers:
+            tier.close()
