@@ -54,7 +54,9 @@ KNOWN = {
     "Nodes": "room count _runs run key parent children tokens hits rank is_boundary _free",
     "ByValue": "_floor",
 }
-KNOWN_WAITING = "request arrival claim outputs preemptions root keys came_from may_load offer hit_tokens miss reason"
+KNOWN_WAITING = (
+    "request arrival claim outputs preemptions root keys came_from may_load offer again hit_tokens miss reason"
+)
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""
 MOST_HITS = 5
@@ -112,7 +114,8 @@ def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
 def _waiting(one: Waiting) -> tuple[Any, ...]:
     preemptions = min(one.preemptions, MOST_PREEMPTIONS)
     came_from = one.came_from and KEYS(one.came_from)
-    return one.request.name, len(one.outputs), preemptions, len(one.keys), came_from, one.may_load, one.offer
+    asked = one.may_load, one.offer, one.again
+    return one.request.name, len(one.outputs), preemptions, len(one.keys), came_from, *asked
 
 
 def _loads(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:

@@ -40,6 +40,8 @@ class Answer:
     number: int
     is_done: bool
     reason: str = ""
+    has_less: bool = False
+    """It failed, and the tier may still be able to bring less than that: it can be asked again."""
 
 
 class Tier(Protocol):

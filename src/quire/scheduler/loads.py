@@ -3,6 +3,7 @@
     begin ──▶ answered, done  ──▶ the next step copies what was staged into the row's pages
           ──▶ answered, failed ─┐
           ──▶ deadline passed  ─┴▶ the request computes its tokens instead, and does not ask again
+          ──▶ answered, has less   it asks once more for less, by the same deadline
 
 A load owns staging memory alone. Its request holds the pages all the while, and can be sent away at any moment: an
 answer that comes afterwards has a number that nobody waits for.
@@ -24,6 +25,8 @@ class Outcome:
     load: Load
     row: int
     reason: str = ""
+    again: tuple[int, float] | None = None
+    """The tier may bring fewer tokens: at most so many, by this deadline."""
 
 
 class Loads:
@@ -46,6 +49,7 @@ class Loads:
             return 0
         if waiting.offer is None:
             most = (len(waiting.request.prompt) - 1) // self._unit
+            most = min(most, waiting.again[0] // self._unit) if waiting.again else most
             waiting.offer = self._unit * min(most, self._tier.find(waiting.keys[:most]))
         return waiting.offer
 
@@ -55,7 +59,7 @@ class Loads:
         keys = tuple(waiting.keys[: waiting.offer // self._unit])
         load = Load(self._numbers, waiting.request.name, keys, waiting.offer, held_tokens)
         self._numbers += 1
-        self._open[load.number] = (load, row, now + self._seconds)
+        self._open[load.number] = (load, row, waiting.again[1] if waiting.again else now + self._seconds)
         self._number_of[row] = load.number
         self._tier.begin(load)
         return load
@@ -77,13 +81,13 @@ class Loads:
         for answer in self._tier.answers() if self._tier is not None else ():
             if answer.number in self._open:
                 reason = "" if answer.is_done else answer.reason or "the tier failed"
-                yield self._close(answer.number, reason)
+                yield self._close(answer.number, reason, answer.has_less)
         for number in [number for number, (_, _, deadline) in self._open.items() if deadline <= now]:
             if self._tier is not None:
                 self._tier.cancel(number)
             yield self._close(number, f"no answer in {self._seconds:g} s")
 
-    def _close(self, number: int, reason: str) -> Outcome:
-        load, row, _ = self._open.pop(number)
+    def _close(self, number: int, reason: str, has_less: bool = False) -> Outcome:
+        load, row, deadline = self._open.pop(number)
         del self._number_of[row]
-        return Outcome(load, row, reason)
+        return Outcome(load, row, reason, (load.tokens - self._unit, deadline) if has_less else None)

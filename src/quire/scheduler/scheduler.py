@@ -367,7 +367,8 @@ class Scheduler:
                 self._landed.append((over.load.number, over.row))
                 self._tell(What.LOADED, request, tokens=over.load.tokens, load=over.load.number)
             else:
-                self.tickets[over.row].may_load = False
+                ticket = self.tickets[over.row]
+                ticket.may_load, ticket.offer, ticket.again = over.again is not None, None, over.again
                 self._return(over.row, f"its load failed: {over.reason}")
                 self._tell(What.LOAD_FAILED, request, over.reason, tokens=over.load.tokens, load=over.load.number)
 

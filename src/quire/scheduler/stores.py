@@ -41,27 +41,26 @@ class Stores:
         if self._keeper is None or not len(chain):
             return
         keys = self._index.nodes.key[chain].tolist()
-        before = len(self.due)
+        taken: list[Store] = []
         if self._records.has_boundaries:
             places = self._boundaries(chain)
             names = [boundary_name(keys[place]) for place in places]
             for place in self._keeper.renew(names):
-                self._take(names[place], self._records.at(self._tokens(places[place])), chain[: places[place] + 1])
+                end = places[place] + 1
+                self._take(names[place], self._records.at(end * self._index.unit), chain[:end], taken)
         if self._records.has_units:
             names = [unit_name(key) for key in keys]
             for unit in self._keeper.renew(names):
-                if not self._take(names[unit], self._records.in_unit(unit), chain):
+                if not self._take(names[unit], self._records.in_unit(unit), chain, taken):
                     break
-        if taken := len(self.due) - before:
-            self._tell(What.STORED, records=taken)
+        if taken:
+            self.due += reversed(taken)  # a chain's beginning comes last, and so is the last to be forgotten
+            self._tell(What.STORED, records=len(taken))
 
     def take_due(self) -> tuple[Store, ...]:
         taken = tuple(self.due)
         self.due.clear()
         return taken
-
-    def _tokens(self, place: int) -> int:
-        return (place + 1) * self._index.unit
 
     def _boundaries(self, chain: Chain) -> list[int]:
         """Places in the chain behind which every kind could go on."""
@@ -69,13 +68,13 @@ class Stores:
         marked = nodes.is_boundary[chain] & self._index.coverage.usable(chain, nodes.tokens[chain])
         return [int(place) for place in marked.nonzero()[0]]
 
-    def _take(self, name: bytes, spans: list[Span], chain: Chain) -> bool:
+    def _take(self, name: bytes, spans: list[Span], chain: Chain, taken: list[Store]) -> bool:
         assert self._keeper is not None
         place = self._keeper.accept(name, size_bytes(spans))
         if place is None:
             return False
         pages = tuple((span.stage, span.kind, self._pages(span, chain)) for span in spans)
-        self.due.append(Store(place, pages, len(self._copies)))
+        taken.append(Store(place, pages, len(self._copies)))
         return True
 
     def _pages(self, span: Span, chain: Chain) -> Ints:

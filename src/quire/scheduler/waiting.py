@@ -44,6 +44,8 @@ class Waiting:
     """False after a load failed: it computes its tokens."""
     offer: int | None = None
     """Tokens that the tier can bring; None: not asked yet."""
+    again: tuple[int, float] | None = None
+    """After a load failed that may succeed with less: so many tokens at most, by the deadline of the first."""
     hit_tokens: int = 0
     miss: str = ""
     reason: str = "just came"

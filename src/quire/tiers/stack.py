@@ -149,7 +149,7 @@ class Stack:
                 del self._open[number]
                 self._let_go(opened.records)
         if not opened.is_cancelled:
-            self._answers.append(Answer(number, not reason, reason))
+            self._answers.append(Answer(number, not reason, reason, has_less=bool(reason)))
 
     def cancel(self, number: int) -> None:
         with self._lock:

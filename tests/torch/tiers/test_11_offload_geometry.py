@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
 from quire.core.events import What
+from quire.core.step import Step
+from quire.core.tier import Place, Store
+from quire.movers.disk import SUFFIX, DiskFolder
+from quire.plan.records import Records
 from quire.worker.tiny import WINDOW
 from tiered import MODELS, TieredService
 from tiny_models import PAGE, plan_of
@@ -32,3 +39,83 @@ def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(n
             assert warm.tokens().tolist() == cold, f"length {length}"
             assert service.tokens(What.LOADED) == [(length - 1) // PAGE * PAGE], f"length {length}"
     service.stack.close()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_byte_of_every_layer_comes_back_from_disk_into_other_pages(name: str, tmp_path: Path) -> None:
+    """A second engine loads what the first one stored; each part of each layer is equal, token by token."""
+    plan = plan_of(name, batch_tokens=32)
+    prompt = prompt_of(4 * PAGE + 5)
+    first, second = (TieredService(name, plan, [DiskFolder(tmp_path, 1 << 26)]) for _ in range(2))
+    first.ask(prompt, 1, "cold ")
+    first.stack.flush()
+    second.ask(prompt_of(PAGE, seed=9), 1, "in the way ")
+    second.ask(prompt, 1, "warm ")
+    assert second.tokens(What.LOADED) == [4 * PAGE]
+    for one, other in zip(cached(first), cached(second), strict=True):
+        assert torch.equal(one, other)
+    for service in (first, second):
+        service.stack.close()
+
+
+def cached(service: TieredService) -> list[torch.Tensor]:
+    """Of the longest chain: what each part of each layer of growing kinds holds, in order."""
+    index = service.engine.scheduler.reuse.index
+    (memory,) = service.engine.scheduler.memories
+    nodes = index.nodes
+    deepest = max(nodes.node_of.values(), key=lambda node: (nodes.tokens[node] // PAGE, -(nodes.tokens[node] % PAGE)))
+    chain = nodes.path(deepest)[:4]
+    found = []
+    for parts in service.runner.arena.layers.values():
+        for part in parts.values():
+            if memory.tables[part.kind].kind.grows:
+                pages = memory.kept[part.kind].pages[chain][..., part.group].ravel()
+                places = torch.from_numpy(memory.stage.addresses(part.kind, pages).astype(np.int64))
+                found.append(part.pages(places).view(torch.uint8))
+    assert found
+    return found
+
+
+def test_a_record_that_is_gone_shortens_the_load_to_what_every_kind_can_prove(tmp_path: Path) -> None:
+    """Of five units the fourth is torn on disk: the load of all of them fails, the next brings those before it."""
+    prompt = prompt_of(5 * PAGE + 2)
+    first, second = (
+        TieredService("llama", plan_of("llama", batch_tokens=32), [DiskFolder(tmp_path, 1 << 26)]) for _ in range(2)
+    )
+    cold = first.ask(prompt, OUTPUTS, "cold ").tokens().tolist()
+    first.stack.flush()
+    (waiting,) = first.send([prompt], 1, "keys ")
+    keys = first.engine.scheduler.queue.find(waiting.request.name)
+    assert keys is not None
+    torn = next(tmp_path.rglob(f"*{keys.keys[3].hex()}{SUFFIX}"))
+    torn.write_bytes(torn.read_bytes()[:-1])
+    assert second.ask(prompt, OUTPUTS, "warm ").tokens().tolist() == cold
+    assert second.tokens(What.LOAD_FAILED) == [5 * PAGE]
+    assert second.tokens(What.LOADED) == [3 * PAGE]
+    for service in (first, second):
+        service.stack.close()
+
+
+def test_a_store_reads_its_pages_before_a_later_copy_writes_there() -> None:
+    """Page 1 goes out, then page 0 is copied over it; another store behind the copy sees what it brought."""
+    plan = plan_of("llama", batch_tokens=32)
+    service = TieredService("llama", plan)
+    arena, staging = service.runner.arena, service.runner.staging
+    assert staging is not None
+    size = Records(plan).unit_bytes
+    arena.write(0, plan.stages[0].addresses(0, np.arange(2)).astype(np.int64), filled(size, 1, 2))
+    places = [service.stack.accept(name, size) for name in (b"before", b"behind")]
+    none, page = np.empty(0, dtype=np.int64), np.arange(2)
+    stores = tuple(
+        Store(place, ((0, 0, page[1:]),), after) for after, place in enumerate(places) if isinstance(place, Place)
+    )
+    copies = ((0, 0, page[:1], page[1:]),)
+    step = Step(0, none, none, none, none.astype(bool), none, none.astype(np.int32), copies=copies, stores=stores)
+    service.runner.launch(step)
+    stored = [staging._memory[store.place.blocks[0], 0].item() for store in stores]
+    assert stored == [2, 1]
+    service.stack.close()
+
+
+def filled(size: int, *values: int) -> torch.Tensor:
+    return torch.stack([torch.full((size,), value, dtype=torch.uint8) for value in values])

@@ -1,0 +1,135 @@
+"""A small plan, host memory without torch, a connector that can be made to fail, and a runner that marks records."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+
+from quire.core.connector import Layout, TierFailed
+from quire.core.step import Step, StepResult
+from quire.core.tier import Blocks
+from quire.models.shape import ModelShape
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.records import Records, boundary_name, size_bytes, unit_name
+from quire.plan.settings import Budget, Settings
+from quire.tiers.stack import Stack
+from small_kinds import KINDS
+
+LAYOUT = Layout("c" * 64, 8, 1000, 100, "[]")
+
+
+def small_plan(names: list[str], sheets: int = 200) -> Plan:
+    shape = ModelShape("small", "test", tuple(KINDS[name] for name in names), max_length=150, weights_known=False)
+    settings = Settings(batch_tokens=48, max_requests=4, page_tokens={"": 8}, match_unit_tokens=8)
+    return make_plan(shape, settings, Budget(sheets=(sheets,)))
+
+
+class Bytes:
+    """Host memory, as the stack sees it."""
+
+    def __init__(self, blocks: int, block_bytes: int) -> None:
+        self.blocks = blocks
+        self.bytes = np.zeros((blocks, block_bytes), dtype=np.uint8)
+
+    def parts(self, blocks: Sequence[int], size_bytes: int) -> list[memoryview]:
+        each = self.bytes.shape[1]
+        sizes = [min(each, size_bytes - place * each) for place in range(len(blocks))]
+        return [memoryview(self.bytes[block])[:size] for block, size in zip(blocks, sizes, strict=True)]
+
+
+class Drawer:
+    """Keeps records in a dictionary. With a random source it fails and dawdles; nothing passes a closed gate."""
+
+    name = "drawer"
+
+    def __init__(self, random: Random | None = None) -> None:
+        self.kept: dict[bytes, bytes] = {}
+        self.calls: Counter[str] = Counter()
+        self.gate = threading.Event()
+        self.gate.set()
+        self._random = random
+
+    def _pass(self, what: str) -> None:
+        self.gate.wait()
+        self.calls[what] += 1
+        if self._random is not None:
+            time.sleep(self._random.choice((0, 0, 0.001, 0.005)))
+            if self._random.random() < 0.02:
+                self.calls["failed"] += 1
+                raise TierFailed("it does not feel like it")
+
+    def register(self, layout: Layout) -> None: ...
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        return [name in self.kept for name in names]
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        self._pass("write")
+        self.kept[name] = b"".join(parts)
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        data = self.kept.get(name)
+        for part in parts if data is not None else ():
+            part[:] = bytes(len(part))  # half written, should anybody look
+        self._pass("read")
+        begin = 0
+        for part in parts if data is not None else ():
+            part[:] = memoryview(data or b"")[begin : begin + len(part)]
+            begin += len(part)
+        return data is not None
+
+    def drop(self, name: bytes) -> None:
+        self.kept.pop(name, None)
+
+    def close(self) -> None: ...
+
+
+class CheckingRunner:
+    """Fills each record that goes out with bytes that follow from its name, and checks those of each that lands."""
+
+    def __init__(self, plan: Plan, stack: Stack, memory: Bytes) -> None:
+        self.checked = 0
+        self._records, self._stack, self._memory = Records(plan), stack, memory
+        self._flying: list[StepResult] = []
+
+    def launch(self, step: Step) -> None:
+        for store in step.stores:
+            record = self._stack._coming[store.place.number]
+            pages = sum(len(pages) for _, _, pages in store.pages)
+            assert bool(pages) == bool(record.size_bytes)
+            for part in self._memory.parts(record.blocks, record.size_bytes):
+                part[:] = marks(record.name, len(part))
+            self._stack.stored(store.place.number)
+        for number, _ in step.loads:
+            self._check(number)
+        self._flying.append(StepResult(step.number, (step.starts + step.counts)[step.samples]))
+
+    def _check(self, number: int) -> None:
+        staged = self._stack.staged(number)
+        first = staged.load.held_tokens // self._records.unit_tokens
+        for key, blocks in zip(staged.load.keys[first:], staged.units, strict=self._records.has_units):
+            self._compare(unit_name(key), blocks, self._records.unit_bytes)
+        if self._records.has_boundaries:
+            size = size_bytes(self._records.at(staged.load.tokens))
+            self._compare(boundary_name(staged.load.keys[-1]), staged.boundary, size)
+        self._stack.landed(number)
+
+    def _compare(self, name: bytes, blocks: Blocks, size: int) -> None:
+        for part in self._memory.parts(blocks, size):
+            assert bytes(part) == marks(name, len(part)), "bytes of another record have landed"
+            self.checked += 1
+
+    def collect(self) -> StepResult:
+        return self._flying.pop(0)
+
+
+def marks(name: bytes, size: int) -> bytes:
+    mark = hashlib.sha256(name).digest()
+    return (mark * (size // len(mark) + 1))[:size]

@@ -1,0 +1,210 @@
+"""The real stack under a scheduler, without a model: every record carries its name, and is checked when it lands.
+
+A load may fail, come late or never; its request may be gone. What lands in a row's pages is what that row asked for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+
+import numpy as np
+import pytest
+
+from quire.check.promises import check_books, check_nothing_left
+from quire.core.events import Event, What
+from quire.core.request import Ending, Request
+from quire.core.rules import Rules
+from quire.engine.engine import Engine
+from quire.plan.records import Records
+from quire.tiers.shelf import HostShelf
+from quire.tiers.stack import Stack
+from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, small_plan
+
+MIXES = [["full"], ["full", "window"], ["state", "full", "chunked"], ["state"]]
+
+
+class World:
+    """An engine on the real stack, with a few blocks of host memory and some connectors."""
+
+    def __init__(self, names: list[str], connectors: Sequence[Drawer], blocks: int, load_seconds: float = 10.0) -> None:
+        self.plan = small_plan(names)
+        self.records = Records(self.plan)
+        self.memory = Bytes(blocks, self.records.block_bytes)
+        self.now = 0.0
+        self.stack = Stack(self.records, self.memory, connectors, LAYOUT, lambda: self.now)
+        self.runner = CheckingRunner(self.plan, self.stack, self.memory)
+        self.told: list[Event] = []
+        self.engine = Engine(
+            self.plan,
+            self.runner,
+            tier=self.stack,
+            keeper=self.stack,
+            rules=Rules(load_seconds=load_seconds),
+            listeners=[self.told.append],
+        )
+
+    def ask(self, name: str, prompt: np.ndarray, outputs: int = 3, scope: str = "") -> None:
+        stream = self.engine.submit(Request(name, prompt.astype(np.int32), outputs, scope=scope))
+        self.engine.drain()
+        assert stream.ending is Ending.LENGTH
+
+    def loaded(self) -> list[int]:
+        return [event.numbers["tokens"] for event in self.told if event.what is What.LOADED]
+
+    def drop_cache(self) -> None:
+        self.engine.scheduler.reuse.index.drop()
+
+    def forget(self) -> None:
+        """Everything that is not below."""
+        self.stack.flush()
+        self.drop_cache()
+        shelf = self.stack._shelf
+        fillers = [shelf.reserve(b"filler", 1) for _ in range(shelf.blocks)]
+        for filler in fillers:
+            assert filler is not None
+            shelf.unpin(filler)
+
+    def check_nothing_is_held(self) -> None:
+        """No record is pinned, none is on its way, and after the last request the pool holds nothing but the cache."""
+        self.stack.flush()
+        check_nothing_left(self.engine.scheduler)
+        assert not self.stack._open
+        assert not self.stack._coming
+        shelf = self.stack._shelf
+        assert shelf.free_blocks + sum(len(one.blocks) for one in shelf._records.values()) == shelf.blocks
+        assert not any(one.pins for one in shelf._records.values())
+
+
+@pytest.mark.parametrize("names", MIXES, ids=" ".join)
+def test_what_was_forgotten_comes_back_from_host_memory(names: list[str]) -> None:
+    world = World(names, [], blocks=64)
+    prompt = np.arange(100)
+    world.ask("cold", prompt)
+    world.drop_cache()
+    world.ask("warm", prompt)
+    assert world.loaded() == [96]
+    assert world.runner.checked > 0
+    world.check_nothing_is_held()
+
+
+@pytest.mark.parametrize("names", MIXES, ids=" ".join)
+def test_what_host_memory_forgot_comes_back_from_the_tier_below(names: list[str]) -> None:
+    """Each unit and each boundary is read once; one more read saw at the start that the drawer works."""
+    drawer = Drawer()
+    world = World(names, [drawer], blocks=64)
+    for name, begin in (("a", 0), ("b", 1000), ("a again", 0), ("b again", 1000)):
+        world.ask(name, begin + np.arange(100))
+        world.forget()
+    assert world.loaded() == [96, 96]
+    assert drawer.calls["read"] == 2 * (12 * ("full" in names) + (names != ["full"])) + 1
+    world.check_nothing_is_held()
+
+
+def test_the_same_prompt_in_another_scope_finds_nothing_on_any_tier() -> None:
+    """Scenario 12."""
+    drawer = Drawer()
+    world = World(["full", "window"], [drawer], blocks=64)
+    prompt = np.arange(100)
+    world.ask("a", prompt, scope="one")
+    world.drop_cache()
+    world.ask("b", prompt, scope="two")
+    assert world.loaded() == []
+    world.drop_cache()
+    world.ask("c", prompt, scope="one")
+    assert world.loaded() == [96]
+
+
+def test_the_end_of_a_prefix_is_forgotten_before_its_beginning() -> None:
+    world = World(["full"], [], blocks=14)
+    world.ask("a", np.arange(100))
+    world.ask("b", 1000 + np.arange(40))
+    world.drop_cache()
+    world.ask("a again", np.arange(100))
+    (tokens,) = world.loaded()
+    assert 0 < tokens < 96
+
+
+def test_a_tier_that_never_answers_costs_one_deadline_and_its_late_bytes_touch_nobody() -> None:
+    """Scenario 3: a load hangs; its request computes its tokens, others go on, and the block it writes to stays its
+    own until the connector returns."""
+    drawer = Drawer()
+    world = World(["full"], [drawer], blocks=30, load_seconds=0.05)
+    world.ask("cold", np.arange(100))
+    world.forget()
+    drawer.gate.clear()
+    world.ask("late", np.arange(100))
+    (failed,) = [event for event in world.told if event.what is What.LOAD_FAILED]
+    assert failed.reason == "no answer in 0.05 s"
+    (opened,) = world.stack._open.values()
+    assert opened.is_cancelled
+    held = {block for record in opened.records for block in record.blocks}
+    world.ask("another", 2000 + np.arange(100))
+    assert not held & {block for record in world.stack._shelf._records.values() for block in record.blocks}
+    drawer.gate.set()
+    while world.stack._open:
+        time.sleep(0.001)
+    world.check_nothing_is_held()
+
+
+@pytest.mark.parametrize("names", MIXES[1:3], ids=" ".join)
+def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_wrong_has_landed(
+    names: list[str],
+) -> None:
+    """Scenario 10, on the real stack: requests of twelve talks come and go; the tier below fails and dawdles."""
+    random, aborts, number = Random(3), 0, 0
+    drawer = Drawer(random=Random(4))
+    world = World(names, [drawer], blocks=60, load_seconds=0.003)
+    while aborts < 1000:
+        while len(world.engine.streams) < 6:
+            talk = 1000 * random.randrange(12) + np.arange(random.randint(0, 90))
+            prompt = np.concatenate([talk, 50_000 + number + np.arange(random.randint(1, 20))])
+            world.engine.submit(Request(f"r{number}", prompt.astype(np.int32), random.randint(1, 8)))
+            number += 1
+        world.now += 0.5
+        world.engine.step()
+        check_books(world.engine.scheduler)
+        if random.random() < 0.8 and world.engine.streams:
+            world.engine.cancel(random.choice(list(world.engine.streams)))
+            aborts += 1
+    world.engine.drain()
+    while world.stack._open:
+        time.sleep(0.001)
+    world.check_nothing_is_held()
+    told = Counter(event.what for event in world.told)
+    assert min(told[What.LOADED], told[What.LOAD_FAILED], told[What.STORED]) > 20, told
+    assert world.runner.checked > 100
+    assert drawer.calls["failed"] > 5
+
+
+def test_a_slow_tier_below_does_not_fill_host_memory() -> None:
+    """What waits to be written takes half of it at most; the rest is not written, and that is counted."""
+    drawer = Drawer()
+    world = World(["full"], [drawer], blocks=24)
+    drawer.gate.clear()
+    for talk in range(4):
+        world.ask(f"talk {talk}", 1000 * talk + np.arange(100))
+    assert world.stack._behind_blocks <= 12
+    assert world.stack.counters["not_written_behind"] >= 36
+    drawer.gate.set()
+    world.check_nothing_is_held()
+
+
+def test_a_shelf_hands_out_every_block_once_and_forgets_the_least_recently_used() -> None:
+    shelf = HostShelf(4, 10)
+    first, second = shelf.reserve(b"first", 20), shelf.reserve(b"second", 11)
+    assert first is not None
+    assert second is not None
+    assert sorted(first.blocks + second.blocks) == [0, 1, 2, 3]
+    assert shelf.reserve(b"third", 1) is None
+    for record in (first, second):
+        shelf.publish(record)
+        shelf.unpin(record)
+    assert shelf.use(b"first") is first
+    third = shelf.reserve(b"third", 10)
+    assert third is not None
+    assert b"second" not in shelf
+    assert b"first" in shelf
+    assert shelf.reserve(b"none", 0) is not None
