@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported bench-tiers soak clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -56,6 +56,13 @@ bench-kernels: setup  ## Kernels on this GPU, beside FlashInfer where it is inst
 
 bench-decode: setup  ## A whole decode step on this GPU: ARGUMENTS=--compile
 	$(BIN)/python bench/decode.py $(ARGUMENTS)
+
+bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
+	$(BIN)/python bench/tiers.py $(ARGUMENTS)
+
+soak: setup  ## The long runs: a writer killed at a hundred random moments, random checks of stores and loads
+	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed
+	$(BIN)/quire check --steps 200000 --seed 11
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

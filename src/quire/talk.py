@@ -31,7 +31,7 @@ class Completion:
     ending: str
     prompt_tokens: int
     reused_tokens: int
-    """Of the prompt, found in the cache."""
+    """Of the prompt, found in the cache or brought from a tier."""
     logprobs: tuple[TokenLogprob, ...] | None = None
     """One for each of `token_ids`, where the sampling asked for them."""
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
@@ -80,8 +80,10 @@ class Talk:
     def completion(self, first: Talk) -> Completion:
         """`first`: of the samples of this prompt, the one that asks about the prompt itself."""
         request = self._stream.request
-        events = [event for event in self._engine.history.of(request.name) if event.what is What.ADMITTED]
-        reused = events[0].numbers["hit_tokens"] if events else 0
+        events = self._engine.history.of(request.name)
+        found = [event.numbers["hit_tokens"] for event in events if event.what is What.ADMITTED][:1]
+        brought = [event.numbers["tokens"] for event in events if event.what is What.LOADED]
+        reused = max(found + brought, default=0)
         tokens, prompt = tuple(self._stream.tokens()[: self._read].tolist()), len(request.prompt)
         return Completion(
             "".join(self._pieces),

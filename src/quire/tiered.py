@@ -6,14 +6,16 @@ Tiers(host_bytes=…, disk=…, remote=…) ──▶ Stack (tier and keeper of 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from quire.core.connector import Connector, Layout
+from quire.core.errors import InputError
 from quire.core.units import MIB, format_bytes
 from quire.machine import available_bytes
 from quire.plan.file import encode, layout_fingerprint
@@ -73,6 +75,18 @@ def _connectors(tiers: Tiers) -> list[Connector]:
     disk = [DiskFolder(tiers.disk, tiers.disk_bytes)] if tiers.disk else []
     remote = [RemoteStore(tiers.remote)] if tiers.remote else []
     return [*disk, *remote, *tiers.connectors]
+
+
+def connector_of(name: str) -> Connector:
+    """A connector of someone else's: `module:name`, called without arguments."""
+    module, colon, attribute = name.partition(":")
+    try:
+        made = getattr(importlib.import_module(module), attribute)() if colon else None
+    except (ImportError, AttributeError) as error:
+        raise InputError(f"{name} cannot be used as a connector: {error}") from error
+    if made is None:
+        raise InputError(f"{name} names no connector: write MODULE:NAME, where NAME() makes one")
+    return cast(Connector, made)
 
 
 def layout_of(plan: Plan, weights: str) -> Layout:

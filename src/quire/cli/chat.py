@@ -23,6 +23,7 @@ def run(options: argparse.Namespace) -> None:
             print(piece, end="", flush=True)
         print()
         messages.append({"role": "assistant", "content": answer})
+    llm.close()
 
 
 def _ask() -> str:

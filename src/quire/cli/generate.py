@@ -50,6 +50,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
     guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
+    common.add_tier_options(parser)
     if stats:
         parser.add_argument("--stats", action="store_true", help="the plan and how fast it was, on standard error")
 
@@ -65,8 +66,10 @@ def run(options: argparse.Namespace) -> None:
         first = first or time.perf_counter() - begin
         print(piece, end="", flush=True)
     print()
+    seconds = time.perf_counter() - begin
+    llm.close()
     if options.stats:
-        report(llm, time.perf_counter() - begin, first if options.n == 1 else None)
+        report(llm, seconds, first if options.n == 1 else None)
 
 
 def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]:
@@ -83,6 +86,7 @@ def start(options: argparse.Namespace) -> LLM:
     from quire.cli.fetch import Bar
     from quire.llm import LLM
     from quire.plan.settings import Budget, Settings
+    from quire.tiered import describe
 
     settings = Settings(
         max_length=options.max_length,
@@ -91,7 +95,11 @@ def start(options: argparse.Namespace) -> LLM:
         speculative_tokens=options.speculative_tokens,
     )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
-    return LLM(options.model, settings=settings, budget=budget, progress=Bar(hidden=("load",)))
+    tiers = common.tiers_of(options)
+    llm = LLM(options.model, settings=settings, budget=budget, tiers=tiers, progress=Bar(hidden=("load",)))
+    for line in [] if tiers.is_empty else describe(llm.plan, tiers):
+        print(line, file=sys.stderr)
+    return llm
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import MIB, parse_bytes, parse_tokens
 from quire.plan.devices import device_bytes
 from quire.plan.settings import DEFAULT_FRACTION, KV_DTYPES, LARGEST_MATCH_UNIT, STATE_DTYPES, Budget, Settings
+
+if TYPE_CHECKING:
+    from quire.tiered import Tiers
 
 Value = TypeVar("Value")
 MOST_REQUESTS = 1 << 30
@@ -157,6 +161,41 @@ def _add_layout_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks per stage (default 1)")
     group.add_argument("--pipeline-parallel", type=whole, default=1, metavar="N", help="stages (default 1)")
     group.add_argument("--stage-layers", type=reading(_numbers), metavar="N,N…", help="layers of each stage")
+
+
+def add_tier_options(parser: argparse.ArgumentParser) -> None:
+    """Of commands that run a model: where prefixes live beyond the pool."""
+    group = parser.add_argument_group("tiers (none given: prefixes live in the pool alone)")
+    group.add_argument("--host-memory", type=reading(parse_bytes), metavar="BYTES", help="keep prefixes there: 4GiB")
+    group.add_argument(
+        "--disk", type=reading(_folder_and_quota), metavar="DIR[:QUOTA]", help="and in files: cache:50GiB"
+    )
+    group.add_argument("--remote", metavar="URL", help="and in a Redis or Valkey server: redis://[user:password@]host")
+    group.add_argument(
+        "--connector",
+        action="append",
+        default=[],
+        metavar="MODULE:NAME",
+        help="and in a store of your own (docs/tiers.md)",
+    )
+
+
+def _folder_and_quota(text: str) -> tuple[Path, int | None]:
+    """`DIR`, or `DIR:QUOTA` where what follows the last colon is a size."""
+    folder, colon, quota = text.rpartition(":")
+    if not colon:
+        return Path(text), None
+    if not folder:
+        raise InputError(f"{text!r} names no folder: write DIR or DIR:50GiB")
+    return Path(folder), parse_bytes(quota)
+
+
+def tiers_of(options: argparse.Namespace) -> Tiers:
+    from quire.tiered import Tiers, connector_of
+
+    folder, quota = options.disk or (None, None)
+    connectors = tuple(connector_of(name) for name in options.connector)
+    return Tiers(options.host_memory, folder, quota, options.remote, connectors)
 
 
 def settings_of(options: argparse.Namespace) -> Settings:
