@@ -81,9 +81,9 @@ def one_turn(llm: LLM, label: str, prompts: list[np.ndarray], is_new: bool) -> T
 def line(name: str, turn: Turn, computed: float) -> str:
     if not turn.seconds:
         return f"{name:<16} nothing came from there ({turn.in_pool} in the pool, {turn.not_loaded} computed again)"
-    median = statistics.median(turn.seconds)
+    median, least, most = statistics.median(turn.seconds), min(turn.seconds), max(turn.seconds)
     return (
-        f"{name:<16} {median:7.3f} s  {computed / median:5.1f}×  ({min(turn.seconds):.3f} to {max(turn.seconds):.3f} s, "
+        f"{name:<16} {median:7.3f} s  {computed / median:5.1f}×  ({least:.3f} to {most:.3f} s, "
         f"{len(turn.seconds)} sessions; {turn.in_pool} in the pool, {turn.not_loaded} computed again)"
     )
 

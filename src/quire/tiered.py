@@ -78,15 +78,12 @@ def _connectors(tiers: Tiers) -> list[Connector]:
 
 
 def connector_of(name: str) -> Connector:
-    """A connector of someone else's: `module:name`, called without arguments."""
-    module, colon, attribute = name.partition(":")
+    """A connector of someone else's: `MODULE:NAME`, NAME called without arguments; `connector` where none is given."""
+    module, _, attribute = name.partition(":")
     try:
-        made = getattr(importlib.import_module(module), attribute)() if colon else None
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"{name} cannot be used as a connector: {error}") from error
-    if made is None:
-        raise InputError(f"{name} names no connector: write MODULE:NAME, where NAME() makes one")
-    return cast(Connector, made)
+        return cast(Connector, getattr(importlib.import_module(module), attribute or "connector")())
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"{name} makes no connector: {error}; write MODULE:NAME, where NAME() makes one") from error
 
 
 def layout_of(plan: Plan, weights: str) -> Layout:

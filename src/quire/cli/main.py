@@ -26,6 +26,7 @@ COMMANDS = {
     "devices": "the accelerators that --device knows",
     "replay": "a recorded engine, played back to any step",
     "check": "random runs of the engine with every book audited",
+    "check-connector": "whether a store of your own can keep prefixes",
 }
 
 
@@ -50,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"quire {__version__}")
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name, summary in COMMANDS.items():
-        module = importlib.import_module(f"quire.cli.{name}")
+        module = importlib.import_module(f"quire.cli.{name.replace('-', '_')}")
         command = commands.add_parser(
             name, help=summary, description=module.__doc__, formatter_class=_Help, allow_abbrev=False
         )
