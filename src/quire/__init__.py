@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from quire.core.sampling import Sampling
     from quire.llm import LLM
     from quire.talk import Completion
+    from quire.tiered import Tiers
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Completion", "Sampling"]
+__all__ = ["LLM", "Completion", "Sampling", "Tiers"]
 
 
 def __getattr__(name: str) -> Any:
@@ -27,4 +28,8 @@ def __getattr__(name: str) -> Any:
         from quire.core.sampling import Sampling
 
         return Sampling
+    if name == "Tiers":
+        from quire.tiered import Tiers
+
+        return Tiers
     raise AttributeError(f"module 'quire' has no attribute {name!r}")

@@ -3,7 +3,7 @@
     begin ──▶ answered, done  ──▶ the next step copies what was staged into the row's pages
           ──▶ answered, failed ─┐
           ──▶ deadline passed  ─┴▶ the request computes its tokens instead, and does not ask again
-          ──▶ answered, has less   it asks once more for less, by the same deadline
+          ──▶ answered, has less   it asks again for less, by the same deadline
 
 A load owns staging memory alone. Its request holds the pages all the while, and can be sent away at any moment: an
 answer that comes afterwards has a number that nobody waits for.
@@ -44,11 +44,14 @@ class Loads:
         return len(self._open)
 
     def offer(self, waiting: Waiting) -> int:
-        """How many tokens of a prompt the tier can bring, all but the last one at most. Asked once per request."""
-        if self._tier is None or not waiting.may_load or not waiting.may_reuse:
+        """How many tokens of a request the tier can bring, all but the last one at most, if that is more than were found
+        here. Asked once per request."""
+        most = (len(waiting.request.prompt) + len(waiting.outputs) - 1) // self._unit
+        if self._tier is None or most * self._unit <= waiting.hit_tokens:
+            return 0
+        if not (waiting.may_load and waiting.may_reuse):
             return 0
         if waiting.offer is None:
-            most = (len(waiting.request.prompt) - 1) // self._unit
             most = min(most, waiting.again[0] // self._unit) if waiting.again else most
             waiting.offer = self._unit * min(most, self._tier.find(waiting.keys[:most]))
         return waiting.offer

@@ -119,7 +119,7 @@ class Arena:
     def write(self, kind: int, addresses: np.ndarray, data: torch.Tensor) -> None:
         """Whole pages (page, byte) to where they lie."""
         places = torch.from_numpy(addresses).to(self.bytes.device)
-        self._pages(kind)[places] = data.to(self.bytes.device, non_blocking=True)
+        self._pages(kind)[places] = data.to(self.bytes.device)
 
     def clear(self, kind: int, pages: np.ndarray) -> None:
         self._pages(kind)[self._places(kind, pages)] = 0
