@@ -91,13 +91,26 @@ class Drawer:
     def close(self) -> None: ...
 
 
-class CheckingRunner:
+class Idle:
+    """Yields a token at no cost: its position."""
+
+    def __init__(self) -> None:
+        self._flying: list[StepResult] = []
+
+    def launch(self, step: Step) -> None:
+        self._flying.append(StepResult(step.number, (step.starts + step.counts)[step.samples]))
+
+    def collect(self) -> StepResult:
+        return self._flying.pop(0)
+
+
+class CheckingRunner(Idle):
     """Fills each record that goes out with bytes that follow from its name, and checks those of each that lands."""
 
     def __init__(self, plan: Plan, stack: Stack, memory: Bytes) -> None:
         self.checked = 0
         self._records, self._stack, self._memory = Records(plan), stack, memory
-        self._flying: list[StepResult] = []
+        super().__init__()
 
     def launch(self, step: Step) -> None:
         for store in step.stores:
@@ -109,7 +122,7 @@ class CheckingRunner:
             self._stack.stored(store.place.number)
         for number, _ in step.loads:
             self._check(number)
-        self._flying.append(StepResult(step.number, (step.starts + step.counts)[step.samples]))
+        super().launch(step)
 
     def _check(self, number: int) -> None:
         staged = self._stack.staged(number)
@@ -125,9 +138,6 @@ class CheckingRunner:
         for part in self._memory.parts(blocks, size):
             assert bytes(part) == marks(name, len(part)), "bytes of another record have landed"
             self.checked += 1
-
-    def collect(self) -> StepResult:
-        return self._flying.pop(0)
 
 
 def marks(name: bytes, size: int) -> bytes:

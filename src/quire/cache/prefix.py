@@ -188,9 +188,10 @@ class PrefixIndex:
 
     def checkpoint(self, row: int, chain: Chain) -> list[tuple[int, int, Chain, Chain]]:
         """Copies a row's states to pages of the cache, for hits at the chain's end. The caller has made room."""
-        copies = []
+        copies, node = [], int(chain[-1])
         for stage, (memory, kinds) in enumerate(zip(self.memories, self.coverage.states, strict=True)):
-            copies += [(stage, kind, *memory.copy_state(kind, row, int(chain[-1]))) for kind in kinds]
+            lacking = [kind for kind in kinds if not memory.kept[kind].present[node, 0]]
+            copies += [(stage, kind, *memory.copy_state(kind, row, node)) for kind in lacking]
         return copies
 
     def lost(self, node: int) -> None:

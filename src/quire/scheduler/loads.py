@@ -44,8 +44,8 @@ class Loads:
         return len(self._open)
 
     def offer(self, waiting: Waiting) -> int:
-        """How many tokens of a request the tier can bring, all but the last one at most, if that is more than were found
-        here. Asked once per request."""
+        """How many tokens of a request the tier can bring, all but the last one at most, if that can be more than were
+        found here. Asked once per request."""
         most = (len(waiting.request.prompt) + len(waiting.outputs) - 1) // self._unit
         if self._tier is None or most * self._unit <= waiting.hit_tokens:
             return 0

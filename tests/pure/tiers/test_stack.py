@@ -15,10 +15,14 @@ import pytest
 
 from quire.check.promises import check_books, check_nothing_left
 from quire.core.events import Event, What
+from quire.core.memory import Memory, Part
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.engine.engine import Engine
+from quire.models.shape import Layer, ModelShape
+from quire.plan.make import make_plan
 from quire.plan.records import Records
+from quire.plan.settings import Budget, Settings
 from quire.tiers.shelf import HostShelf
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, small_plan
@@ -156,7 +160,7 @@ def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_
     """Scenario 10, on the real stack: requests of twelve talks come and go; the tier below fails and dawdles."""
     random, aborts, number = Random(3), 0, 0
     drawer = Drawer(random=Random(4))
-    world = World(names, [drawer], blocks=60, load_seconds=0.003)
+    world = World(names, [drawer], blocks=60, load_seconds=0.02)
     while aborts < 1000:
         while len(world.engine.streams) < 6:
             talk = 1000 * random.randrange(12) + np.arange(random.randint(0, 90))
@@ -166,6 +170,8 @@ def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_
         world.now += 0.5
         world.engine.step()
         check_books(world.engine.scheduler)
+        if random.random() < 0.1:
+            world.drop_cache()
         if random.random() < 0.8 and world.engine.streams:
             world.engine.cancel(random.choice(list(world.engine.streams)))
             aborts += 1
@@ -174,9 +180,9 @@ def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_
         time.sleep(0.001)
     world.check_nothing_is_held()
     told = Counter(event.what for event in world.told)
-    assert min(told[What.LOADED], told[What.LOAD_FAILED], told[What.STORED]) > 20, told
-    assert world.runner.checked > 100
-    assert drawer.calls["failed"] > 5
+    assert min(told[What.LOADED], told[What.LOAD_FAILED], told[What.STORED]) > 5, told
+    assert world.runner.checked > 20
+    assert drawer.calls["failed"] > 0
 
 
 def test_a_slow_tier_below_does_not_fill_host_memory() -> None:
@@ -190,6 +196,16 @@ def test_a_slow_tier_below_does_not_fill_host_memory() -> None:
     assert world.stack.counters["not_written_behind"] >= 36
     drawer.gate.set()
     world.check_nothing_is_held()
+
+
+def test_the_blocks_of_host_memory_are_counted_from_the_plan() -> None:
+    """MLA 1,152 B × 61 layers in pages of 64 tokens: 64 GiB hold 15,279 of them, on four ranks as on one."""
+    latent = Layer((Memory("latent", (Part("latent", 1, 576, replicated=True),)),))
+    shape = ModelShape("mla", "test", (latent,) * 61, max_length=1 << 20, weights_known=False)
+    for ranks in (1, 4):
+        settings = Settings(page_tokens={"": 64}, tensor_parallel=ranks)
+        plan = make_plan(shape, settings, Budget(pool_bytes=8 << 30))
+        assert (64 << 30) // Records(plan).block_bytes == 15_279
 
 
 def test_a_shelf_hands_out_every_block_once_and_forgets_the_least_recently_used() -> None:

@@ -25,10 +25,21 @@ def prompt_of(length: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(3, 97, length).astype(np.int32)
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(name: str) -> None:
+GEOMETRIES: dict[str, tuple[str, dict[str, int]]] = {
+    **{what: (name, {"": PAGE}) for name, what in MODELS.items()},
+    "full and chunked": ("llama4_text", {"": PAGE}),
+    "full in pages of 16, window of 8": ("gemma3_text", {"full": 16, "window": 8}),
+    "full in pages of 8, window of 16": ("gemma3_text", {"full": 8, "window": 16}),
+}
+
+
+@pytest.mark.parametrize("what", GEOMETRIES)
+def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(what: str) -> None:
     """Each prompt is computed, forgotten and asked again, twice: all its whole units but the last token's come back."""
-    service = TieredService(name, plan_of(name, batch_tokens=32))
+    name, pages = GEOMETRIES[what]
+    plan = plan_of(name, batch_tokens=32, pages=pages)
+    assert plan.reuse_unit_tokens == PAGE
+    service = TieredService(name, plan)
     for length in LENGTHS:
         prompt = prompt_of(length, length)
         cold = service.ask(prompt, OUTPUTS, f"cold {length} ").tokens().tolist()
@@ -63,8 +74,7 @@ def cached(service: TieredService) -> list[torch.Tensor]:
     index = service.engine.scheduler.reuse.index
     (memory,) = service.engine.scheduler.memories
     nodes = index.nodes
-    deepest = max(nodes.node_of.values(), key=lambda node: (nodes.tokens[node] // PAGE, -(nodes.tokens[node] % PAGE)))
-    chain = nodes.path(deepest)[:4]
+    chain = max((nodes.path(node) for _, node in nodes.items()), key=len)[:4]
     found = []
     for parts in service.runner.arena.layers.values():
         for part in parts.values():
