@@ -28,7 +28,7 @@ class GuardedTier:
         self.can_read = self.can_write = False
         self.reason = "not registered yet"
         self.counters: Counter[str] = Counter()
-        """hits, misses, bytes_read, bytes_written, failures: for metrics."""
+        """For metrics: hits, misses, bytes_read, bytes_written, failures."""
         self._layout, self._clock = layout, clock
         self._pause = FIRST_PAUSE_SECONDS
         self._mend_at = clock()

@@ -56,7 +56,7 @@ class Stack:
     ) -> None:
         self.tiers = [GuardedTier(connector, layout, clock) for connector in connectors]
         self.counters: Counter[str] = Counter()
-        """stored, host_full, not_written_behind, host_hits: records; for metrics."""
+        """Records, for metrics: stored, host_full (not stored), not_written_behind, host_hits, loads, failed_loads."""
         self._records, self._memory = records, memory
         self._shelf = HostShelf(memory.blocks, records.block_bytes)
         self._lock = threading.Lock()
@@ -111,26 +111,39 @@ class Stack:
         return [*units, (boundary_name(load.keys[-1]), size_bytes(self._records.at(load.tokens)))]
 
     def begin(self, load: Load) -> None:
+        wanted = self._wanted(load)
         with self._lock:
-            taken: list[Record] = []
-            missing: list[Record] = []
-            for name, size in self._wanted(load):
-                record = self._shelf.use(name)
-                if record is not None:
-                    record.pins += 1
-                    self.counters["host_hits"] += 1
-                elif (record := self._shelf.reserve(name, size)) is not None:
-                    missing.append(record)
-                else:
-                    self._let_go(taken)
-                    self._answers.append(Answer(load.number, False, "host memory is full of transfers"))
-                    return
-                taken.append(record)
-            self._open[load.number] = OpenLoad(load, taken, bool(missing))
+            here = self._pinned([name for name, _ in wanted])
+            missing = self._reserved([(name, size) for name, size in wanted if name not in here])
+            if missing is None:
+                self._let_go(list(here.values()))
+                self._answers.append(Answer(load.number, False, "host memory is full of transfers"))
+                return
+            records = {**here, **{record.name: record for record in missing}}
+            self._open[load.number] = OpenLoad(load, [records[name] for name, _ in wanted], bool(missing))
         if missing:
             self._readers.submit(self._bring, load.number, missing)
         else:
             self._answers.append(Answer(load.number, True))
+
+    def _pinned(self, names: Sequence[bytes]) -> dict[bytes, Record]:
+        """Those in host memory, before room for the others pushes any of them out; a chain's beginning is used last."""
+        here = {name: record for name in reversed(names) if (record := self._shelf.use(name)) is not None}
+        for record in here.values():
+            record.pins += 1
+        self.counters["host_hits"] += len(here)
+        return here
+
+    def _reserved(self, wanted: Sequence[tuple[bytes, int]]) -> list[Record] | None:
+        """Room for all of these, or None."""
+        taken: list[Record] = []
+        for name, size in wanted:
+            record = self._shelf.reserve(name, size)
+            if record is None:
+                self._let_go(taken)
+                return None
+            taken.append(record)
+        return taken
 
     def _bring(self, number: int, missing: list[Record]) -> None:
         """In a thread: reads what is not in host memory yet."""
@@ -145,6 +158,7 @@ class Stack:
         with self._lock:
             opened = self._open[number]
             opened.is_reading = False
+            self.counters["failed_loads" if reason else "loads"] += 1
             if opened.is_cancelled or reason:
                 del self._open[number]
                 self._let_go(opened.records)

@@ -105,7 +105,7 @@ def test_the_quota_is_kept_and_the_least_recently_used_goes_first(tmp_path: Path
     disk = folder(tmp_path, quota=3 * 1200)
     for name in names[:3]:
         write(disk, name)
-        time.sleep(0.002)
+        time.sleep(0.02)  # times of files have steps of milliseconds
     assert read(disk, names[0]) == DATA
     write(disk, names[3])
     assert disk.has(names) == [True, False, True, True, False]

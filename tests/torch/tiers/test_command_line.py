@@ -1,0 +1,82 @@
+"""Tiers as users ask for them: options, what is refused, and a second run that goes on from the first one's files."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from quire.cli.main import build_parser, main
+from quire.cli.options import tiers_of
+from quire.core.errors import InputError
+from quire.fetch.default import fetch_default
+from quire.fetch.errors import FetchError
+from quire.movers.host import check_budget
+from quire.tiered import Tiers, describe, layout_of, weights_identity
+from tiny_models import plan_of
+
+
+def parsed(*arguments: str) -> argparse.Namespace:
+    return build_parser().parse_args(["generate", "--prompt", "x", *arguments])
+
+
+def test_options_say_where_prefixes_live() -> None:
+    tiers = tiers_of(parsed("--host-memory", "2GiB", "--disk", "some/where:5GB", "--remote", "redis://host"))
+    assert tiers == Tiers(2 << 30, Path("some/where"), 5 * 10**9, "redis://host")
+    assert tiers_of(parsed("--disk", "cache")) == Tiers(disk=Path("cache"))
+    assert tiers_of(parsed()).is_empty
+
+
+@pytest.mark.parametrize("wrong", [("--disk", ":5GiB"), ("--disk", "cache:much"), ("--host-memory", "none")])
+def test_what_is_no_size_or_folder_is_refused(wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parsed(*wrong)
+    assert wrong[0] in capsys.readouterr().err
+
+
+def test_host_memory_that_is_not_there_is_refused_before_it_is_allocated() -> None:
+    check_budget(100, 100, "--host-memory")
+    with pytest.raises(InputError, match=r"--host-memory 2.00 GiB is more than the 1.00 GiB"):
+        check_budget(2 << 30, 1 << 30, "--host-memory")
+
+
+def test_the_report_at_the_start_counts_what_stays_warm() -> None:
+    """Sessions as long as the longest request: 6 units of 16 tokens, and where they end a window of 19 or its like."""
+    plan = plan_of("gemma3_text", batch_tokens=32)
+    host, disk, remote = describe(plan, Tiers(1 << 20, Path("d"), 1 << 21, "redis://:secret@host"))
+    assert host.startswith("host: 1.00 MiB, ")
+    assert "idle sessions of 96 tokens stay warm" in host
+    assert disk.startswith("disk: 2.00 MiB, ")
+    assert "secret" not in remote
+    warm = [int(line.split("; ")[1].split()[0]) for line in (host, disk)]
+    assert 0 < 2 * warm[0] <= warm[1]
+
+
+def test_other_weights_of_the_same_shape_have_another_fingerprint(tmp_path: Path) -> None:
+    """One byte in the middle of a large file is not looked for; other training changes all of them."""
+    plan = plan_of("llama", batch_tokens=32)
+    identities = set()
+    for content in (b"a" * 100_000, b"b" * 100_000, b"a" * 100_001):
+        (tmp_path / "model.safetensors").write_bytes(content)
+        identities.add(weights_identity(tmp_path))
+    assert len(identities) == 3
+    assert len({layout_of(plan, identity).fingerprint for identity in identities}) == 3
+
+
+@pytest.mark.network
+def test_a_second_run_goes_on_from_the_files_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        fetch_default()
+    except FetchError as error:
+        pytest.skip(f"the default model cannot be had: {error}")
+    prompt = "One, two, three, four, five. " * 20
+    said, files = [], []
+    for _ in range(2):
+        options = ["--max-tokens", "4", "--max-length", "512", "--pool", "64MiB", "--disk", f"{tmp_path}:1GiB"]
+        assert main(["generate", "--prompt", prompt, *options]) == 0
+        said.append(capsys.readouterr().out)
+        files.append({path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.record")})
+    assert said[0] == said[1]
+    assert len(files[0]) >= 2
+    assert all(files[1][path] > time for path, time in files[0].items()), "each was read, and so is newer"
