@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import socket
+import ssl
+import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,9 +28,14 @@ def server(port: int | None = None, **config: Any) -> Iterator[Any]:
 
 
 class Proxy:
-    """Between a client and a server: passes bytes on, or keeps them, or answers nonsense."""
+    """Between a client and a server: passes bytes on, or keeps them, or answers nonsense; speaks TLS if it can."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, certificate: Path | None = None) -> None:
+        """`certificate`: with its key in one file."""
+        self._context = None
+        if certificate is not None:
+            self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._context.load_cert_chain(certificate)
         self.mood = "honest"
         self._target = port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -44,6 +53,11 @@ class Proxy:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                if self._context is not None:
+                    try:
+                        client = self._context.wrap_socket(client, server_side=True)
+                    except ssl.SSLError:
+                        continue  # it does not trust us, or speaks plainly
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
@@ -59,3 +73,15 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := behind.recv(1 << 20):
                 client.sendall(data)
+
+
+def certificate(folder: Path) -> Path:
+    """One for 127.0.0.1 that nobody signed but itself."""
+    tool = shutil.which("openssl") or pytest.skip("openssl makes the certificate, and is not here")
+    path, key = folder / "own.pem", folder / "key.pem"
+    names = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    files = ["-keyout", str(key), "-out", str(path)]
+    command = [tool, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *names, *files]
+    subprocess.run(command, check=True, capture_output=True)
+    path.write_text(path.read_text() + key.read_text())
+    return path

@@ -25,6 +25,7 @@ from quire.scheduler.loads import Loads, Outcome
 from quire.scheduler.room import Room
 from quire.scheduler.rows import NO_TOKEN, Rows
 from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.stores import Stores
 
 Original = Callable[..., Any]
 
@@ -201,6 +202,21 @@ def _from_elsewhere(part: Original) -> Original:
     return wrong
 
 
+def _before_copies(take_due: Original) -> Original:
+    def read_at_once(self: Any) -> Any:
+        return tuple(replace(store, after=0) for store in take_due(self))
+
+    return read_at_once
+
+
+def _beside(pages: Original) -> Original:
+    def next_to_it(self: Any, span: Any, chain: Any) -> Any:
+        shelf = self._index.memories[span.stage].pool.shelves[span.kind]
+        return (pages(self, span, chain) + 1) % len(shelf.holders)
+
+    return next_to_it
+
+
 def _without_loads(launch: Original) -> Original:
     return lambda self, *arguments: replace(launch(self, *arguments), loads=())
 
@@ -289,6 +305,10 @@ MUTATIONS: dict[str, Mutation] = {
         "a hit goes on from the page beside its own", StageMemory, "part", _from_elsewhere
     ),
     "load-not-copied": Mutation("what a tier staged stays there", Scheduler, "_launch", _without_loads),
+    "store-too-early": Mutation(
+        "what goes out to a tier is read before the copies that bring it", Stores, "take_due", _before_copies
+    ),
+    "store-of-a-neighbour": Mutation("a record is filled from the pages beside its own", Stores, "_pages", _beside),
     "load-waits-for-ever": Mutation("loads have no deadline", Loads, "over", _without_deadlines),
     "failed-load-used": Mutation("a load that failed or is late counts as done", Loads, "over", _always_done),
     "deadline-missed": Mutation("nobody looks at deadlines", Engine, "_expire", _nothing),

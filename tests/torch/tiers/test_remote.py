@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from quire.core.connector import Layout, TierFailed
 from quire.core.errors import InputError
 from quire.core.events import What
 from quire.movers.remote import RemoteStore
-from real_server import Proxy, server
+from real_server import Proxy, certificate, server
 from tiered import MODELS, TieredService
 from tiny_models import PAGE, plan_of
 
@@ -110,6 +111,22 @@ def test_a_password_is_needed_where_the_server_wants_one() -> None:
         store.write(NAME, [memoryview(DATA)])
         assert read(store) == DATA
         store.close()
+
+
+def test_tls_is_spoken_to_servers_whose_certificate_is_trusted_and_to_no_others(
+    valkey: Any, client: redis.Redis, tmp_path: Path
+) -> None:
+    assert client.ping()
+    own = certificate(tmp_path)
+    proxy = Proxy(valkey.port, own)
+    address = f"rediss://127.0.0.1:{proxy.port}"
+    with pytest.raises(TierFailed, match=r"(?i)certificate"):
+        registered(address)
+    store = registered(f"{address}?ssl_ca_certs={own}")
+    store.write(NAME, [memoryview(DATA)])
+    assert read(store) == DATA
+    store.close()
+    proxy.close()
 
 
 # ── the whole way, on a model ─────────────────────────────────────────────
