@@ -66,6 +66,11 @@ def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: 
     return make_plan(shape, settings, budget or _main_memory()).require_fit()
 
 
+def following(settings: Settings, dtype: DType) -> Settings:
+    """Keys and values in the weights' dtype, where nothing else was asked for."""
+    return replace(settings, kv_dtype=dtype) if settings.kv_dtype is DType.BF16 else settings
+
+
 def _main_memory() -> Budget:
     machine = this_machine()
     return Budget(memory_bytes=machine.memory_bytes, memory_fraction=machine.memory_fraction)
@@ -73,7 +78,7 @@ def _main_memory() -> Budget:
 
 def assemble(
     folder: Path,
-    settings: Settings,
+    settings: Settings | None = None,
     budget: Budget | None = None,
     *,
     dtype: DType = DType.FP32,
@@ -82,16 +87,15 @@ def assemble(
     overlap: int = 2,
     listeners: Sequence[Listener] = (),
     progress: Progress | None = None,
+    plan: Plan | None = None,
 ) -> Assembled:
     """`settings.kv_dtype` follows the weights' dtype where it is left at its default. With `speculative_tokens`, tokens
-    are guessed by n-grams. `progress` is told how far the weights are read."""
+    are guessed by n-grams. `progress` is told how far the weights are read. `plan`: made already."""
     if dtype not in TORCH_NAMES:
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
-    if settings.kv_dtype is DType.BF16:
-        settings = replace(settings, kv_dtype=dtype)
-    plan = plan_folder(folder, settings, budget, dtype)
+    plan = plan or plan_folder(folder, following(settings or Settings(), dtype), budget, dtype)
 
     import torch
 

@@ -12,7 +12,7 @@ the boundary before it, so that no kind strands another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 
@@ -303,3 +303,14 @@ class PrefixIndex:
             for leaf in leaves:
                 self._forget(np.array([leaf]))
         self.leaves.clear()
+
+    def drop_under(self, beginnings: Set[bytes], root: bytes) -> None:
+        """The same for chains that begin with one of these keys, or with the end of a turn right behind `root`."""
+        while leaves := [leaf for leaf in self.nodes.leaves().tolist() if self._begins_with(leaf, beginnings, root)]:
+            for path in map(self.nodes.path, leaves):
+                forks = np.flatnonzero(self.nodes.children[path[:-1]] > 1)
+                self._forget(path[int(forks[-1]) + 1 if len(forks) else 0 :])
+
+    def _begins_with(self, leaf: int, beginnings: Set[bytes], root: bytes) -> bool:
+        first = int(self.nodes.path(leaf)[0])
+        return self.nodes.key[first] in beginnings or self._before.get(first) == root

@@ -80,6 +80,8 @@ class Engine:
         self.pause = pause
         """Called where only a load could bring something to do."""
         self.streams: dict[str, Stream] = {}
+        self._beginnings: dict[str, set[bytes]] = {}
+        """By scope: the first keys of its prompts, under which the cache may keep something."""
         self._deadlines: dict[str, float] = {}
 
     def submit(self, request: Request) -> Stream:
@@ -89,12 +91,44 @@ class Engine:
         self.scheduler.submit(request)
         stream = Stream(request, self)
         self.streams[request.name] = stream
+        self._note_beginning(request)
         if request.deadline is not None:
             self._deadlines[request.name] = request.deadline
         return stream
 
     def cancel(self, name: str) -> None:
         self._end(self.scheduler.cancel(name))
+
+    def drop_cache(self, scope: str | None = None) -> int:
+        """Forgets what was computed for a scope, or for everyone; what running requests hold stays with them. Returns
+        how many prefixes went, counted in units."""
+        index = self.scheduler.reuse.index
+        before = len(index.nodes)
+        if scope is None:
+            index.drop()
+            self._beginnings.clear()
+        else:
+            index.drop_under(self._beginnings.pop(scope, set()), self.scheduler.reuse.root_of(scope))
+        return before - len(index.nodes)
+
+    def _note_beginning(self, request: Request) -> None:
+        """What the cache has forgotten meanwhile is left out whenever a scope's list has doubled."""
+        waiting = self.scheduler.queue.find(request.name)
+        if waiting is None or not waiting.keys:
+            return
+        known = self._beginnings.setdefault(request.scope, set())
+        known.add(waiting.keys[0])
+        if len(known) > 2 * len(self.scheduler.reuse.index.nodes) + len(self.streams) + 64:
+            nodes, live = self.scheduler.reuse.index.nodes, self._live_beginnings()
+            self._beginnings[request.scope] = {key for key in known if key in live or nodes.find(key) is not None}
+
+    def _live_beginnings(self) -> set[bytes]:
+        tickets = [*self.scheduler.tickets.values(), *self.scheduler.queue]
+        return {ticket.keys[0] for ticket in tickets if ticket.keys}
+
+    def running(self) -> list[Stream]:
+        """Of the requests that have a row: the only ones that can yield something in a step."""
+        return [self.streams[name] for name in self.scheduler.rows.row_of]
 
     def outputs(self, name: str) -> npt.NDArray[np.int32]:
         rows = self.scheduler.rows

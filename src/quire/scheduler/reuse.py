@@ -63,10 +63,14 @@ class Reuse:
         """Gives a request the keys of its prompt, and notes where it parts from others that were not computed yet."""
         if self.index.disabled:
             return
-        waiting.root = root_key((self._layout, waiting.request.scope))
+        waiting.root = self.root_of(waiting.request.scope)
         waiting.keys = extend(waiting.root, waiting.request.prompt, self.index.unit)
         if self.index.coverage.has_boundaries and (shared := self.junctions.add(waiting.keys)):
             self._want(waiting.keys, shared)
+
+    def root_of(self, scope: str) -> bytes:
+        """The key that all prefixes of a scope begin with."""
+        return root_key((self._layout, scope))
 
     def forget(self, waiting: Waiting) -> None:
         """A request has ended."""

@@ -1,0 +1,271 @@
+"""The HTTP process's side of the engine: starts it, feeds it, watches it, and starts it again when it died.
+
+    starting ──Ready──▶ ready ──pipe closes──▶ dead ──(a pause that doubles)──▶ starting
+        └──Failed──▶ dead; at the first boot the server gives up instead
+
+One thread reads the pipe and one writes to it, so that an engine that stands still never holds up the event loop;
+everything else happens there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any
+
+from quire.core.errors import QuireError
+from quire.core.request import Request
+from quire.serve.messages import Beat, Came, Cancel, DropCache, EngineSetup, Explain, Failed, Message, Ready, Reply
+from quire.serve.messages import Submit as SubmitOrder
+from quire.serve.progress import Progress
+
+FIRST_PAUSE_SECONDS = 0.2
+LONGEST_PAUSE_SECONDS = 30.0
+STABLE_SECONDS = 60.0
+"""An engine that ran so long may be started again at once when it dies."""
+
+
+class EngineGone(QuireError):
+    """The engine's process died, or is not there yet: come back soon."""
+
+
+class EngineSilent(QuireError):
+    """The engine did not answer a question in time."""
+
+
+class Ticket:
+    """One request on its way: what came since its reader last looked."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.is_over = False
+        self.sent_at = time.monotonic()
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self.output_tokens = 0
+        self._came: list[Came | QuireError] = []
+        self._wake = asyncio.Event()
+
+    def put(self, came: Came | QuireError) -> None:
+        self._came.append(came)
+        self._wake.set()
+
+    async def take(self) -> list[Came | QuireError]:
+        """Waits until there is something."""
+        await self._wake.wait()
+        self._wake.clear()
+        came, self._came = self._came, []
+        return came
+
+
+@dataclass(slots=True)
+class Life:
+    """One process of the engine, from start to end."""
+
+    process: subprocess.Popen[bytes]
+    pipe: socket.socket
+    connection: Connection
+    """Messages over the pipe."""
+    started_at: float
+    orders: SimpleQueue[object] = field(default_factory=SimpleQueue)
+    is_ready: bool = False
+
+
+class EngineClient:
+    def __init__(self, setup: EngineSetup, progress: Progress, tell: Callable[..., None]) -> None:
+        self.setup, self.progress, self._tell = setup, progress, tell
+        self.tickets: dict[str, Ticket] = {}
+        self.beat = Beat(0, True)
+        """The latest one that had a status."""
+        self.restarts = 0
+        self.on_tokens: Callable[[Ticket, int, float], None] = lambda _ticket, _tokens, _now: None
+        self.boot_failure: Failed | None = None
+        """Why the first engine could not start."""
+        self.given_up = asyncio.Event()
+        self._life: Life | None = None
+        self._was_ready = False
+        self._is_closing = False
+        self._pause_seconds = FIRST_PAUSE_SECONDS
+        self._questions: dict[int, asyncio.Future[Any]] = {}
+        self._numbers = itertools.count()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ── lifecycle ─────────────────────────────────────────────────────────
+
+    @property
+    def is_ready(self) -> bool:
+        return self._life is not None and self._life.is_ready
+
+    @property
+    def process_id(self) -> int | None:
+        return self._life.process.pid if self._life is not None else None
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            command = [sys.executable, "-m", "quire.serve.engine_process", str(theirs.fileno())]
+            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        life = self._life = Life(process, ours, Connection(os.dup(ours.fileno())), time.monotonic())
+        life.orders.put(self.setup)
+        loop = asyncio.get_running_loop()
+        threading.Thread(target=self._read, args=(life, loop), name="engine-reader", daemon=True).start()
+        threading.Thread(target=self._write, args=(life,), name="engine-writer", daemon=True).start()
+
+    def _read(self, life: Life, loop: asyncio.AbstractEventLoop) -> None:
+        """A thread: one call on the event loop per message."""
+        with contextlib.suppress(RuntimeError):  # the loop may end before the engine does
+            with contextlib.suppress(EOFError, OSError):
+                while True:
+                    message: Message = life.connection.recv()
+                    loop.call_soon_threadsafe(self._receive, life, message)
+            loop.call_soon_threadsafe(self._died, life)
+
+    @staticmethod
+    def _write(life: Life) -> None:
+        """A thread. None is the last order: the pipe closes."""
+        with contextlib.suppress(OSError):  # the reader notices as well
+            while (order := life.orders.get()) is not None:
+                life.connection.send(order)
+            life.pipe.shutdown(socket.SHUT_RDWR)
+
+    async def close(self, seconds: float = 5.0) -> None:
+        """Ends the process: kindly by closing the pipe, else by force."""
+        self._is_closing = True
+        life, self._life = self._life, None
+        if life is None:
+            return
+        life.orders.put(None)
+        try:
+            await asyncio.to_thread(life.process.wait, seconds)
+        except subprocess.TimeoutExpired:
+            life.process.kill()
+            await asyncio.to_thread(life.process.wait)
+
+    def _died(self, life: Life) -> None:
+        if self._is_closing or life is not self._life:
+            return
+        self._life = None
+        life.orders.put(None)
+        self._tell("engine_died", exit_code=_reap(life.process), requests=len(self.tickets))
+        gone = EngineGone("the engine's process died; it is being started again: send the request once more")
+        for ticket in self.tickets.values():
+            ticket.put(gone)
+        self.tickets.clear()
+        for question in self._questions.values():
+            if not question.done():
+                question.set_exception(gone)
+        self._questions.clear()
+        if not self._was_ready:
+            self.boot_failure = self.boot_failure or Failed("the engine's process died while it started", 1)
+            self.given_up.set()
+            return
+        if time.monotonic() - life.started_at > STABLE_SECONDS:
+            self._pause_seconds = FIRST_PAUSE_SECONDS
+        task = asyncio.get_running_loop().create_task(self._start_again())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _start_again(self) -> None:
+        pause, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+        await asyncio.sleep(pause)
+        if not self._is_closing:
+            self.restarts += 1
+            self.start()
+
+    # ── what the engine says ──────────────────────────────────────────────
+
+    def _receive(self, life: Life, message: Message) -> None:
+        if life is not self._life:
+            return
+        match message:
+            case Beat():
+                self._heard(message)
+            case Reply(number, value):
+                question = self._questions.pop(number, None)
+                if question is not None and not question.done():
+                    question.set_result(value)
+            case Ready():
+                life.is_ready = self._was_ready = True
+                self.progress.reset()
+                self._tell("engine_ready", seconds=round(time.monotonic() - life.started_at, 2))
+            case Failed():
+                self.boot_failure = message
+                self._tell("engine_failed", message=message.message)
+
+    def _heard(self, beat: Beat) -> None:
+        now = time.monotonic()
+        self.progress.heard(beat.steps, beat.is_idle)
+        if beat.status is not None:
+            if beat.books and beat.books != self.beat.books:
+                self._tell("books_do_not_balance", message=beat.books)
+            self.beat = beat
+        for came in beat.came:
+            ticket = self.tickets.get(came.name)
+            if ticket is None:
+                continue  # cancelled, and this was on its way
+            if came.tokens:
+                self.on_tokens(ticket, len(came.tokens), now)
+                ticket.first_at = ticket.first_at or now
+                ticket.last_at = now
+                ticket.output_tokens += len(came.tokens)
+            if came.ending or came.refusal:
+                ticket.is_over = True
+                del self.tickets[came.name]
+            ticket.put(came)
+
+    # ── what the engine is asked ──────────────────────────────────────────
+
+    def submit(self, requests: Sequence[Request]) -> list[Ticket]:
+        tickets = [Ticket(request) for request in requests]
+        self._send(SubmitOrder(tuple(requests)))
+        self.tickets.update({ticket.request.name: ticket for ticket in tickets})
+        return tickets
+
+    def cancel(self, tickets: Sequence[Ticket]) -> None:
+        """Nothing more comes of them. What has ended, or died with its engine, is left alone."""
+        names = tuple(t.request.name for t in tickets if self.tickets.pop(t.request.name, None) is not None)
+        if names and self.is_ready:
+            self._send(Cancel(names))
+
+    async def explain(self, names: Sequence[str], seconds: float) -> Any:
+        number = next(self._numbers)
+        return await self._ask(number, Explain(number, tuple(names)), seconds)
+
+    async def drop_cache(self, scope: str | None, seconds: float) -> int:
+        number = next(self._numbers)
+        return int(await self._ask(number, DropCache(number, scope), seconds))
+
+    async def _ask(self, number: int, question: Explain | DropCache, seconds: float) -> Any:
+        self._questions[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(question)
+            return await asyncio.wait_for(self._questions[number], seconds)
+        except TimeoutError:
+            raise EngineSilent(f"the engine did not answer within {seconds:g} s: look at /health/progress") from None
+        finally:
+            self._questions.pop(number, None)
+
+    def _send(self, order: object) -> None:
+        if self._life is None or not self._life.is_ready:
+            raise EngineGone("the engine is not ready: it is starting, come back in a few seconds")
+        self._life.orders.put(order)
+
+
+def _reap(process: subprocess.Popen[bytes]) -> int | None:
+    """The pipe closed, so the process is gone or about to be; None: it closed the pipe and lives on, until now."""
+    try:
+        return process.wait(1)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return None

@@ -1,0 +1,219 @@
+"""The engine's process: takes orders between steps, turns the loop, tells what each step yielded.
+
+It ends when the HTTP process does (its end of the pipe closes), and ignores signals: whoever speaks HTTP decides when
+everything has ended.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from quire.cache.audit import BooksDoNotBalance, audit
+from quire.core.dtypes import DType
+from quire.core.errors import QueueFull, QuireError
+from quire.core.events import Event, What
+from quire.core.request import Request
+from quire.core.step import Runner, Step, StepResult
+from quire.engine.engine import Engine, Stream
+from quire.engine.status import status_of
+from quire.plan.file import decode
+from quire.serve.messages import (
+    Beat,
+    Came,
+    Cancel,
+    DropCache,
+    EngineSetup,
+    Explain,
+    Failed,
+    Order,
+    Ready,
+    Reply,
+    Submit,
+    Told,
+)
+
+IDLE_BEAT_SECONDS = 0.1
+STATUS_SECONDS = 0.5
+"""How often a busy engine tells where it stands; one that becomes idle always does."""
+
+
+def main(connection: Connection) -> None:
+    """The first message is the setup."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    setup: EngineSetup = connection.recv()
+    news = News()
+    try:
+        engine = _boot(setup, news)
+    except QuireError as error:
+        connection.send(Failed(str(error), error.exit_code))
+        sys.exit(error.exit_code)
+    except Exception as error:
+        traceback.print_exc()
+        connection.send(Failed(f"the engine cannot start: {error!r}", 1))
+        sys.exit(1)
+    connection.send(Ready())
+    try:
+        EngineLoop(engine, connection, news).run()
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # nobody listens any more
+
+
+def _boot(setup: EngineSetup, news: News) -> Engine:
+    from quire.assemble import assemble
+
+    plan = decode(dict(setup.plan))
+    parts = assemble(
+        Path(setup.folder), dtype=DType(setup.dtype), rules=setup.rules, listeners=(news,), plan=plan
+    )
+    if setup.threads is not None:
+        import torch
+
+        torch.set_num_threads(setup.threads)
+    if setup.freeze_file is not None:
+        parts.engine.runner = FreezingRunner(parts.engine.runner, Path(setup.freeze_file))
+    return parts.engine
+
+
+class FreezingRunner:
+    """A runner that stands still while a file exists: how progress is lost, for drills."""
+
+    def __init__(self, runner: Runner, file: Path) -> None:
+        self._runner, self._file = runner, file
+
+    def launch(self, step: Step) -> None:
+        while self._file.exists():
+            time.sleep(0.01)
+        self._runner.launch(step)
+
+    def collect(self) -> StepResult:
+        return self._runner.collect()
+
+
+class News:
+    """What is new about requests since the beat before; listens to the engine's events."""
+
+    def __init__(self) -> None:
+        self.came: dict[str, Came] = {}
+
+    def __call__(self, event: Event) -> None:
+        if event.what is What.ADMITTED and not event.numbers["preemptions"]:
+            self.came[event.request] = replace(self.of(event.request), hit_tokens=event.numbers["hit_tokens"])
+        elif event.what is What.ENDED:
+            self.came[event.request] = replace(self.of(event.request), ending=event.reason)
+
+    def of(self, name: str) -> Came:
+        return self.came.get(name) or Came(name)
+
+    def read(self, stream: Stream) -> None:
+        tokens = tuple(stream.take().tolist())
+        if tokens:
+            known = self.of(stream.request.name)
+            self.came[known.name] = replace(known, tokens=(*known.tokens, *tokens))
+
+    def take(self) -> tuple[Came, ...]:
+        came, self.came = tuple(self.came.values()), {}
+        return came
+
+
+class EngineLoop:
+    def __init__(
+        self, engine: Engine, connection: Connection, news: News, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.engine, self.connection, self.news, self.clock = engine, connection, news, clock
+        self._streams: dict[str, Stream] = {}
+        self._status_at = -STATUS_SECONDS
+        self._was_idle = False
+
+    def run(self) -> None:
+        while True:
+            self.turn()
+
+    def turn(self) -> None:
+        """Orders, one step, one beat. Waits for orders where there is nothing else to do."""
+        is_idle = self.engine.scheduler.is_idle()
+        timeout = IDLE_BEAT_SECONDS if is_idle and self._was_idle else 0
+        while self.connection.poll(timeout):
+            self._obey(self.connection.recv())
+            timeout = 0
+        self.engine.step()
+        over = [self._streams.pop(came.name) for came in self.news.came.values() if came.ending]
+        for stream in (*self.engine.running(), *over):
+            self.news.read(stream)
+        self._beat()
+
+    def _beat(self) -> None:
+        """The status comes with it now and then, and whenever the engine becomes idle."""
+        is_idle, now = self.engine.scheduler.is_idle(), self.clock()
+        settled = self.engine.scheduler.steps - len(self.engine.scheduler.flying)
+        beat = Beat(settled, is_idle, self.news.take())
+        if now - self._status_at >= STATUS_SECONDS or is_idle > self._was_idle:
+            self._status_at = now
+            books = self._books() if is_idle else ""
+            beat = replace(beat, status=status_of(self.engine), resident_bytes=_resident_bytes(), books=books)
+        self._was_idle = is_idle
+        self.connection.send(beat)
+
+    def _books(self) -> str:
+        """Recounted whenever there is nothing else to do."""
+        try:
+            for memory in self.engine.scheduler.memories:
+                audit(memory, {})
+        except BooksDoNotBalance as error:
+            return str(error)
+        return ""
+
+    # ── orders ────────────────────────────────────────────────────────────
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case Submit(requests):
+                for request in requests:
+                    self._submit(request)
+            case Cancel(names):
+                for name in names:
+                    self.engine.cancel(name)
+            case Explain(number, names):
+                self.connection.send(Reply(number, tuple(told for name in names if (told := self._told(name)))))
+            case DropCache(number, scope):
+                self.connection.send(Reply(number, self.engine.drop_cache(scope)))
+
+    def _submit(self, request: Request) -> None:
+        """A deadline is given in seconds from now: clocks of two processes have nothing in common."""
+        if request.deadline is not None:
+            request = replace(request, deadline=self.clock() + request.deadline)
+        try:
+            self._streams[request.name] = self.engine.submit(request)
+        except QuireError as error:
+            full = isinstance(error, QueueFull)
+            self.news.came[request.name] = Came(request.name, refusal=str(error), is_queue_full=full)
+
+    def _told(self, name: str) -> Told | None:
+        events = tuple(asdict(event) | {"what": event.what.value} for event in self.engine.history.of(name))
+        found = self.engine.explain(name)
+        if found is None:
+            return Told(name, "ended", "", events=events) if events else None
+        kinds = tuple(asdict(kind) for kind in found.kinds)
+        return Told(name, found.status, found.reason, kinds, found.steps, found.after, events)
+
+
+def _resident_bytes() -> int:
+    """Now, where the system tells; else the most it ever was."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return pages * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])))

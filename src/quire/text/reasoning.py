@@ -1,0 +1,76 @@
+"""Reasoning, parted from the answer: what a model puts between <think> and </think>.
+
+A template that ends its prompt with the opening mark has begun the reasoning already; otherwise it begins where the
+answer begins with the mark. Marks later in the answer are text like any other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BEGIN, END = "<think>", "</think>"
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    reasoning: str = ""
+    content: str = ""
+
+
+def marks_reasoning(template: str | None) -> bool:
+    """Whether a chat template knows of reasoning at all."""
+    return template is not None and END in template
+
+
+class Reasoning:
+    """Parts streamed text. What could be the beginning of a mark waits until it is one or cannot be one."""
+
+    def __init__(self, has_begun: bool) -> None:
+        self._state = "reasoning" if has_begun else "before"
+        self._held = ""
+
+    @classmethod
+    def behind(cls, prompt: str) -> Reasoning:
+        """For an answer to this prompt, as the template wrote it."""
+        return cls(has_begun=prompt.rstrip().endswith(BEGIN))
+
+    def feed(self, text: str) -> Parted:
+        self._held += text
+        if self._state == "before":
+            self._begin()
+        if self._state == "reasoning":
+            return self._reason()
+        if self._state == "content":
+            return self._content()
+        return Parted()
+
+    def finish(self) -> Parted:
+        """What is still held back."""
+        held, self._held = self._held, ""
+        return Parted(reasoning=held) if self._state == "reasoning" else Parted(content=held)
+
+    def _begin(self) -> None:
+        """Blanks before the opening mark do not count."""
+        text = self._held.lstrip()
+        if text.startswith(BEGIN):
+            self._state, self._held = "reasoning", text[len(BEGIN) :].lstrip("\n")
+        elif not BEGIN.startswith(text):
+            self._state = "content"
+
+    def _reason(self) -> Parted:
+        before, mark, behind = self._held.partition(END)
+        if mark:
+            self._state, self._held = "content", behind.lstrip("\n")
+            return Parted(before.rstrip("\n"), self._content().content)
+        sure = len(self._held) - _beginning_of(END, self._held)
+        shown, self._held = self._held[:sure], self._held[sure:]
+        return Parted(reasoning=shown)
+
+    def _content(self) -> Parted:
+        shown, self._held = self._held, ""
+        return Parted(content=shown)
+
+
+def _beginning_of(mark: str, text: str) -> int:
+    """How many of the last characters could be the beginning of a mark."""
+    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

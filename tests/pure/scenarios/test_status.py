@@ -1,0 +1,99 @@
+"""What metrics show of an engine, and what a scope leaves behind when it is dropped."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scenes import FreeRunner, own_tokens
+from small_kinds import KINDS
+
+from quire.cache.audit import audit
+from quire.core.request import Request
+from quire.engine.engine import Engine
+from quire.engine.status import WAITING_REASONS, reason_word, status_of
+from quire.models.shape import ModelShape
+from quire.plan.make import make_plan
+from quire.plan.settings import Budget, Settings
+
+
+def engine_of(kinds: tuple[str, ...], sheets: int = 64) -> Engine:
+    shape = ModelShape("small", "test", tuple(KINDS[kind] for kind in kinds), max_length=4096, weights_known=False)
+    plan = make_plan(shape, Settings(max_requests=4, batch_tokens=64, match_unit_tokens=16), Budget(sheets=(sheets,)))
+    return Engine(plan, FreeRunner())
+
+
+def run(engine: Engine, name: str, tokens: np.ndarray, scope: str) -> None:
+    engine.submit(Request(name, tokens, 3, scope=scope))
+    engine.drain()
+
+
+def books_balance(engine: Engine) -> bool:
+    for memory in engine.scheduler.memories:
+        audit(memory, {row: request.name for row, request in engine.scheduler.rows.requests.items()})
+    return True
+
+
+@pytest.mark.parametrize("kinds", [("full",), ("full", "window"), ("full", "state")])
+def test_dropping_a_scope_forgets_its_prefixes_and_no_others(kinds: tuple[str, ...]) -> None:
+    engine = engine_of(kinds)
+    shared = own_tokens("shared", 100)
+    for scope in ("one", "two"):
+        for end in ("x", "y"):
+            run(engine, f"{scope}-{end}", np.append(shared, own_tokens(end, 70)), scope)
+    run(engine, "one-short", own_tokens("short", 9), "one")
+    assert engine.drop_cache("one") > 0
+    assert books_balance(engine)
+    assert engine.drop_cache("one") == 0
+    run(engine, "again-two", np.append(shared, own_tokens("x", 70)), "two")
+    run(engine, "again-one", np.append(shared, own_tokens("x", 70)), "one")
+    hits = {name: engine.history.of(name)[1].numbers["hit_tokens"] for name in ("again-one", "again-two")}
+    assert hits["again-one"] == 0 < hits["again-two"]
+    engine.drop_cache("one"), engine.drop_cache("two")
+    assert all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
+
+
+def test_dropping_everything_while_requests_run_leaves_balanced_books() -> None:
+    engine = engine_of(("full", "window"))
+    run(engine, "before", own_tokens("a", 90), "one")
+    engine.submit(Request("during", own_tokens("a", 90), 40, scope="one"))
+    for _ in range(5):
+        engine.step()
+    engine.drop_cache("one")
+    assert books_balance(engine)
+    engine.drain()
+    assert books_balance(engine)
+    engine.drop_cache()
+    assert all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
+
+
+def test_the_pages_of_a_status_add_up_to_the_sheets() -> None:
+    engine = engine_of(("full", "window"))
+    run(engine, "before", own_tokens("a", 90), "")
+    for name in "bcdefg":
+        engine.submit(Request(name, own_tokens(name, 60), 40))
+    for _ in range(4):
+        engine.step()
+    status = status_of(engine)
+    assert status.running == 4
+    assert sum(status.waiting.values()) == 2
+    pool = engine.scheduler.memories[0].pool
+    assert status.free_sheets[0] + sum(kind.sheets for kind in status.kinds) == engine.scheduler.plan.stages[0].sheets
+    for kind, shelf in zip(status.kinds, pool.shelves, strict=True):
+        held = kind.used_pages + kind.cached_pages + kind.pinned_pages + kind.backend_pages + kind.free_pages
+        assert held == kind.sheets * shelf.pages_per_sheet
+    assert status.sums["admitted", "hit_tokens"] == 0
+    assert sum(count for (what, _), count in status.events.items() if what == "admitted") == 5
+
+
+def test_every_reason_to_wait_has_a_word() -> None:
+    """A reason that the scheduler gives and nobody named would be `other`."""
+    engine = engine_of(("full",), sheets=8)
+    for name in ("a", "b", "c"):
+        engine.submit(Request(name, own_tokens("same", 60), 60))
+    seen = set()
+    for _ in range(300):
+        if not engine.step():
+            break
+        seen |= {waiting.reason for waiting in engine.scheduler.queue}
+    assert len(seen) > 1
+    assert {reason_word(reason) for reason in seen} <= set(WAITING_REASONS.values())
