@@ -18,6 +18,8 @@ from quire.core.errors import QuireError
 COMMANDS = {
     "generate": "an answer to one prompt, on this machine",
     "chat": "a conversation in the terminal",
+    "serve": "a model over HTTP, in OpenAI's protocol",
+    "keys": "API keys of a server",
     "fetch": "the default model, fetched and converted once",
     "plan": "from a model's configuration to an exact memory plan",
     "whatif": "what each setting would change about a plan",
@@ -32,6 +34,7 @@ COMMANDS = {
 
 TORCH_EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "llguidance")
 """What commands that run models need beyond the base install."""
+SERVE_EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -89,10 +92,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"quire: {error}", file=sys.stderr)
         return error.exit_code
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in TORCH_EXTRA:
+        lacking = (error.name or "").partition(".")[0]
+        if lacking not in (*TORCH_EXTRA, *SERVE_EXTRA):
             raise
+        extra = "serve" if lacking in SERVE_EXTRA or parsed.command == "serve" else "torch"
         print(
-            f"quire: {parsed.command} needs {error.name}: install it with pip install 'quire[torch]'", file=sys.stderr
+            f"quire: {parsed.command} needs {error.name}: install it with pip install 'quire[{extra}]'", file=sys.stderr
         )
         return 2
     except BrokenPipeError:

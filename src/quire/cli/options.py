@@ -90,9 +90,7 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="catalogue name, folder, file (config.json, shape or saved plan) or hub id"
     )
-    _add_memory_options(parser.add_argument_group("memory (none given: this machine)"))
-    _add_limit_options(parser.add_argument_group("limits"))
-    _add_layout_options(parser.add_argument_group("layout"))
+    add_memory_shape_options(parser)
     parser.add_argument(
         "--ignore-field",
         action="append",
@@ -100,6 +98,12 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a field of the configuration that you know does not touch memory (may be repeated)",
     )
+
+
+def add_memory_shape_options(parser: argparse.ArgumentParser) -> None:
+    _add_memory_options(parser.add_argument_group("memory (none given: this machine)"))
+    _add_limit_options(parser.add_argument_group("limits"))
+    _add_layout_options(parser.add_argument_group("layout"))
 
 
 def _add_memory_options(group: argparse._ArgumentGroup) -> None:

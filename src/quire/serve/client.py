@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
@@ -44,29 +44,35 @@ class EngineSilent(QuireError):
     """The engine did not answer a question in time."""
 
 
-class Ticket:
-    """One request on its way: what came since its reader last looked."""
+class Mailbox:
+    """What came for the choices of one call since its reader last looked."""
 
-    def __init__(self, request: Request) -> None:
-        self.request = request
-        self.is_over = False
-        self.sent_at = time.monotonic()
-        self.first_at: float | None = None
-        self.last_at: float | None = None
-        self.output_tokens = 0
-        self._came: list[Came | QuireError] = []
+    def __init__(self) -> None:
+        self._came: list[tuple[Ticket, Came | QuireError]] = []
         self._wake = asyncio.Event()
 
-    def put(self, came: Came | QuireError) -> None:
-        self._came.append(came)
+    def put(self, ticket: Ticket, came: Came | QuireError) -> None:
+        self._came.append((ticket, came))
         self._wake.set()
 
-    async def take(self) -> list[Came | QuireError]:
+    async def take(self) -> list[tuple[Ticket, Came | QuireError]]:
         """Waits until there is something."""
         await self._wake.wait()
         self._wake.clear()
         came, self._came = self._came, []
         return came
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """One request on its way, and when it yielded what."""
+
+    request: Request
+    mailbox: Mailbox
+    sent_at: float = field(default_factory=time.monotonic)
+    first_at: float | None = None
+    last_at: float | None = None
+    output_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -160,7 +166,7 @@ class EngineClient:
         self._tell("engine_died", exit_code=_reap(life.process), requests=len(self.tickets))
         gone = EngineGone("the engine's process died; it is being started again: send the request once more")
         for ticket in self.tickets.values():
-            ticket.put(gone)
+            ticket.mailbox.put(ticket, gone)
         self.tickets.clear()
         for question in self._questions.values():
             if not question.done():
@@ -198,7 +204,8 @@ class EngineClient:
             case Ready():
                 life.is_ready = self._was_ready = True
                 self.progress.reset()
-                self._tell("engine_ready", seconds=round(time.monotonic() - life.started_at, 2))
+                seconds = round(time.monotonic() - life.started_at, 2)
+                self._tell("engine_ready", process=life.process.pid, seconds=seconds)
             case Failed():
                 self.boot_failure = message
                 self._tell("engine_failed", message=message.message)
@@ -209,7 +216,7 @@ class EngineClient:
         if beat.status is not None:
             if beat.books and beat.books != self.beat.books:
                 self._tell("books_do_not_balance", message=beat.books)
-            self.beat = beat
+            self.beat = replace(beat, came=())
         for came in beat.came:
             ticket = self.tickets.get(came.name)
             if ticket is None:
@@ -220,14 +227,13 @@ class EngineClient:
                 ticket.last_at = now
                 ticket.output_tokens += len(came.tokens)
             if came.ending or came.refusal:
-                ticket.is_over = True
                 del self.tickets[came.name]
-            ticket.put(came)
+            ticket.mailbox.put(ticket, came)
 
     # ── what the engine is asked ──────────────────────────────────────────
 
-    def submit(self, requests: Sequence[Request]) -> list[Ticket]:
-        tickets = [Ticket(request) for request in requests]
+    def submit(self, requests: Sequence[Request], mailbox: Mailbox) -> list[Ticket]:
+        tickets = [Ticket(request, mailbox) for request in requests]
         self._send(SubmitOrder(tuple(requests)))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets

@@ -71,9 +71,7 @@ def _boot(setup: EngineSetup, news: News) -> Engine:
     from quire.assemble import assemble
 
     plan = decode(dict(setup.plan))
-    parts = assemble(
-        Path(setup.folder), dtype=DType(setup.dtype), rules=setup.rules, listeners=(news,), plan=plan
-    )
+    parts = assemble(Path(setup.folder), dtype=DType(setup.dtype), rules=setup.rules, listeners=(news,), plan=plan)
     if setup.threads is not None:
         import torch
 
@@ -212,7 +210,6 @@ def _resident_bytes() -> int:
         return pages * resource.getpagesize()
     except (OSError, ValueError, IndexError):
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ class Reasoning:
         if mark:
             self._state, self._held = "content", behind.lstrip("\n")
             return Parted(before.rstrip("\n"), self._content().content)
-        sure = len(self._held) - _beginning_of(END, self._held)
+        sure = len(self._held) - beginning_of(END, self._held)
         shown, self._held = self._held[:sure], self._held[sure:]
         return Parted(reasoning=shown)
 
@@ -71,6 +71,6 @@ class Reasoning:
         return Parted(content=shown)
 
 
-def _beginning_of(mark: str, text: str) -> int:
+def beginning_of(mark: str, text: str) -> int:
     """How many of the last characters could be the beginning of a mark."""
     return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

@@ -35,6 +35,7 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals.update(raise_exception=_refuse, strftime_now=_now)
+        self.text = text
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(text)

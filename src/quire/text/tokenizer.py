@@ -45,7 +45,7 @@ class Tokenizer:
     def __init__(
         self, inner: tokenizers.Tokenizer, eos_token_ids: tuple[int, ...] = (), template: ChatTemplate | None = None
     ) -> None:
-        self.inner, self.eos_token_ids, self._template = inner, eos_token_ids, template
+        self.inner, self.eos_token_ids, self.template = inner, eos_token_ids, template
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -68,7 +68,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return self._template is not None
+        return self.template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """`add_special_tokens`: what the tokenizer puts around a text of its own accord, such as a beginning."""
@@ -85,9 +85,9 @@ class Tokenizer:
         **more: Any,
     ) -> list[int]:
         """A conversation; templates write the beginning themselves."""
-        if self._template is None:
+        if self.template is None:
             raise InputError("the model has no chat template: give a plain prompt instead of messages")
-        return self.encode(self._template.render(messages, tools, add_generation_prompt, **more), False)
+        return self.encode(self.template.render(messages, tools, add_generation_prompt, **more), False)
 
     def stream(self, skip_special_tokens: bool = True) -> TextStream:
         return TextStream(self.inner, skip_special_tokens)

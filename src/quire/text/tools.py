@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import InputError
+from quire.text.reasoning import beginning_of
 
 BEGIN, END = "<tool_call>", "</tool_call>"
 Tool = Mapping[str, Any]
@@ -43,7 +44,9 @@ def call_schema(tools: Sequence[Tool], only: str | None = None) -> str:
     """The JSON schema of one call of one of these tools: what an answer must be where a call is required."""
     chosen = [tool["function"] for tool in tools if only in (None, tool["function"]["name"])]
     if not chosen:
-        raise InputError(f"tool_choice names {only!r}, and the tools are {', '.join(names_of(tools))}: name one of them")
+        raise InputError(
+            f"tool_choice names {only!r}, and the tools are {', '.join(names_of(tools))}: name one of them"
+        )
     calls = [
         {
             "type": "object",
@@ -72,7 +75,7 @@ class ToolCalls:
     """Reads streamed text. Text before a call is shown as it comes; a call is told when it is complete."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
-        self._names = set(names_of(tools))
+        self._names = names_of(tools)
         self._held = ""
         self._is_first = True
         """Nothing was shown yet: an answer that begins with a brace may be a call as a whole."""
@@ -92,7 +95,8 @@ class ToolCalls:
         return Read("" if self._is_object else held.partition(BEGIN)[0].rstrip(), (call,))
 
     def _marked(self) -> Read:
-        content, calls = "", []
+        content = ""
+        calls: list[ToolCall] = []
         while BEGIN in self._held:
             before, _, behind = self._held.partition(BEGIN)
             inside, end, rest = behind.partition(END)
@@ -103,7 +107,7 @@ class ToolCalls:
             content += before if call else before + BEGIN + inside + END
             calls += [call] if call else []
             self._held = rest.lstrip("\n")
-        sure = len(self._held) - _beginning_of(BEGIN, self._held)
+        sure = len(self._held) - beginning_of(BEGIN, self._held)
         content, self._held = content + self._held[:sure], self._held[sure:]
         return Read(content, tuple(calls))
 
@@ -116,8 +120,3 @@ class ToolCalls:
             return None
         arguments = value.get("arguments", value.get("parameters", {}))
         return ToolCall(value["name"], arguments if isinstance(arguments, str) else json.dumps(arguments))
-
-
-def _beginning_of(mark: str, text: str) -> int:
-    """How many of the last characters could be the beginning of a mark."""
-    return next((size for size in range(min(len(mark) - 1, len(text)), 0, -1) if text.endswith(mark[:size])), 0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from scenes import FreeRunner, own_tokens
-from small_kinds import KINDS
 
 from quire.cache.audit import audit
 from quire.core.request import Request
@@ -14,6 +13,7 @@ from quire.engine.status import WAITING_REASONS, reason_word, status_of
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from small_kinds import KINDS
 
 
 def engine_of(kinds: tuple[str, ...], sheets: int = 64) -> Engine:

@@ -1,0 +1,87 @@
+"""The plan that a server boots from: made for this machine, or read from a file and held against the machine."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from quire.assemble import following, plan_folder
+from quire.cli import options as common
+from quire.cli.report import budget_line, print_plan
+from quire.core.dtypes import DType
+from quire.core.errors import DoesNotFit, InputError
+from quire.core.units import format_bytes
+from quire.machine import this_machine
+from quire.plan.document import document, load
+from quire.plan.file import layout_fingerprint
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+
+COMPARED = ("family", "kv_dtype", "sheet_bytes", "sheets", "pool_bytes", "max_length", "bytes_per_token")
+
+
+def boot_plan(options: argparse.Namespace, folder: Path, dtype: DType) -> tuple[Plan, str]:
+    """Prints its report. Raises before any weight is read if it does not fit."""
+    if options.plan is not None:
+        return _saved(options.plan, folder, dtype)
+    settings, budget = following(common.settings_of(options), dtype), common.budget_of(options)
+    plan = plan_folder(folder, settings, budget, dtype)
+    print_plan(plan, document(plan), budget_line(budget))
+    return plan, budget_line(budget)
+
+
+def _saved(path: Path, folder: Path, dtype: DType) -> tuple[Plan, str]:
+    """A plan of another model, dtype or layout is refused; other differences from what this machine would get are
+    printed."""
+    plan, saved = load(path)
+    plan.require_fit()
+    machine = this_machine()
+    budget = Budget(
+        machine.memory_bytes, machine.memory_fraction, device=machine.name, is_accelerator=machine.is_accelerator
+    )
+    here = plan_folder(folder, _settings_of(plan), budget, dtype)
+    differences = compare(document(plan), document(here))
+    planned_for = f"{saved.get('planned_for', 'an unnamed device')} (saved in {path})"
+    print_plan(plan, document(plan), planned_for)
+    print(f"\nThe plan beside what {machine.name} would get: {'the same' if not differences else ''}")
+    for name, (theirs, ours) in differences.items():
+        print(f"  {name}: {theirs} in the file, {ours} here")
+    _check(plan, here, machine.memory_bytes)
+    return plan, planned_for
+
+
+def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Fields that differ, with both values."""
+    return {name: (theirs[name], ours[name]) for name in COMPARED if theirs[name] != ours[name]}
+
+
+def _settings_of(plan: Plan) -> Settings:
+    """What the plan was made with, as far as it shapes pages; its length and its pool are the machine's to answer."""
+    pages = {kind.name: kind.page_tokens for stage in plan.stages for kind in stage.kinds if kind.kind.kind != "state"}
+    return Settings(
+        max_requests=plan.max_requests,
+        batch_tokens=plan.batch_tokens,
+        kv_dtype=DType(plan.kv_dtype),
+        state_dtype=DType(plan.state_dtype) if plan.state_dtype else None,
+        page_tokens=pages,
+        match_unit_tokens=plan.match_unit_tokens,
+        reserved_pages=plan.reserved_pages,
+        speculative_tokens=plan.lookahead,
+    )
+
+
+def _check(plan: Plan, here: Plan, memory_bytes: int) -> None:
+    mine, theirs = ([s.kinds for s in p.stages] for p in (here, plan))
+    if mine != theirs:
+        raise InputError(
+            f"the plan of {plan.model} lays out its pages otherwise than this model would (layouts "
+            f"{layout_fingerprint(plan)[:12]} and {layout_fingerprint(here)[:12]}): make it again from this folder"
+        )
+    needed = sum(stage.pool_bytes for stage in plan.stages)
+    weights = sum(line.bytes for line in here.ranks[0].ledger if line.name == "weights")
+    if needed + weights > memory_bytes:
+        raise DoesNotFit(
+            f"the plan's pool of {format_bytes(needed)} and weights of {format_bytes(weights)} exceed this machine's "
+            f"{format_bytes(memory_bytes)}: plan again for this machine"
+        )

@@ -1,0 +1,94 @@
+"""Options from a TOML file and from the environment, under the names of the command line.
+
+    typed  >  QUIRE_MAX_LENGTH=4096  >  max-length = 4096 in quire.toml  >  the default
+
+Each source is read by the same parser as what is typed, and its mistakes are told with its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+from quire.core.errors import InputError
+
+FILE = Path("quire.toml")
+PREFIX = "QUIRE_"
+NOT_OURS = ("QUIRE_CACHE", "QUIRE_DRILL_FREEZE_FILE")
+"""Of the environment: read elsewhere."""
+
+
+class _Parser(argparse.ArgumentParser):
+    source = ""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{self.source}: {message.removeprefix('argument ')}")
+
+
+def complete(add: Callable[[argparse.ArgumentParser], None], typed: argparse.Namespace) -> argparse.Namespace:
+    """What was typed, completed from the environment, the file and the defaults."""
+    parser = _Parser(prog="quire serve", add_help=False, allow_abbrev=False)
+    add(parser)
+    environment = _environment(parser)
+    file = getattr(typed, "config", None) or environment.get("--config") or (FILE if FILE.is_file() else None)
+    merged = vars(parser.parse_args([]))
+    if file is not None:
+        merged |= _read(parser, _arguments(_table(Path(str(file))), str(file)), str(file))
+    merged |= _read(parser, environment, "the environment")
+    return argparse.Namespace(**(merged | vars(typed)))
+
+
+def _read(parser: _Parser, arguments: Mapping[str, str | bool], source: str) -> dict[str, Any]:
+    """Only what a source says, parsed."""
+    parser.source = source
+    line = [part for name, value in arguments.items() for part in _typed(name, value)]
+    given = {_destination(name) for name in arguments}
+    unknown = sorted(given - set(vars(parser.parse_args([]))))
+    if unknown:
+        raise InputError(f"{source}: {unknown[0]} is no option of quire serve")
+    return {name: value for name, value in vars(parser.parse_args(line)).items() if name in given}
+
+
+def _typed(name: str, value: str | bool) -> list[str]:
+    if isinstance(value, bool):
+        return [name] if value else []
+    return [value] if name == "--model" else [f"{name}={value}"]
+
+
+def _destination(name: str) -> str:
+    return name.removeprefix("--").replace("-", "_")
+
+
+def _environment(parser: argparse.ArgumentParser) -> dict[str, str | bool]:
+    flags = {action.dest for action in parser._actions if action.nargs == 0}
+    found: dict[str, str | bool] = {}
+    for name, value in os.environ.items():
+        if name.startswith(PREFIX) and name not in NOT_OURS:
+            option = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
+            found[option] = value.lower() in ("1", "true", "yes", "on") if _destination(option) in flags else value
+    return found
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not TOML: {error}") from None
+
+
+def _arguments(table: Mapping[str, Any], source: str) -> dict[str, str | bool]:
+    found: dict[str, str | bool] = {}
+    for name, value in table.items():
+        if isinstance(value, dict):
+            raise InputError(f"{source}: [{name}] is a table: write every option at the top, as in max-length = 4096")
+        text = (
+            ",".join(map(str, value)) if isinstance(value, list) else value if isinstance(value, bool) else str(value)
+        )
+        found["--" + name.replace("_", "-")] = text
+    return found

@@ -1,0 +1,47 @@
+"""API keys of a server: adds one (and shows it, once), lists them, removes one. A running server follows the file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from quire.cli import options as common
+from quire.cli.text import table
+from quire.core.errors import InputError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    count = common.reading(common.positive)
+    parser.add_argument("action", choices=("add", "list", "remove"))
+    parser.add_argument("name", nargs="?", help="of the key, for logs and for you")
+    parser.add_argument("--file", type=Path, default=Path("keys.json"), metavar="FILE", help="default keys.json")
+    parser.add_argument("--scope", metavar="SCOPE", help="whose cache it shares (default: its own, under its name)")
+    parser.add_argument("--weight", type=float, default=1.0, metavar="W", help="its share where tenants compete (1)")
+    parser.add_argument("--most-requests", type=count, metavar="N", help="running and waiting at once")
+    parser.add_argument("--most-tokens", type=count, metavar="N", help="of one request, prompt and output together")
+    parser.add_argument("--tokens-per-minute", type=count, metavar="N", help="prompt and output together")
+    parser.add_argument("--admin", action="store_true", help="may drop any cache and ask about any request")
+
+
+def run(options: argparse.Namespace) -> None:
+    from quire.serve.keys import Tenant, add_key, read_keys, remove_key
+
+    if options.action == "list":
+        rows = [(t.name, t.scope, f"{t.weight:g}", "yes" if t.is_admin else "") for t in read_keys(options.file)]
+        table(("name", "scope", "weight", "admin"), rows, left=(0, 1, 3))
+        return
+    if not options.name:
+        raise InputError(f"quire keys {options.action} needs a name")
+    if options.action == "remove":
+        remove_key(options.file, options.name)
+        return
+    tenant = Tenant(
+        options.name,
+        options.name if options.scope is None else options.scope,
+        options.weight,
+        options.most_requests,
+        options.most_tokens,
+        options.tokens_per_minute,
+        options.admin,
+    )
+    print(add_key(options.file, tenant))

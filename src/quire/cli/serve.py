@@ -1,0 +1,121 @@
+"""Serves a model over HTTP, in OpenAI's protocol, until a signal comes.
+
+Without MODEL the default one: SmolLM2-135M-Instruct, fetched once. Every option may also stand in a TOML file
+(--config, else quire.toml where there is one: max-length = 4096) or in the environment (QUIRE_MAX_LENGTH=4096); what is
+typed counts before the environment, and that before the file. The plan's report comes first. Exit 3: it does not fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from quire.cli import options as common
+from quire.cli.configuration import complete
+from quire.core.dtypes import parse_dtype
+from quire.core.errors import InputError
+from quire.core.units import parse_bytes
+from quire.serve.settings import ServeSettings
+
+DEFAULTS = ServeSettings()
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Nothing has a default here: what was not typed may stand in a file or in the environment."""
+    _add(parser)
+    for action in parser._actions:
+        action.default = argparse.SUPPRESS
+
+
+def _add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder (default: the default model)")
+    common.add_memory_shape_options(parser)
+    _add_engine_options(parser.add_argument_group("engine"))
+    _add_http_options(parser.add_argument_group("http"))
+    _add_limit_options(parser.add_argument_group("limits of calls"))
+
+
+def _add_engine_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--config", type=Path, metavar="FILE", help="options in TOML (default: quire.toml, if there)")
+    group.add_argument("--plan", type=Path, metavar="FILE", help="boot from a plan saved with quire plan --output")
+    group.add_argument("--dtype", default="fp32", metavar="DTYPE", help="of the weights: fp32 (default), bf16, fp16")
+    group.add_argument(
+        "--threads", type=common.reading(common.positive), metavar="N", help="of torch (default: its own)"
+    )
+    group.add_argument(
+        "--step-seconds", type=float, default=DEFAULTS.step_seconds, metavar="S",
+        help="a step that takes longer is no progress (default 30)",
+    )  # fmt: skip
+
+
+def _add_http_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--host", default=DEFAULTS.host, help="where to listen (default 127.0.0.1: this machine alone)")
+    group.add_argument("--port", type=int, default=DEFAULTS.port, help="default 8000; 0 takes a free one")
+    group.add_argument(
+        "--model-name", default="", metavar="NAME", help="as clients call it (default: the folder's name)"
+    )
+    group.add_argument(
+        "--keys", type=Path, metavar="FILE", help="of API keys (quire keys add); none: everybody may come in"
+    )
+    group.add_argument("--log-level", choices=LOG_LEVELS, default=DEFAULTS.log_level, help="default info")
+    group.add_argument("--log-text", action="store_true", help="prompts and answers in the logs")
+
+
+def _add_limit_options(group: argparse._ArgumentGroup) -> None:
+    size, count = common.reading(parse_bytes), common.reading(common.positive)
+    group.add_argument("--queue", type=count, default=DEFAULTS.queue, metavar="N", help="requests that may wait (1024)")
+    group.add_argument(
+        "--request-seconds", type=float, default=DEFAULTS.request_seconds, metavar="S", help="of an answer (600)"
+    )
+    group.add_argument(
+        "--drain-seconds", type=float, default=DEFAULTS.drain_seconds, metavar="S", help="after a signal (60)"
+    )
+    group.add_argument("--body-bytes", type=size, default=DEFAULTS.body_bytes, metavar="BYTES", help="of a body (4MiB)")
+    group.add_argument(
+        "--body-seconds", type=float, default=DEFAULTS.body_seconds, metavar="S", help="until a body is here (30)"
+    )
+    group.add_argument(
+        "--header-bytes", type=size, default=DEFAULTS.header_bytes, metavar="BYTES", help="of all headers (16KiB)"
+    )
+    group.add_argument(
+        "--header-seconds", type=float, default=DEFAULTS.header_seconds, metavar="S", help="until they are here (10)"
+    )
+    group.add_argument("--connections", type=count, default=DEFAULTS.connections, metavar="N", help="at once (2048)")
+
+
+def run(typed: argparse.Namespace) -> None:
+    options = complete(_add, typed)
+    dtype = parse_dtype(options.dtype)
+    folder = _folder(options.model)
+    from quire.cli.boot import boot_plan
+    from quire.serve.server import run as serve
+
+    plan, planned_for = boot_plan(options, folder, dtype)
+    serve(
+        plan,
+        folder,
+        dtype.value,
+        settings_of(options),
+        planned_for,
+        threads=options.threads,
+        freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
+        announce=lambda address: print(f"\nserving {options.model_name or folder.name} at {address}", flush=True),
+    )
+
+
+def settings_of(options: argparse.Namespace) -> ServeSettings:
+    return ServeSettings(**{name: getattr(options, name) for name in ServeSettings.__dataclass_fields__})
+
+
+def _folder(model: str | None) -> Path:
+    if model is None:
+        from quire.cli.fetch import Bar
+        from quire.fetch.default import fetch_default
+
+        return fetch_default(Bar())
+    folder = Path(model)
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{model} is no checkpoint's folder: give one with config.json, or none for the default model")
+    return folder

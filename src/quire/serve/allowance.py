@@ -1,0 +1,86 @@
+"""What each tenant may have at once and per minute. Decided before anything is sent to the engine."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from quire.serve.errors import ApiError
+from quire.serve.keys import Tenant
+
+MINUTE = 60.0
+
+
+class Allowances:
+    def __init__(self, most_requests: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self.most_requests = most_requests
+        """Running and waiting, of all tenants together."""
+        self._clock = clock
+        self.requests: Counter[str] = Counter()
+        self._tokens: dict[str, tuple[float, float]] = {}
+        """By tenant: tokens left of the minute's, and when that was counted."""
+        self._ended_at: float | None = None
+        self._seconds_per_ending = 1.0
+
+    @property
+    def total(self) -> int:
+        return self.requests.total()
+
+    def enter(self, tenant: Tenant, requests: int, tokens: int) -> None:
+        """Raises 429 where there is no room now, 400 where there never will be."""
+        self._check_size(tenant, requests, tokens)
+        if self.total + requests > self.most_requests:
+            waiting = f"{self.total:,} requests run and wait already, {self.most_requests:,} may"
+            raise ApiError(429, f"{waiting}: come back later", "queue_full", retry_seconds=self.retry_seconds)
+        most = tenant.most_requests
+        if most is not None and self.requests[tenant.name] + requests > most:
+            message = (
+                f"{self.requests[tenant.name]:,} requests of this key are under way, {most:,} may be: wait for one"
+            )
+            raise ApiError(429, message, "requests_limit", retry_seconds=self.retry_seconds)
+        self._spend(tenant, tokens)
+        self.requests[tenant.name] += requests
+
+    def leave(self, tenant: Tenant, requests: int, unused_tokens: int) -> None:
+        """Ended, in whatever way; tokens that were asked for and not put out are given back."""
+        self.requests[tenant.name] -= requests
+        if not self.requests[tenant.name]:
+            del self.requests[tenant.name]
+        if tenant.tokens_per_minute is not None:
+            left, at = self._tokens[tenant.name]
+            self._tokens[tenant.name] = (min(left + unused_tokens, tenant.tokens_per_minute), at)
+        now = self._clock()
+        if self._ended_at is not None:
+            self._seconds_per_ending += ((now - self._ended_at) / requests - self._seconds_per_ending) / 16
+        self._ended_at = now
+
+    @property
+    def retry_seconds(self) -> int:
+        """About when the next one ends, going by those before."""
+        return max(1, min(60, math.ceil(self._seconds_per_ending)))
+
+    def _check_size(self, tenant: Tenant, requests: int, tokens: int) -> None:
+        most = tenant.most_requests
+        if requests > min(self.most_requests, most or requests):
+            few = min(self.most_requests, most or requests)
+            raise ApiError(400, f"{requests:,} choices at once, {few:,} may be: ask for fewer", "requests_limit", "n")
+        for limit, name in ((tenant.most_tokens, "a request"), (tenant.tokens_per_minute, "a minute")):
+            if limit is not None and tokens > limit:
+                message = f"{tokens:,} tokens of prompt and output, this key may have {limit:,} {name}: ask for fewer"
+                raise ApiError(400, message, "tokens_limit", "max_tokens")
+
+    def _spend(self, tenant: Tenant, tokens: int) -> None:
+        """Tokens of a minute come back evenly, second by second."""
+        most = tenant.tokens_per_minute
+        if most is None:
+            return
+        now = self._clock()
+        left, at = self._tokens.get(tenant.name, (float(most), now))
+        left = min(most, left + most * (now - at) / MINUTE)
+        if tokens > left:
+            seconds = math.ceil((tokens - left) * MINUTE / most)
+            message = f"{tokens:,} tokens asked for, {int(left):,} left of {most:,} a minute: come back in {seconds} s"
+            raise ApiError(429, message, "tokens_limit", retry_seconds=seconds)
+        self._tokens[tenant.name] = (left - tokens, now)

@@ -1,0 +1,76 @@
+"""The application: routes, errors in one form, the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from quire import __version__
+from quire.serve import generation, operations
+from quire.serve.errors import ApiError, from_validation
+from quire.serve.service import Service
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+    numbers: dict[str, int] | None = None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorDetail
+
+
+STATUSES = {
+    400: "It cannot be done as asked",
+    401: "No key, or one that is not known",
+    403: "The key may not do this",
+    404: "Not here",
+    413: "The body is too large",
+    422: "As 400",
+    429: "Come back later: Retry-After says when",
+    503: "The engine starts, is gone or drains",
+}
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorAnswer, "description": text} for status, text in STATUSES.items()
+}
+
+
+def make_app(service: Service) -> FastAPI:
+    app = FastAPI(
+        title="Quire", version=__version__, docs_url=None, redoc_url=None, responses=ERRORS,
+        description="Language models on a memory that explains itself: OpenAI's protocol, and a few questions more.",
+    )  # fmt: skip
+    app.state.service = service
+    app.include_router(generation.router)
+    app.include_router(operations.router)
+    app.add_exception_handler(ApiError, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _not_here)
+    return app
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    request.state.record["error"] = error.code
+    return error.response()
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return await _refused(request, from_validation(error.errors()))
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    """Paths and methods that there are none of, and bodies that cannot be parsed at all."""
+    assert isinstance(error, HTTPException)
+    told = {404: "there is no such path", 405: "the path does not take this method"}
+    found = ApiError(error.status_code, told.get(error.status_code, "the body cannot be read"), "not_found")
+    return await _refused(request, found)

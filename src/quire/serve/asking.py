@@ -1,0 +1,277 @@
+"""From a client's body to requests that the engine takes: tokens, sampling, limits. Everything is refused here or not.
+
+Whether a request can ever run is decided by the plan's own bound, before the engine hears of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import InputError
+from quire.core.request import Tokens
+from quire.core.sampling import SEED_BITS, Grammar, GrammarSort, Sampling
+from quire.plan import bound
+from quire.plan.plan import Plan
+from quire.serve.errors import ApiError
+from quire.serve.schemas import AsSchema, ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
+from quire.text.grammar import Grammars
+from quire.text.reasoning import marks_reasoning
+from quire.text.tokenizer import Tokenizer
+from quire.text.tools import call_schema, instructions
+
+DEFAULT_COMPLETION_TOKENS = 16
+LOOK_CHARACTERS = 65_536
+"""Of a long text so much is read first: if that alone is far too long, the rest need not be read."""
+ANY_OBJECT = '{"type": "object"}'
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """What a call comes to."""
+
+    prompts: tuple[Tokens, ...]
+    texts: tuple[str, ...]
+    """Of the prompts, as they were read."""
+    max_tokens: tuple[int, ...]
+    """For each prompt."""
+    sampling: Sampling
+    choices: int
+    """For each prompt."""
+    tools: tuple[Mapping[str, Any], ...] = ()
+    must_call: bool = False
+    one_call: bool = False
+    has_reasoning: bool = False
+
+    @property
+    def requests(self) -> int:
+        return len(self.prompts) * self.choices
+
+    @property
+    def tokens(self) -> int:
+        """Prompts and the longest outputs together: what is charged beforehand."""
+        pairs = zip(self.prompts, self.max_tokens, strict=True)
+        return self.choices * sum(len(prompt) + most for prompt, most in pairs)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt) for prompt in self.prompts)
+
+
+class Asking:
+    def __init__(self, tokenizer: Tokenizer, plan: Plan, model: str, vocabulary_tokens: int) -> None:
+        self.tokenizer, self.plan, self.model = tokenizer, plan, model
+        self.vocabulary_tokens = vocabulary_tokens
+        self._grammars = Grammars(tokenizer)
+        template = tokenizer.template.text if tokenizer.template else ""
+        self._template_has_tools = "tools" in template
+        self._has_reasoning = marks_reasoning(template)
+
+    def chat(self, body: ChatBody) -> Asked:
+        self.check_model(body.model)
+        tools = tools_of(body.tools)
+        if body.tool_choice not in (None, "none", "auto") and not tools:
+            raise ApiError(
+                400, "tool_choice asks for a call and there are no tools: give tools", "invalid_value", "tools"
+            )
+        text = self.render(body.messages, tools if body.tool_choice != "none" else (), body.chat_template_kwargs or {})
+        prompt = self.encode(text, False)
+        grammar = self._grammar(body, tools)
+        most = self._output_tokens(prompt, body.max_completion_tokens or body.max_tokens)
+        is_calling = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
+        sampling = self._sampling(body, grammar, (body.top_logprobs or 0) if body.logprobs else None)
+        if body.top_logprobs is not None and not body.logprobs:
+            raise ApiError(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
+        return Asked(
+            (prompt,),
+            (text,),
+            (most,),
+            sampling,
+            body.n or 1,
+            tools if body.tool_choice != "none" else (),
+            is_calling,
+            body.parallel_tool_calls is False,
+            self._has_reasoning and not grammar,
+        )
+
+    def completion(self, body: CompletionBody) -> Asked:
+        self.check_model(body.model)
+        if body.best_of not in (None, body.n or 1):
+            raise ApiError(
+                400, f"best_of {body.best_of} is not supported: give n alone", "unsupported_field", "best_of"
+            )
+        if body.echo and body.logprobs is not None:
+            message = "echo beside logprobs is not supported: leave one of them out"
+            raise ApiError(400, message, "unsupported_field", "echo")
+        prompts, texts = zip(*(self._prompt(one) for one in _prompts(body.prompt)), strict=True)
+        most = body.max_tokens or DEFAULT_COMPLETION_TOKENS
+        room = [max(1, self.plan.max_length - len(prompt)) for prompt in prompts]
+        tokens = [self._output_tokens(p, body.max_tokens or min(most, r)) for p, r in zip(prompts, room, strict=True)]
+        return Asked(prompts, texts, tuple(tokens), self._sampling(body, None, body.logprobs), body.n or 1)
+
+    def check_model(self, name: str) -> None:
+        if name != self.model:
+            message = f"the model {name[:64]!r} is not here: this server has {self.model}"
+            raise ApiError(404, message, "model_not_found", "model")
+
+    # ── text to tokens ────────────────────────────────────────────────────
+
+    def render(self, messages: Sequence[Said], tools: Sequence[Mapping[str, Any]], switches: Mapping[str, Any]) -> str:
+        """The conversation as the model's template writes it; tools are explained in words if it has no place for
+        them."""
+        if self.tokenizer.template is None:
+            raise ApiError(400, "the model has no chat template: use /v1/completions", "unsupported_field", "messages")
+        said = [_message(message) for message in messages]
+        if tools and not self._template_has_tools:
+            said = _with_system(said, instructions(tools))
+        known = {name: value for name, value in switches.items() if name not in ("messages", "tools")}
+        try:
+            return self.tokenizer.template.render(said, list(tools) or None, **known)
+        except (InputError, TypeError) as error:
+            raise ApiError(400, str(error), "invalid_value", "messages") from None
+
+    def encode(self, text: str, add_special_tokens: bool) -> Tokens:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            message = f"character {error.start + 1:,} is half of a surrogate pair: send whole characters"
+            raise ApiError(400, message, "invalid_value") from None
+        if len(text) > LOOK_CHARACTERS:
+            least = len(self.tokenizer.encode(text[:LOOK_CHARACTERS], add_special_tokens))
+            if least > 2 * self.plan.max_length:
+                raise self.too_long(least, None)
+        return np.array(self.tokenizer.encode(text, add_special_tokens), dtype=np.int32)
+
+    def _prompt(self, prompt: str | Sequence[int]) -> tuple[Tokens, str]:
+        if isinstance(prompt, str):
+            tokens = self.encode(prompt, True)
+            if not len(tokens):
+                raise ApiError(400, "the prompt has 0 tokens: give at least 1", "invalid_value", "prompt")
+            return tokens, prompt
+        beyond = [token for token in prompt if token >= self.vocabulary_tokens]
+        if beyond:
+            message = f"the prompt has token {beyond[0]}: the model's tokens are 0 to {self.vocabulary_tokens - 1:,}"
+            raise ApiError(400, message, "invalid_value", "prompt")
+        return np.array(prompt, dtype=np.int32), self.tokenizer.decode(prompt)
+
+    # ── limits ────────────────────────────────────────────────────────────
+
+    def _output_tokens(self, prompt: Tokens, asked: int | None) -> int:
+        """What was asked for, or all that is left; never more than can ever fit."""
+        most = asked or max(1, self.plan.max_length - len(prompt))
+        if not bound.admits(self.plan, len(prompt) + most):
+            raise self.too_long(len(prompt), most)
+        return most
+
+    def too_long(self, prompt: int, output: int | None) -> ApiError:
+        """`output` none: the prompt was not read to its end."""
+        stage = max((s for s in self.plan.stages if s.kinds), key=lambda s: self._sheets(s.kinds, prompt) / s.sheets)
+        sheets = self._sheets(stage.kinds, prompt + (output or 1))
+        size = f"at least {prompt:,} tokens of prompt" if output is None else f"{prompt:,} + {output:,} tokens"
+        message = (
+            f"this model's maximum context length is {self.plan.max_length:,} tokens here, and this is {size}: "
+            f"it needs {sheets:,} sheets and there are {stage.sheets:,}; shorten the prompt or lower max_tokens"
+        )
+        numbers = {"prompt_tokens": prompt, "max_length": self.plan.max_length}
+        numbers |= {"sheets_needed": sheets, "sheets": stage.sheets} | (
+            {} if output is None else {"max_tokens": output}
+        )
+        return ApiError(400, message, "context_length_exceeded", "messages", numbers=numbers)
+
+    def _sheets(self, kinds: Sequence[Any], length: int) -> int:
+        return bound.minimum(kinds, length, self.plan.lookahead, self.plan.reserved_pages)
+
+    # ── sampling ──────────────────────────────────────────────────────────
+
+    def _sampling(self, body: Sampled, grammar: Grammar | None, logprobs: int | None) -> Sampling:
+        biases = tuple((int(token), bias) for token, bias in (body.logit_bias or {}).items())
+        beyond = [token for token, _ in biases if token >= self.vocabulary_tokens]
+        if beyond:
+            message = f"logit_bias names token {beyond[0]}: the tokens are 0 to {self.vocabulary_tokens - 1:,}"
+            raise ApiError(400, message, "invalid_value", "logit_bias")
+        try:
+            return Sampling(
+                temperature=1.0 if body.temperature is None else body.temperature,
+                top_p=1.0 if body.top_p is None else body.top_p,
+                top_k=body.top_k or 0,
+                min_p=body.min_p or 0.0,
+                presence_penalty=body.presence_penalty or 0.0,
+                frequency_penalty=body.frequency_penalty or 0.0,
+                repetition_penalty=body.repetition_penalty or 1.0,
+                logit_bias=biases,
+                seed=None if body.seed is None else body.seed % (1 << SEED_BITS),
+                stop=body.stops,
+                ignore_eos=bool(body.ignore_eos),
+                min_tokens=body.min_tokens or 0,
+                logprobs=logprobs,
+                grammar=grammar,
+            )
+        except InputError as error:
+            raise ApiError(400, str(error), "invalid_value") from None
+
+    def _grammar(self, body: ChatBody, tools: Sequence[Mapping[str, Any]]) -> Grammar | None:
+        """Compiled here once, so that a schema which cannot be used is refused before it reaches the engine."""
+        schema = self._schema(body, tools)
+        if schema is None:
+            return None
+        grammar = Grammar(GrammarSort.JSON, schema)
+        try:
+            self._grammars.compile(grammar)
+        except InputError as error:
+            raise ApiError(400, str(error), "invalid_schema", "response_format") from None
+        return grammar
+
+    def _schema(self, body: ChatBody, tools: Sequence[Mapping[str, Any]]) -> str | None:
+        wanted = body.response_format
+        is_plain = wanted is None or wanted.type == "text"
+        if body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool):
+            if not is_plain:
+                message = "a required tool call beside a response_format is not supported: leave one of them out"
+                raise ApiError(400, message, "unsupported_field", "response_format")
+            only = body.tool_choice.function.name if isinstance(body.tool_choice, NamedTool) else None
+            try:
+                return call_schema(tools, only)
+            except InputError as error:
+                raise ApiError(400, str(error), "invalid_value", "tool_choice") from None
+        if is_plain:
+            return None
+        return json.dumps(wanted.json_schema.schema_) if isinstance(wanted, AsSchema) else ANY_OBJECT
+
+
+def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Any]:
+    """One text or one list of tokens, or several of either."""
+    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else list(prompt)
+
+
+def _message(message: Said) -> dict[str, Any]:
+    """As templates read it: text as text, arguments of calls as objects where they are JSON."""
+    said: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if getattr(message, name) is not None:
+            said[name] = getattr(message, name)
+    if message.tool_calls:
+        said["tool_calls"] = [_call(call.model_dump()) for call in message.tool_calls]
+    return said
+
+
+def _call(call: dict[str, Any]) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call["function"]["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def _with_system(said: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    """A conversation whose system message says this too."""
+    if said and said[0]["role"] == "system":
+        return [{**said[0], "content": f"{said[0]['content']}\n\n{text}"}, *said[1:]]
+    return [{"role": "system", "content": text}, *said]
+
+
+def tools_of(tools: Sequence[Tool] | None) -> tuple[Mapping[str, Any], ...]:
+    return tuple(tool.model_dump(exclude_none=True) for tool in tools or ())

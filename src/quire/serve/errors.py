@@ -1,0 +1,86 @@
+"""Errors as clients of the API read them: a status, and a body in OpenAI's form.
+
+400 invalid_request_error    what was asked cannot be done: context_length_exceeded, unsupported_field, …
+401 authentication_error     no key, or one that is not known
+403 permission_error         a key that may not do this
+404 not_found_error          a path, a model or a request that is not here
+408, 413, 431                a body or headers too slow or too large
+429 rate_limit_error         come back later: queue_full, requests_limit, tokens_limit (with Retry-After)
+503 server_error             the engine starts, is gone, or drains (with Retry-After); 504 it took too long
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.responses import Response
+
+from quire.core.errors import QuireError
+
+TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    405: "not_found_error",
+    429: "rate_limit_error",
+}
+
+
+@dataclass(eq=False)
+class ApiError(QuireError):
+    status: int
+    message: str
+    code: str
+    param: str | None = None
+    retry_seconds: int | None = None
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.message
+
+    @property
+    def type(self) -> str:
+        fallback = "server_error" if self.status >= 500 else "invalid_request_error"
+        return TYPES.get(self.status, fallback)
+
+    def body(self) -> dict[str, Any]:
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": error | ({"numbers": dict(self.numbers)} if self.numbers else {})}
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_seconds is None else {"retry-after": str(self.retry_seconds)}
+
+    def response(self) -> Response:
+        return json_response(self.body(), self.status, self.headers())
+
+
+def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """ASCII: a client's half of a character in a message must not break the answer about it."""
+    return Response(dumps(value), status, headers, media_type="application/json")
+
+
+def dumps(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
+    """One sentence out of what a schema found; fields that nobody knows are refused by name."""
+    for error in errors:
+        if error["type"] == "extra_forbidden":
+            name = _path(error["loc"])
+            return ApiError(400, f"{name} is not supported: leave it out", "unsupported_field", name)
+    first = next((error for error in errors if error["type"] == "value_error"), errors[0])
+    name = _path(first["loc"])
+    if first["type"] == "json_invalid":
+        return ApiError(400, "the body is not JSON: send an object as application/json", "invalid_json")
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return ApiError(400, f"{name}: {message}" if name else message, "invalid_value", name or None)
+
+
+def _path(location: Sequence[object]) -> str:
+    """Without the names that a schema's own alternatives put into it."""
+    parts = [str(part) for part in location[1:] if not (isinstance(part, str) and set(part) & set("[(, "))]
+    return ".".join(part for part in parts if part not in ("str", "int", "list"))

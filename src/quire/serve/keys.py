@@ -1,0 +1,162 @@
+"""API keys: random, shown once, kept as hashes; each one is a tenant with a scope, a weight and limits.
+
+A key is 32 random bytes, so a plain SHA-256 is as hard to undo as the key is to guess. Whoever reads the file learns
+who may come in, and cannot come in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from quire.core.errors import InputError
+
+FORMAT = 1
+PREFIX = "quire-"
+LOOK_SECONDS = 1.0
+"""How often the file is looked at: a key that was added or removed counts within this time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    name: str
+    scope: str
+    """Whose cache it shares. The client has no say in it."""
+    weight: float = 1.0
+    """Its share where tenants compete."""
+    most_requests: int | None = None
+    """Running and waiting at once."""
+    most_tokens: int | None = None
+    """Of one request, prompt and output together."""
+    tokens_per_minute: int | None = None
+    is_admin: bool = False
+    """May drop any scope's cache and ask about any request."""
+    key_sha256: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.name or len(self.name) > 64 or not self.name.isprintable():
+            raise InputError(f"{self.name[:64]!r} is no name for a key: give 1 to 64 printable characters")
+        if not self.weight > 0:
+            raise InputError(f"key {self.name} has a weight of {self.weight}: give a number above 0")
+        for limit in ("most_requests", "most_tokens", "tokens_per_minute"):
+            value = getattr(self, limit)
+            if value is not None and value < 1:
+                raise InputError(f"key {self.name} has {limit} {value}: give at least 1, or leave it out")
+
+
+EVERYBODY = Tenant("everybody", "", is_admin=True)
+"""Whoever comes to a server without keys."""
+
+
+def digest(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def new_key() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def read_keys(path: Path) -> tuple[Tenant, ...]:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the keys in {path}: {error.strerror}; make them with quire keys add") from None
+    except ValueError as error:
+        raise InputError(f"{path} is no file of keys: {error}; make one with quire keys add") from None
+    if not isinstance(data, dict) or data.get("quire_keys") != FORMAT or not isinstance(data.get("keys"), list):
+        raise InputError(f"{path} is no file of keys of format {FORMAT}: make one with quire keys add")
+    return tuple(_tenant(entry, path) for entry in data["keys"])
+
+
+def _tenant(entry: Any, path: Path) -> Tenant:
+    known = {field.name for field in fields(Tenant)}
+    if not isinstance(entry, dict) or not {"name", "scope", "key_sha256"} <= set(entry) <= known:
+        raise InputError(f"an entry of {path} is not understood: it needs name, scope, key_sha256 of {sorted(known)}")
+    return Tenant(**entry)
+
+
+def write_keys(path: Path, tenants: tuple[Tenant, ...]) -> None:
+    """Readable by its owner alone; a reader sees the old file or the new one."""
+    entries = [{name: value for name, value in asdict(tenant).items() if value is not None} for tenant in tenants]
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            json.dump({"quire_keys": FORMAT, "keys": entries}, file, indent=1)
+            file.write("\n")
+        scratch.replace(path)
+    except OSError as error:
+        raise InputError(f"cannot write the keys to {path}: {error.strerror}") from None
+
+
+def add_key(path: Path, tenant: Tenant) -> str:
+    """Returns the key: nobody can show it a second time."""
+    tenants = read_keys(path) if path.exists() else ()
+    if any(one.name == tenant.name for one in tenants):
+        raise InputError(f"{path} has a key named {tenant.name}: remove it first, or take another name")
+    key = new_key()
+    write_keys(path, (*tenants, replace(tenant, key_sha256=digest(key))))
+    return key
+
+
+def remove_key(path: Path, name: str) -> None:
+    tenants = read_keys(path)
+    left = tuple(one for one in tenants if one.name != name)
+    if len(left) == len(tenants):
+        known = ", ".join(one.name for one in tenants) or "none"
+        raise InputError(f"{path} has no key named {name}: it has {known}")
+    write_keys(path, left)
+
+
+class KeyRing:
+    """Who a key belongs to. Follows the file; a file that became unreadable leaves the keys as they were."""
+
+    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._tenants = read_keys(path) if path else ()
+        self._stamp, self._looked_at = self._file_stamp(), clock()
+        self.problem = ""
+
+    @property
+    def is_open(self) -> bool:
+        """No keys: everybody may come in."""
+        return self._path is None
+
+    def tenants(self) -> tuple[Tenant, ...]:
+        return self._tenants or ((EVERYBODY,) if self.is_open else ())
+
+    def find(self, key: str) -> Tenant | None:
+        """Compares with every hash, each in constant time, whether an earlier one was the right one or not."""
+        self._look()
+        sought, found = digest(key), None
+        for tenant in self._tenants:
+            if hmac.compare_digest(sought, tenant.key_sha256):
+                found = tenant
+        return found
+
+    def _look(self) -> None:
+        now = self._clock()
+        if self._path is None or now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        stamp = self._file_stamp()
+        if stamp == self._stamp:
+            return
+        try:
+            self._tenants, self._stamp, self.problem = read_keys(self._path), stamp, ""
+        except InputError as error:
+            self.problem = str(error)
+
+    def _file_stamp(self) -> tuple[int, int, int] | None:
+        try:
+            status = self._path.stat() if self._path else None
+        except OSError:
+            return None
+        return None if status is None else (status.st_mtime_ns, status.st_size, status.st_ino)

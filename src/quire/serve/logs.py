@@ -1,0 +1,60 @@
+"""Structured logs: one JSON object a line on standard error. Never a key, a prompt or a token's text.
+
+What went wrong inside is logged by where, not by what it said: the text of an exception may quote a prompt.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+import traceback
+from typing import Any
+
+LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+EVENTS = {
+    "started": "the server listens",
+    "engine_ready": "weights are loaded; `process`, `seconds` it took",
+    "engine_died": "the engine's process ended; `exit_code`, `requests` that were under way",
+    "engine_failed": "it could not boot; `message`",
+    "books_do_not_balance": "the audit of an idle engine found a bug; `message`",
+    "request": "an answer is complete; see below",
+    "keys_unreadable": "the file of keys changed and cannot be read; `message`; the old keys stay",
+    "draining": "a signal came; `requests` that are still under way",
+    "stopped": "the server ends; `requests` that had to be cut off",
+    "internal_error": "a bug in Quire; `where`, `exception`",
+}
+"""By name: what it tells. Each appears in docs/operations.md."""
+_logger = logging.getLogger("quire.serve")
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+        fields: dict[str, Any] = getattr(record, "fields", None) or {"message": record.getMessage()}
+        return json.dumps({"time": stamp, "level": record.levelname.lower(), "event": _event(record), **fields})
+
+
+def _event(record: logging.LogRecord) -> str:
+    return getattr(record, "event", None) or record.name
+
+
+def set_up(level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    _logger.handlers[:] = [handler]
+    _logger.setLevel(LEVELS[level])
+    _logger.propagate = False
+
+
+def tell(event: str, level: str = "info", **fields: Any) -> None:
+    assert event in EVENTS, event
+    _logger.log(LEVELS[level], event, extra={"event": event, "fields": fields})
+
+
+def tell_bug(error: BaseException, **fields: Any) -> None:
+    """Where it happened and what sort of exception it was."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames[-8:]]
+    tell("internal_error", "error", exception=type(error).__name__, where=where, **fields)

@@ -1,0 +1,159 @@
+"""What Prometheus reads: the engine's status as its last beat told it, the plan's ledger, and times seen from here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from quire.plan.plan import Plan
+from quire.serve.client import EngineClient, Ticket
+from quire.serve.messages import Beat
+
+FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+
+
+class Metrics:
+    def __init__(self, plan: Plan, client: EngineClient, is_draining: Callable[[], bool]) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = CollectorRegistry()
+        self._first = self._histogram(
+            "quire_time_to_first_token_seconds", "From a request's arrival", FIRST_TOKEN_BUCKETS
+        )
+        self._between = self._histogram("quire_time_between_tokens_seconds", "Of one request", TOKEN_BUCKETS)
+        self._whole = self._histogram("quire_call_seconds", "From a call's arrival to its last byte", REQUEST_BUCKETS)
+        self._calls = Counter("quire_http_calls", "Answers given", ("path", "method", "status"), registry=self.registry)
+        self.refused = Counter("quire_refused", "Calls refused, by error code", ("code",), registry=self.registry)
+        self.disconnects = Counter("quire_disconnects", "Clients that left early", registry=self.registry)
+        self.registry.register(_Engine(plan, client, is_draining))
+        ProcessCollector(registry=self.registry)
+        client.on_tokens = self._tokens
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+    def _tokens(self, ticket: Ticket, tokens: int, now: float) -> None:
+        if ticket.last_at is None:
+            self._first.observe(now - ticket.sent_at)
+            tokens, since = tokens - 1, now
+        else:
+            since = ticket.last_at
+        for _ in range(tokens):
+            self._between.observe((now - since) / tokens)
+
+    def answered(self, path: str, method: str, status: int, seconds: float) -> None:
+        self._calls.labels(path, method, str(status)).inc()
+        if path.endswith("/completions"):
+            self._whole.observe(seconds)
+
+    def text(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+class _Engine:
+    """A collector: makes its figures when they are asked for."""
+
+    def __init__(self, plan: Plan, client: EngineClient, is_draining: Callable[[], bool]) -> None:
+        self._plan, self._client, self._is_draining = plan, client, is_draining
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._health()
+        yield from self._of_the_plan()
+        yield from _pages(self._client.beat)
+        yield from _requests(self._client.beat)
+        yield from _events(self._client.beat)
+
+    def _health(self) -> Iterable[Metric]:
+        client, beat = self._client, self._client.beat
+        yield _gauge("quire_ready", "1: requests are taken", client.is_ready and not self._is_draining())
+        yield _gauge(
+            "quire_progressing", "1: steps settle in time, or there is nothing to do", client.progress.is_progressing()
+        )
+        yield _gauge("quire_books_balance", "1: the last audit of an idle engine found nothing", not beat.books)
+        yield _gauge("quire_engine_resident_bytes", "Main memory of the engine's process", beat.resident_bytes)
+        yield _counter("quire_engine_restarts", "Times the engine was started again", client.restarts)
+
+    def _of_the_plan(self) -> Iterable[Metric]:
+        plan = self._plan
+        yield _gauge("quire_max_length_tokens", "The longest request that is admitted", plan.max_length)
+        yield _gauge("quire_sheets", "Of the pool, over all stages", sum(stage.sheets for stage in plan.stages))
+        ledger = GaugeMetricFamily(
+            "quire_ledger_bytes", "What the device's memory is planned for", labels=("rank", "use", "basis")
+        )
+        for rank in plan.ranks:
+            for line in rank.ledger:
+                ledger.add_metric((str(rank.rank), line.name, line.basis), line.bytes)
+        yield ledger
+
+
+def _pages(beat: Beat) -> Iterable[Metric]:
+    pages = GaugeMetricFamily("quire_pages", "By kind and by who holds them", labels=("stage", "kind", "state"))
+    sheets = GaugeMetricFamily("quire_sheets_of_kind", "Sheets that a kind has opened", labels=("stage", "kind"))
+    free = GaugeMetricFamily("quire_sheets_free", "Sheets that belong to nobody", labels=("stage",))
+    if beat.status is not None:
+        for kind in beat.status.kinds:
+            sheets.add_metric((str(kind.stage), kind.kind), kind.sheets)
+            for state in ("used", "cached", "pinned", "backend", "free"):
+                pages.add_metric((str(kind.stage), kind.kind, state), getattr(kind, f"{state}_pages"))
+        for stage, count in enumerate(beat.status.free_sheets):
+            free.add_metric((str(stage),), count)
+    yield from (pages, sheets, free)
+
+
+def _requests(beat: Beat) -> Iterable[Metric]:
+    waiting = GaugeMetricFamily("quire_requests_waiting", "By reason", labels=("reason",))
+    for reason, count in (beat.status.waiting if beat.status else {}).items():
+        waiting.add_metric((reason,), count)
+    yield _gauge("quire_requests_running", "Requests that have a row", beat.status.running if beat.status else 0)
+    yield waiting
+
+
+def _events(beat: Beat) -> Iterable[Metric]:
+    """Since the engine started; a restart begins again at 0, as rate() expects."""
+    events = beat.status.events if beat.status else {}
+    sums = beat.status.sums if beat.status else {}
+    admissions = CounterMetricFamily(
+        "quire_prefix_lookups", "Requests let in: hits, and misses by reason", labels=("result",)
+    )
+    ended = CounterMetricFamily("quire_requests_ended", "By ending", labels=("ending",))
+    for (what, reason), count in events.items():
+        if what == "admitted":
+            admissions.add_metric((reason or "hit",), count)
+        elif what == "ended":
+            ended.add_metric((reason,), count)
+    yield from (admissions, ended)
+    for name, text, key in _TOTALS:
+        yield _counter(name, text, sums.get(key, 0) if key[1] else _count(events, key[0]))
+
+
+_TOTALS = (
+    ("quire_steps", "Steps launched", ("step", "")),
+    ("quire_preemptions", "Requests sent away to make room", ("preempted", "")),
+    ("quire_evictions", "Prefixes forgotten to make room", ("evicted", "")),
+    ("quire_compactions", "Times that pages were moved together", ("compacted", "")),
+    ("quire_loads", "Prefixes brought from a tier", ("loaded", "")),
+    ("quire_loads_failed", "Loads that failed or were late", ("load_failed", "")),
+    ("quire_computed_tokens", "Tokens computed, of prompts and outputs", ("step", "tokens")),
+    ("quire_prompt_tokens", "Tokens of prompts accepted", ("accepted", "prompt")),
+    ("quire_output_tokens", "Tokens put out by requests that ended", ("ended", "outputs")),
+    ("quire_hit_tokens", "Tokens that were reused instead of computed", ("admitted", "hit_tokens")),
+    ("quire_evicted_tokens", "Tokens of prefixes forgotten", ("evicted", "tokens")),
+)
+"""(name, what it is, the event and the number that is added up; no number: how often it happened)."""
+
+
+def _count(events: Mapping[tuple[str, str], int], what: str) -> int:
+    return sum(count for (name, _), count in events.items() if name == what)
+
+
+def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, value=float(value))
+
+
+def _counter(name: str, text: str, value: float) -> CounterMetricFamily:
+    return CounterMetricFamily(name, text, value=float(value))

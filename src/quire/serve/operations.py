@@ -1,0 +1,174 @@
+"""What operators and tools ask: models, tokens, the plan, why, the cache, health, metrics."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from quire.core.errors import QuireError
+from quire.serve.asking import tools_of
+from quire.serve.calls import gone
+from quire.serve.errors import ApiError, json_response
+from quire.serve.keys import Tenant
+from quire.serve.messages import Told
+from quire.serve.schemas import TokenizeBody
+from quire.serve.service import Service
+
+router = APIRouter()
+ANSWER_SECONDS = 5.0
+"""How long a question to the engine may take."""
+STARTED = int(time.time())
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+# ── models and tokens ────────────────────────────────────────────────────
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    return json_response({"object": "list", "data": [_model(_service(request))]})
+
+
+@router.get("/v1/models/{model}")
+async def model(model: str, request: Request) -> Response:
+    _service(request).asking.check_model(model)
+    return json_response(_model(_service(request)))
+
+
+def _model(service: Service) -> dict[str, Any]:
+    """With the length that the plan admits, under Quire's name and the one that other servers use."""
+    length = service.plan.max_length
+    head = {"id": service.model, "object": "model", "created": STARTED, "owned_by": "quire"}
+    return {**head, "max_length": length, "max_model_len": length}
+
+
+@router.post("/v1/tokenize")
+async def tokenize(body: TokenizeBody, request: Request) -> Response:
+    service = _service(request)
+    if body.model is not None:
+        service.asking.check_model(body.model)
+    if (body.prompt is None) == (body.messages is None):
+        raise ApiError(400, "prompt and messages: give one of them", "invalid_value", "prompt")
+    if body.messages is not None:
+        text, special = service.asking.render(body.messages, tools_of(body.tools), {}), False
+    else:
+        text, special = body.prompt or "", body.add_special_tokens
+    tokens = service.asking.encode(text, special).tolist()
+    return json_response({"tokens": tokens, "count": len(tokens), "max_length": service.plan.max_length})
+
+
+@router.get("/v1/plan")
+async def plan(request: Request) -> Response:
+    """The plan that the server runs on: what `quire plan --json` prints."""
+    return Response(_service(request).plan_json, media_type="application/json")
+
+
+# ── why, and the cache ───────────────────────────────────────────────────
+
+
+@router.get("/v1/requests/{call}/explain")
+async def explain(call: str, request: Request) -> Response:
+    """Why a call waits, who holds what it lacks, when it can run at the latest, and what happened to it so far."""
+    service, tenant = _service(request), request.state.tenant
+    names = service.names_of(call, tenant)
+    if not names:
+        raise ApiError(404, f"no call {call[:64]!r} of this key is known: it may be long over", "request_not_found")
+    try:
+        told: tuple[Told, ...] = await service.client.explain(names, ANSWER_SECONDS)
+    except QuireError as error:
+        raise gone(error) from None
+    return json_response({"id": call, "choices": [_told(one, tenant, set(names)) for one in told]})
+
+
+def _told(told: Told, tenant: Tenant, own: set[str]) -> dict[str, Any]:
+    """Whoever is no admin learns nothing of others: neither their names nor that they asked something alike."""
+    hide = not tenant.is_admin
+
+    def name(one: str) -> str:
+        return "another" if hide and one not in own and "-" in one else one
+
+    def words(text: str) -> str:
+        shown = " ".join(name(word) if _is_name(word) else word for word in text.split(" "))
+        return "no_overlap" if hide and shown == "scope" else shown
+
+    return {
+        "choice": int(told.name.rpartition("-")[2]),
+        "status": told.status,
+        "reason": words(told.reason),
+        "kinds": [{**kind, "holders": [[name(who), pages] for who, pages in kind["holders"]]} for kind in told.kinds],
+        "at_most_steps": told.steps,
+        "after": [name(one) for one in told.after],
+        "events": [{**event, "reason": words(event["reason"])} for event in told.events],
+    }
+
+
+def _is_name(word: str) -> bool:
+    """As calls name their requests: 24 hexadecimal digits, a dash, the choice."""
+    digits, dash, choice = word.partition("-")
+    return bool(dash) and len(digits) == 24 and choice.isdigit()
+
+
+@router.get("/v1/cache")
+async def cache(request: Request) -> Response:
+    """Pages of each kind that the cache alone holds."""
+    status = _service(request).client.beat.status
+    kinds = status.kinds if status else ()
+    cached = [{"stage": kind.stage, "kind": kind.kind, "cached_pages": kind.cached_pages} for kind in kinds]
+    return json_response({"kinds": cached, "unit_tokens": _service(request).plan.reuse_unit_tokens})
+
+
+@router.delete("/v1/cache")
+async def drop_cache(
+    request: Request,
+    scope: Annotated[str | None, Query(max_length=256, description="An admin's alone: whose.")] = None,
+    everything: Annotated[bool, Query(description="An admin's alone: all scopes.")] = False,
+) -> Response:
+    """Forgets what was computed for the key's own scope."""
+    service, tenant = _service(request), request.state.tenant
+    if (everything or scope not in (None, tenant.scope)) and not tenant.is_admin:
+        raise ApiError(403, "this key may drop the cache of its own scope alone", "not_admin", "scope")
+    chosen = None if everything else tenant.scope if scope is None else scope
+    try:
+        units = await service.client.drop_cache(chosen, ANSWER_SECONDS)
+    except QuireError as error:
+        raise gone(error) from None
+    return json_response({"dropped_units": units, "unit_tokens": service.plan.reuse_unit_tokens})
+
+
+# ── health ───────────────────────────────────────────────────────────────
+
+
+@router.get("/health/live")
+async def live() -> Response:
+    """The process answers."""
+    return json_response({"live": True})
+
+
+@router.get("/health/ready", responses={503: {"description": "Not now"}})
+async def ready(request: Request) -> Response:
+    """Requests are taken: the engine has booted and the server does not drain."""
+    service = _service(request)
+    is_ready = service.client.is_ready and not service.is_draining
+    why = "draining" if service.is_draining else "" if is_ready else "the engine starts"
+    return json_response({"ready": is_ready, "reason": why}, 200 if is_ready else 503)
+
+
+@router.get("/health/progress", responses={503: {"description": "Steps have stopped"}})
+async def progress(request: Request) -> Response:
+    """Steps settle, or there is nothing to do. However many requests wait."""
+    watch = _service(request).client.progress
+    is_progressing, since = watch.is_progressing(), watch.seconds_since
+    told = {"progress": is_progressing, "step_seconds": watch.step_seconds}
+    return json_response({**told, "seconds_since": since and round(since, 3)}, 200 if is_progressing else 503)
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    return Response(_service(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

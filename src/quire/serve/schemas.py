@@ -1,0 +1,190 @@
+"""What clients may send: OpenAI's fields that Quire honours, and a few of its own. Others are refused by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+MOST_CHOICES = 16
+MOST_STOPS = 16
+MOST_TOOLS = 128
+MOST_MESSAGES = 4096
+LARGEST_SEED = (1 << 63) - 1
+
+TokenId = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+StopText = Annotated[str, Field(min_length=1, max_length=256)]
+Stop = StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None
+Penalty = Annotated[float, Field(ge=-2, le=2)] | None
+ToolName = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Sampled(Body):
+    """How tokens are chosen; the same for chats and completions."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: Stop = None
+    seed: Annotated[int, Field(ge=-LARGEST_SEED, le=LARGEST_SEED)] | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = (
+        Field(default=None, max_length=1024)
+    )
+    user: Annotated[str, Field(max_length=512)] | None = Field(None, description="For your own books; not looked at.")
+    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = Field(None, description="Quire's own; 0 keeps all tokens.")
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Quire's own.")
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Quire's own.")
+    min_tokens: Annotated[int, Field(ge=0, le=1 << 30)] | None = Field(None, description="Quire's own.")
+    ignore_eos: bool | None = Field(None, description="Quire's own: go on past the end of text.")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+
+
+# ── chats ────────────────────────────────────────────────────────────────
+
+
+def _text_alone(value: Any) -> Any:
+    if isinstance(value, dict) and value.get("type") not in ("text", None):
+        raise ValueError(f"content of type {str(value['type'])[:40]!r} is not supported: this server reads text alone")
+    return value
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+Part = Annotated[TextPart, BeforeValidator(_text_alone)]
+
+
+class CalledFunction(Body):
+    name: ToolName
+    arguments: str
+
+
+class CallMade(Body):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class Said(Body):
+    """A message of the conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    tool_calls: list[CallMade] | None = None
+    tool_call_id: str | None = None
+    reasoning_content: str | None = None
+    refusal: None = None
+
+    @property
+    def text(self) -> str:
+        if self.content is None or isinstance(self.content, str):
+            return self.content or ""
+        return "".join(part.text for part in self.content)
+
+
+Schema = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "enum": [{"type": "object", "properties": {}}]})]
+"""Any JSON schema; what is documented is the simplest one."""
+
+
+class Function(Body):
+    name: ToolName
+    description: str | None = None
+    parameters: Schema | None = None
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    name: ToolName
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Body):
+    name: ToolName
+    description: str | None = None
+    schema_: Annotated[Schema, Field(alias="schema")]
+    strict: bool | None = None
+
+
+class AsText(Body):
+    type: Literal["text"]
+
+
+class AsObject(Body):
+    type: Literal["json_object"]
+
+
+class AsSchema(Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class ChatBody(Sampled):
+    messages: Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES)]
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: Annotated[AsText | AsObject | AsSchema, Field(discriminator="type")] | None = None
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    store: Literal[False] | None = Field(None, description="Nothing is stored.")
+    metadata: dict[str, str] | None = Field(None, description="For your own books; not looked at.")
+    service_tier: Literal["auto", "default"] | None = None
+    chat_template_kwargs: dict[str, bool | int | str] | None = Field(
+        None, description="Quire's own: switches of the model's chat template, such as enable_thinking."
+    )
+
+
+# ── completions and the rest ─────────────────────────────────────────────
+
+Tokens = Annotated[list[TokenId], Field(min_length=1)]
+
+
+class CompletionBody(Sampled):
+    prompt: str | Tokens | Annotated[list[str] | list[Tokens], Field(min_length=1, max_length=64)]
+    max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(None, description="16 unless given.")
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(None, description="As many as n, or none.")
+    suffix: None = None
+
+
+class TokenizeBody(Body):
+    model: str | None = None
+    prompt: str | None = None
+    messages: Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES)] | None = None
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
+    add_special_tokens: bool = True

@@ -1,0 +1,173 @@
+"""Runs it: the engine's process, uvicorn, signals, draining.
+
+signal ──▶ draining: new calls are told 503, /health/ready is false, those under way go on
+       ──▶ the last one ends, or drain_seconds pass ──▶ the engine ends ──▶ the server ends
+a second signal ends it at once
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from quire.core.errors import QuireError
+from quire.core.rules import Policy, Rules
+from quire.plan.file import encode
+from quire.plan.plan import Plan
+from quire.serve import logs
+from quire.serve.app import make_app
+from quire.serve.client import EngineClient
+from quire.serve.edge import Edge
+from quire.serve.keys import KeyRing
+from quire.serve.messages import EngineSetup
+from quire.serve.progress import Progress
+from quire.serve.service import Service
+from quire.serve.settings import ServeSettings
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class EngineFailed(QuireError):
+    """The engine could not boot."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: the first one drains."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def _protocol(header_seconds: float) -> type[H11Protocol]:
+    class Protocol(H11Protocol):
+        """Closes connections that do not get round to sending a whole head."""
+
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self.loop.call_later(header_seconds, self._close_if_silent)
+
+        def _close_if_silent(self) -> None:
+            if self.cycle is None and not self.transport.is_closing():
+                self.transport.close()
+
+    return Protocol
+
+
+def rules_of(ring: KeyRing, queue: int) -> Rules:
+    """Tenants get fair shares by their weights; without keys it is first come, first served."""
+    if ring.is_open:
+        return Rules(policy=Policy.FIRST_COME, queue_bound=queue)
+    weights = {tenant.name: tenant.weight for tenant in ring.tenants()}
+    return Rules(policy=Policy.FAIR, weights=weights, queue_bound=queue)
+
+
+def run(
+    plan: Plan,
+    folder: Path,
+    dtype: str,
+    settings: ServeSettings,
+    planned_for: str,
+    *,
+    threads: int | None = None,
+    freeze_file: str | None = None,
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serves until a signal comes. Raises if the engine cannot boot."""
+    logs.set_up(settings.log_level)
+    ring = KeyRing(settings.keys)
+    setup = EngineSetup(str(folder), encode(plan), dtype, rules_of(ring, settings.queue), threads, freeze_file)
+    asyncio.run(_serve(plan, folder, settings, ring, setup, planned_for, announce))
+
+
+async def _serve(
+    plan: Plan,
+    folder: Path,
+    settings: ServeSettings,
+    ring: KeyRing,
+    setup: EngineSetup,
+    planned_for: str,
+    announce: Callable[[str], None],
+) -> None:
+    client = EngineClient(setup, Progress(settings.step_seconds), logs.tell)
+    service = Service(plan, folder, settings, ring, client, planned_for)
+    server = _Server(_configuration(Edge(make_app(service), settings, ring, service.metrics), settings))
+    _listen_to_signals(service, server)
+    client.start()
+    serving = asyncio.ensure_future(server.serve())
+    failing = asyncio.ensure_future(client.given_up.wait())
+    telling = asyncio.ensure_future(_announce(server, service, announce))
+    try:
+        await asyncio.wait({serving, failing}, return_when=asyncio.FIRST_COMPLETED)
+        if failing.done() and client.boot_failure is not None:
+            server.should_exit = server.force_exit = True
+            raise EngineFailed(client.boot_failure.message, client.boot_failure.exit_code)
+        await serving
+    finally:
+        for task in (failing, telling):
+            task.cancel()
+        logs.tell("stopped", requests=service.allowances.total)
+        await client.close()
+
+
+def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        http=_protocol(settings.header_seconds),
+        ws="none",
+        server_header=False,
+        limit_concurrency=settings.connections,
+        h11_max_incomplete_event_size=2 * settings.header_bytes,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=2,
+    )
+
+
+async def _announce(server: uvicorn.Server, service: Service, announce: Callable[[str], None]) -> None:
+    """Says where it listens, as soon as it does; port 0 is known only then."""
+    while not server.started:
+        await asyncio.sleep(0.02)
+    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    logs.tell("started", host=host, port=port, model=service.model)
+    announce(f"http://{host}:{port}/v1")
+
+
+def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def stop() -> None:
+        if service.is_draining:
+            server.should_exit = True
+            return
+        service.is_draining = True
+        logs.tell("draining", requests=service.allowances.total)
+        tasks.add(loop.create_task(_drain(service, server)))
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+
+
+async def _drain(service: Service, server: uvicorn.Server) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(service.settings.drain_seconds):
+            while service.allowances.total:
+                await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the last bytes leave
+    server.should_exit = True

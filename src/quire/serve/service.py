@@ -1,0 +1,79 @@
+"""The server's parts, put together: what every route reaches for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from quire.plan.document import document
+from quire.plan.file import fingerprint
+from quire.plan.plan import Plan
+from quire.serve.allowance import Allowances
+from quire.serve.asking import Asked, Asking
+from quire.serve.calls import Call
+from quire.serve.client import EngineClient
+from quire.serve.errors import ApiError, dumps
+from quire.serve.formats import Words
+from quire.serve.keys import KeyRing, Tenant
+from quire.serve.metrics import Metrics
+from quire.serve.settings import ServeSettings
+from quire.text.tokenizer import Tokenizer
+
+CALLS_REMEMBERED = 4096
+"""Whose they were, so that nobody else asks about them."""
+SMALL_BYTES = 16_384
+"""Bodies up to this size are read at once; longer ones in a thread beside."""
+Value = TypeVar("Value")
+
+
+class Service:
+    def __init__(
+        self, plan: Plan, folder: Path, settings: ServeSettings, ring: KeyRing, client: EngineClient, planned_for: str
+    ) -> None:
+        self.plan, self.settings, self.ring, self.client = plan, settings, ring, client
+        self.tokenizer = Tokenizer.load(folder)
+        self.model = settings.model_name or folder.name
+        self.asking = Asking(self.tokenizer, plan, self.model, _vocabulary_tokens(folder, self.tokenizer))
+        self.words = Words(self.tokenizer)
+        self.allowances = Allowances(plan.max_requests + settings.queue)
+        self.is_draining = False
+        self.metrics = Metrics(plan, client, lambda: self.is_draining)
+        self.fingerprint = "fp_" + fingerprint(plan)[:12]
+        self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
+        self._calls: OrderedDict[str, tuple[str, tuple[str, ...]]] = OrderedDict()
+        self._beside = ThreadPoolExecutor(1, "asking")
+
+    async def ask(self, read: Callable[[], Asked], size_bytes: int, has_grammar: bool) -> Asked:
+        """Long texts and grammars are read beside the event loop, one after another."""
+        if size_bytes <= SMALL_BYTES and not has_grammar:
+            return read()
+        return await asyncio.get_running_loop().run_in_executor(self._beside, read)
+
+    def begin(self, asked: Asked, tenant: Tenant) -> Call:
+        if self.is_draining:
+            raise ApiError(
+                503, "the server is about to stop: send the request to another one", "draining", retry_seconds=1
+            )
+        call = Call(asked, tenant, self.client, self.allowances, self.tokenizer, self.settings.request_seconds)
+        names = tuple(choice.ticket.request.name for choice in call.choices)
+        self._calls[call.id] = (tenant.name, names)
+        if len(self._calls) > CALLS_REMEMBERED:
+            self._calls.popitem(last=False)
+        return call
+
+    def names_of(self, call: str, tenant: Tenant) -> tuple[str, ...]:
+        """The engine's names of a call's requests; none if it is not here or somebody else's."""
+        owner, names = self._calls.get(call.partition("-")[2] or call, ("", ()))
+        return names if owner == tenant.name or (tenant.is_admin and names) else ()
+
+
+def _vocabulary_tokens(folder: Path, tokenizer: Tokenizer) -> int:
+    """Tokens that the model has columns for."""
+    config = json.loads((folder / "config.json").read_text())
+    found = config.get("vocab_size") or config.get("text_config", {}).get("vocab_size")
+    return int(found or tokenizer.vocab_size)

@@ -1,0 +1,66 @@
+"""Answers in pieces, and clients that leave before the last one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+Value = TypeVar("Value")
+
+
+class ClientLeft(Exception):
+    """Nobody reads the answer any more."""
+
+
+async def _leaves(receive: Receive) -> None:
+    """Returns when the client has closed its connection. Its body was read before."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_client_leaves(receive: Receive, work: Awaitable[Value]) -> Value:
+    """What `work` returns; if the client leaves first, the work is cancelled."""
+    doing = asyncio.ensure_future(work)
+    leaving = asyncio.ensure_future(_leaves(receive))
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ClientLeft
+        return doing.result()
+    finally:
+        for task in (doing, leaving):
+            task.cancel()
+        await asyncio.gather(doing, leaving, return_exceptions=True)
+
+
+class EventStream(Response):
+    """Server-sent events. The stream of pieces is closed whatever happens, so that what feeds it can clean up."""
+
+    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+        super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
+        del self.headers["content-length"]
+        self._pieces = pieces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del scope
+        with contextlib.suppress(ClientLeft):
+            await unless_client_leaves(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        await send(start)
+        try:
+            async for piece in self._pieces:
+                await send(_body(piece, True))
+            await send(_body(b"", False))
+        finally:
+            await self._pieces.aclose()  # type: ignore[attr-defined]
+
+
+def _body(piece: bytes, more: bool) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": piece, "more_body": more}
