@@ -76,7 +76,7 @@ def reason_word(reason: str) -> str:
 
 def _kind(memory: StageMemory, stage: int, kind: int) -> KindStatus:
     shelf = memory.pool.shelves[kind]
-    used, cached, pinned, backend = (shelf.holds[holder] > 0 for holder in Holder)
+    used, cached, pinned, backend = (shelf.count(holder) > 0 for holder in Holder)
     return KindStatus(
         stage=stage,
         kind=memory.stage.kinds[kind].name,
