@@ -1,0 +1,117 @@
+"""`quire serve` as a process of its own, for tests that talk to it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import httpx
+
+BOOT_SECONDS = 120
+
+
+class RunningServer:
+    def __init__(self, process: subprocess.Popen[str], model: str) -> None:
+        self.process, self.model = process, model
+        self.logs: list[dict[str, Any]] = []
+        self.raw_logs: list[str] = []
+        self.report: list[str] = []
+        self.address = ""
+        self.readers = [
+            threading.Thread(target=_each_line, args=pair, daemon=True)
+            for pair in ((process.stdout, self._read_report), (process.stderr, self._read_log))
+        ]
+        for reader in self.readers:
+            reader.start()
+
+    def _read_report(self, line: str) -> None:
+        self.report.append(line)
+        if found := re.match(r"serving .* at (http\S+)/v1", line):
+            self.address = found.group(1)
+
+    def _read_log(self, line: str) -> None:
+        self.raw_logs.append(line)
+        if line.startswith("{"):
+            self.logs.append(json.loads(line))
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        return [line for line in self.logs if line["event"] == event]
+
+    @property
+    def engine(self) -> int:
+        """The engine's process."""
+        return int(self.told("engine_ready")[-1]["process"])
+
+    def client(self, key: str | None = None, **more: Any) -> httpx.Client:
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return httpx.Client(base_url=self.address, headers=headers, timeout=60, **more)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.address + path, timeout=30)
+
+    def is_ready(self) -> bool:
+        try:
+            return bool(self.address) and self.get("/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric's values whose labels are these."""
+        total = 0.0
+        for line in self.get("/metrics").text.splitlines():
+            found = re.match(rf"{name}(?:{{(.*)}})? (\S+)$", line)
+            if found and all(f'{key}="{value}"' in (found.group(1) or "") for key, value in labels.items()):
+                total += float(found.group(2))
+        return total
+
+    def until(self, what: str, holds: Any, seconds: float = 60) -> None:
+        """Waits for something to become true; what, if it does not."""
+        end = time.monotonic() + seconds
+        while not holds():
+            assert self.process.poll() is None, f"the server ended: {''.join(self.raw_logs[-5:])}"
+            assert time.monotonic() < end, f"still not so: {what}; {''.join(self.raw_logs[-5:])}"
+            time.sleep(0.05)
+
+    def is_idle(self) -> bool:
+        """Nothing runs or waits, and every page that is in use is the cache's."""
+        busy = self.metric("quire_requests_running") + self.metric("quire_requests_waiting")
+        return busy == 0 and self.metric("quire_pages", state="used") == 0
+
+
+def _each_line(stream: IO[str], read: Callable[[str], None]) -> None:
+    for line in stream:
+        read(line)
+
+
+@contextmanager
+def running_server(*arguments: str, model: str, environment: dict[str, str] | None = None) -> Iterator[RunningServer]:
+    command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", "0", "--threads", "1"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parent
+    )
+    server = RunningServer(process, model)
+    try:
+        server.until("it is ready", server.is_ready, BOOT_SECONDS)
+        yield server
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for reader, stream in zip(server.readers, (process.stdout, process.stderr), strict=True):
+            reader.join(10)
+            stream.close()

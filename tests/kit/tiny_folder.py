@@ -1,0 +1,45 @@
+"""A checkpoint of a few kilobytes: random weights, a tokenizer of every byte, a chat template. It answers at once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import tokenizers
+import torch
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from quire.worker.model import build
+from quire.worker.tiny import tiny_config
+
+SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
+TEMPLATE = (
+    "{% for message in messages %}{{ '<|' + message.role + '|>' + message.content + eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+MOST_TOKENS = 1024
+
+
+def make_folder(folder: Path) -> Path:
+    tokenizer = _tokenizer()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
+    config = tiny_config("llama")
+    config.vocab_size, config.max_position_embeddings = tokenizer.get_vocab_size(), MOST_TOKENS
+    config.bos_token_id = config.pad_token_id = config.eos_token_id = 0
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        build(config, torch.float32).save_pretrained(folder)
+    return folder
+
+
+def _tokenizer() -> tokenizers.Tokenizer:
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(["the quick brown fox sees the lazy dog, and the dog sees the fox"] * 4, trainer)
+    return tokenizer
