@@ -12,9 +12,9 @@ from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
 from quire.serve.keys import Tenant, add_key
 from running_server import RunningServer, running_server
+from serve_kit import SIZE
 
 STEP_SECONDS = 1.0
-TINY = ("--pool", "2MiB", "--max-length", "512", "--max-requests", "32", "--batch-tokens", "256", "--queue", "256")
 
 
 @pytest.fixture(scope="session")
@@ -70,5 +70,5 @@ def tiny_server(tiny_folder: Path, keys: Keys, freeze_file: Path) -> Iterator[Ru
     more = ("--keys", str(keys.file), "--model-name", "tiny", "--step-seconds", str(STEP_SECONDS))
     limits = ("--body-bytes", "256KiB", "--body-seconds", "2", "--header-seconds", "2")
     drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze_file)}
-    with running_server(str(tiny_folder), *TINY, *more, *limits, model="tiny", environment=drill) as server:
+    with running_server(str(tiny_folder), *SIZE, *more, *limits, model="tiny", environment=drill) as server:
         yield server

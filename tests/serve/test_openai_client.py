@@ -48,7 +48,12 @@ def test_a_chat_is_answered_with_its_usage(client: OpenAI) -> None:
 
 def test_a_stream_is_the_answer_in_pieces_and_ends_with_the_usage(client: OpenAI) -> None:
     stream = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, max_tokens=12, temperature=0, stream=True, stream_options={"include_usage": True}
+        model=MODEL,
+        messages=QUESTION,
+        max_tokens=12,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
     )
     chunks = list(stream)
     assert chunks[0].choices[0].delta.role == "assistant"
@@ -89,9 +94,7 @@ def test_choices_of_a_stream_are_told_apart(client: OpenAI) -> None:
     ):
         for choice in chunk.choices:
             pieces[choice.index] = pieces.get(choice.index, "") + (choice.delta.content or "")
-    whole = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, max_tokens=6, seed=1, n=2, temperature=1
-    )
+    whole = client.chat.completions.create(model=MODEL, messages=QUESTION, max_tokens=6, seed=1, n=2, temperature=1)
     assert pieces == {choice.index: choice.message.content for choice in whole.choices}
 
 
@@ -150,7 +153,13 @@ def test_a_required_tool_is_called_with_arguments_that_keep_its_schema(client: O
 
 def test_a_tool_call_streams_and_its_result_can_be_answered(client: OpenAI) -> None:
     stream = client.chat.completions.create(
-        model=MODEL, messages=QUESTION, tools=[WEATHER], tool_choice="required", max_tokens=60, temperature=0, stream=True
+        model=MODEL,
+        messages=QUESTION,
+        tools=[WEATHER],
+        tool_choice="required",
+        max_tokens=60,
+        temperature=0,
+        stream=True,
     )
     chunks = [chunk.choices[0] for chunk in stream]
     (call,) = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
@@ -180,7 +189,11 @@ def test_completions_take_text_and_tokens_one_or_several(client: OpenAI) -> None
     assert one.object == "text_completion"
     tokens = client.post("/tokenize", body={"prompt": "One, two, three,"}, cast_to=object)
     several = client.completions.create(
-        model=MODEL, prompt=[tokens["tokens"], tokens["tokens"]], max_tokens=4, temperature=0, n=2  # type: ignore[index]
+        model=MODEL,
+        prompt=[tokens["tokens"], tokens["tokens"]],
+        max_tokens=4,
+        temperature=0,
+        n=2,  # type: ignore[index]
     )
     assert [choice.text for choice in several.choices] == [one.choices[0].text] * 4
     assert [choice.index for choice in several.choices] == [0, 1, 2, 3]
@@ -214,7 +227,7 @@ def test_errors_are_of_the_clients_own_classes(client: OpenAI) -> None:
     picture: Any = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
     with pytest.raises(openai.BadRequestError, match="'image_url' is not supported"):
         client.chat.completions.create(model=MODEL, messages=picture)
-    with pytest.raises(openai.BadRequestError, match="the json grammar cannot be used|schema"):
+    with pytest.raises(openai.BadRequestError, match="the json grammar cannot be used"):
         client.chat.completions.create(
             model=MODEL, messages=QUESTION,
             response_format={"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}},

@@ -1,0 +1,209 @@
+"""How the server treats clients that ask too much, ask oddly, leave early or never finish asking."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from running_server import RunningServer
+from serve_kit import CHAT, body, chat, wait_for_tokens
+
+
+@pytest.fixture
+def client(tiny_server: RunningServer, keys: Any) -> Iterator[httpx.Client]:
+    with tiny_server.client(keys.alice) as client:
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"lora": "x"}, "lora is not supported"),
+        ({"modalities": ["audio"]}, "modalities is not supported"),
+        ({"messages": [{"role": "user", "content": "x", "images": []}]}, "messages.0.images is not supported"),
+        ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "'input_audio' is not supported"),
+        ({"messages": [{"role": "user", "content": "half \ud83d"}]}, "half of a surrogate pair"),
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"logit_bias": {"999999": 1}}, "logit_bias names token 999999"),
+        ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
+        ({"tool_choice": "required"}, "give tools"),
+        ({"stop": [""]}, "stop"),
+        ({"n": 0}, "n: "),
+        ({"min_tokens": 3, "response_format": {"type": "json_object"}}, "min_tokens is 3 beside a grammar"),
+        ({"max_tokens": 10**30}, "max_tokens"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_by_name(client: httpx.Client, change: dict[str, Any], words: str) -> None:
+    sent = json.dumps(body(**change))
+    answer = client.post(CHAT, content=sent, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("sent", [b"", b"{", b"[1", b"\xff\xfe", b"[" * 100_000, b'"text"', b"null"])
+def test_a_body_that_is_no_object_is_refused(client: httpx.Client, sent: bytes) -> None:
+    answer = client.post(CHAT, content=sent, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("prompt", [[], [0, 10**9], [[1], [2, 999999]], "", [[]], [3, "x"]])
+def test_prompts_that_are_no_tokens_are_refused(client: httpx.Client, prompt: Any) -> None:
+    answer = client.post("/v1/completions", json={"model": "tiny", "prompt": prompt})
+    assert answer.status_code == 400
+
+
+def test_a_body_and_headers_beyond_their_limits_are_refused(client: httpx.Client) -> None:
+    large = client.post(CHAT, content=b" " * 300_000)
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+    pieces = client.post(CHAT, content=(b" " * 65_536 for _ in range(8)))
+    assert (pieces.status_code, pieces.json()["error"]["code"]) == (413, "body_too_large")
+    heads = client.get("/v1/models", headers={f"x-{i}": "v" * 1000 for i in range(20)})
+    assert (heads.status_code, heads.json()["error"]["code"]) == (431, "headers_too_large")
+
+
+def test_clients_that_send_too_slowly_are_sent_away(tiny_server: RunningServer, keys: Any) -> None:
+    """One that stops in the middle of its body gets 408; one that does not finish its headers is cut off."""
+    host, port = tiny_server.address.removeprefix("http://").split(":")
+    for head, expected in (
+        (
+            f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys.alice}\r\ncontent-length: 9\r\n\r\n{{",
+            b" 408 ",
+        ),
+        ("GET /v1/models HTTP/1.1\r\nhost: ", b""),
+    ):
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(head.encode())
+            assert expected in connection.recv(4096)
+
+
+def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers(client: httpx.Client) -> None:
+    """Also one that is not even read to its end."""
+    for words, least in (("the fox " * 300, 600), ("the fox " * 25_000, 8_000)):
+        answer = client.post(CHAT, json=body(messages=[{"role": "user", "content": words}]))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+        assert error["numbers"]["max_length"] == 512
+        assert error["numbers"]["prompt_tokens"] >= least
+        assert error["numbers"]["sheets_needed"] > 8
+
+
+def test_a_client_that_leaves_ends_its_request(tiny_server: RunningServer, client: httpx.Client) -> None:
+    """In the middle of a stream, and before the answer to a whole one came."""
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    before = tiny_server.metric("quire_requests_ended_total", ending="cancelled")
+    with client.stream("POST", CHAT, json=body(max_tokens=450, stream=True, ignore_eos=True)) as stream:
+        wait_for_tokens(stream.iter_lines(), 3)
+    with pytest.raises(httpx.ReadTimeout):
+        client.post(CHAT, json=body(max_tokens=450, n=8, ignore_eos=True), timeout=0.2)
+    tiny_server.until("it is idle", tiny_server.is_idle, 20)
+    assert tiny_server.metric("quire_requests_ended_total", ending="cancelled") >= before + 2
+    assert tiny_server.metric("quire_books_balance") == 1
+
+
+def test_a_full_queue_says_when_to_come_back(tiny_server: RunningServer, client: httpx.Client) -> None:
+    """32 rows and 256 in the queue: nineteen calls of sixteen choices are too many."""
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(lambda _: chat(client, max_tokens=60, n=16, ignore_eos=True), range(20)))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert all(answer.status_code in (200, 429) for answer in answers)
+    assert all(answer.json()["error"]["code"] == "queue_full" for answer in refused)
+    assert all(1 <= int(answer.headers["retry-after"]) <= 60 for answer in refused)
+    tiny_server.until("it is idle", tiny_server.is_idle, 20)
+
+
+def test_a_refusal_does_not_wait_for_those_who_stream(tiny_server: RunningServer, client: httpx.Client) -> None:
+    """Fifty streams go on; what can never fit is told at once, by the process that has no model."""
+    words = {"messages": [{"role": "user", "content": "the fox " * 400}]}
+
+    def stream(_: int) -> bool:
+        with client.stream("POST", CHAT, json=body(max_tokens=80, stream=True, ignore_eos=True)) as answer:
+            return "[DONE]" in "".join(answer.iter_lines())
+
+    with ThreadPoolExecutor(50) as pool:
+        streams = [pool.submit(stream, i) for i in range(50)]
+        tiny_server.until("they stream", lambda: tiny_server.metric("quire_requests_running") > 8, 20)
+        steps = tiny_server.metric("quire_steps_total")
+        refused = [chat(client, **words) for _ in range(5)]
+        assert {answer.json()["error"]["code"] for answer in refused} == {"context_length_exceeded"}
+        assert all(one.result() for one in streams)
+    assert tiny_server.metric("quire_steps_total") > steps
+
+
+def test_a_request_explains_itself(tiny_server: RunningServer, client: httpx.Client, keys: Any) -> None:
+    with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
+        call = wait_for_tokens(stream.iter_lines(), 2)["id"]
+        told = client.get(f"/v1/requests/{call}/explain").json()
+        assert told["choices"][0]["status"] == "running"
+        assert "known tokens computed" in told["choices"][0]["reason"]
+        assert [event["what"] for event in told["choices"][0]["events"]][:2] == ["accepted", "admitted"]
+        with tiny_server.client(keys.bob) as bob:
+            assert bob.get(f"/v1/requests/{call}/explain").status_code == 404
+        with tiny_server.client(keys.admin) as admin:
+            assert admin.get(f"/v1/requests/{call}/explain").status_code == 200
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    (over,) = client.get(f"/v1/requests/{call}/explain").json()["choices"]
+    assert (over["status"], over["events"][-1]["reason"]) == ("ended", "cancelled")
+
+
+def test_what_waits_names_what_it_lacks_and_no_stranger(tiny_server: RunningServer, keys: Any) -> None:
+    """More than the rows hold: a waiting one tells why, and strangers have no names."""
+    with tiny_server.client(keys.alice) as alice, tiny_server.client(keys.bob) as bob, ThreadPoolExecutor(2) as pool:
+        crowd = [pool.submit(chat, alice, max_tokens=300, n=16, ignore_eos=True) for _ in range(2)]
+        tiny_server.until("rows are full", lambda: tiny_server.metric("quire_requests_running") >= 8)
+        with bob.stream("POST", CHAT, json=body(max_tokens=300, stream=True, ignore_eos=True), timeout=60) as stream:
+            call = wait_for_tokens(stream.iter_lines(), 1)["id"]
+            told = bob.get(f"/v1/requests/{call}/explain").text
+        calls = [one.result().json()["id"].partition("-")[2] for one in crowd]
+        assert call.partition("-")[2] in told
+        assert not any(name in told for name in calls)
+
+
+def test_tokens_and_the_plan_can_be_asked_for(client: httpx.Client) -> None:
+    tokens = client.post("/v1/tokenize", json={"prompt": "the quick fox"}).json()
+    assert tokens["count"] == len(tokens["tokens"]) > 0
+    said = client.post("/v1/tokenize", json={"messages": [{"role": "user", "content": "the quick fox"}]}).json()
+    assert said["count"] > tokens["count"]
+    assert client.post("/v1/tokenize", json={}).status_code == 400
+    plan = client.get("/v1/plan").json()
+    assert plan["schema"] == "quire.plan/1"
+    assert plan["max_length"] == 512
+    assert plan["fits"] is True
+
+
+def test_logs_are_objects_with_ids_and_without_anything_said(
+    tiny_server: RunningServer, client: httpx.Client, keys: Any
+) -> None:
+    secret = "the-secret-word-of-the-prompt"
+    answer = chat(client, messages=[{"role": "user", "content": secret}], max_tokens=5, ignore_eos=True)
+    named = client.post(CHAT, json=body(max_tokens=2), headers={"x-request-id": "my-own-id"})
+    assert named.headers["x-request-id"] == "my-own-id"
+    client.post(CHAT, json=body(temperature=99, messages=[{"role": "user", "content": secret}]))
+    client.get(f"/v1/models/{secret}")
+    ids = {answer.headers["x-request-id"], "my-own-id"}
+    tiny_server.until("they are logged", lambda: ids <= {line.get("request") for line in tiny_server.logs}, 10)
+    (line,) = [line for line in tiny_server.told("request") if line["request"] == answer.headers["x-request-id"]]
+    assert line["output_tokens"] == 5
+    assert line["tenant"] == "alice"
+    text = "".join(tiny_server.raw_logs)
+    assert secret not in text
+    assert not any(key in text for key in (keys.alice, keys.bob, keys.admin))
+    assert not tiny_server.told("internal_error")
+
+
+def test_times_are_measured(tiny_server: RunningServer, client: httpx.Client) -> None:
+    before = tiny_server.metric("quire_time_between_tokens_seconds_count")
+    first = tiny_server.metric("quire_time_to_first_token_seconds_count")
+    chat(client, max_tokens=6, ignore_eos=True)
+    assert tiny_server.metric("quire_time_between_tokens_seconds_count") == before + 5
+    assert tiny_server.metric("quire_time_to_first_token_seconds_count") == first + 1
+    assert tiny_server.metric("quire_ledger_bytes", use="pool") > 0

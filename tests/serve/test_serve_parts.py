@@ -1,0 +1,204 @@
+"""The server's parts one by one: progress, allowances, tools, reasoning, options from files, forms of errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.cli.configuration import complete
+from quire.cli.main import main
+from quire.cli.serve import _add
+from quire.core.errors import InputError
+from quire.core.units import MIB
+from quire.serve.allowance import Allowances
+from quire.serve.errors import ApiError
+from quire.serve.keys import Tenant
+from quire.serve.progress import Progress
+from quire.text.reasoning import Parted, Reasoning
+from quire.text.tools import ToolCall, ToolCalls, call_schema
+
+# ── progress ─────────────────────────────────────────────────────────────
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_is_lost_when_no_step_settles_in_time_and_never_by_waiting() -> None:
+    """Beats of a loop that turns without settling anything do not count; beats of an idle one do."""
+    clock = Clock()
+    watch = Progress(10.0, clock)
+    assert not watch.is_progressing(), "nothing is known yet"
+    watch.reset()
+    for step in range(50):
+        clock.now += 9.9
+        watch.heard(step, is_idle=False) if step else watch.heard(0, is_idle=True)
+        assert watch.is_progressing()
+    clock.now += 6
+    watch.heard(49, is_idle=False)
+    clock.now += 6
+    watch.heard(49, is_idle=False)
+    assert not watch.is_progressing()
+    watch.heard(50, is_idle=False)
+    assert watch.is_progressing()
+
+
+# ── allowances ───────────────────────────────────────────────────────────
+
+
+def code_of(allowances: Allowances, tenant: Tenant, requests: int, tokens: int) -> str:
+    try:
+        allowances.enter(tenant, requests, tokens)
+    except ApiError as error:
+        return error.code
+    return ""
+
+
+def test_tokens_of_a_minute_come_back_second_by_second_and_unused_ones_at_once() -> None:
+    clock = Clock()
+    allowances, tenant = Allowances(10, clock), Tenant("t", "t", tokens_per_minute=600)
+    assert code_of(allowances, tenant, 1, 600) == ""
+    assert code_of(allowances, tenant, 1, 1) == "tokens_limit"
+    clock.now += 10
+    assert code_of(allowances, tenant, 1, 101) == "tokens_limit"
+    assert code_of(allowances, tenant, 1, 100) == ""
+    allowances.leave(tenant, 1, 80)
+    assert code_of(allowances, tenant, 1, 81) == "tokens_limit"
+    assert code_of(allowances, tenant, 1, 80) == ""
+
+
+def test_requests_are_counted_by_tenant_and_together() -> None:
+    allowances = Allowances(4)
+    one, two = Tenant("one", "", most_requests=2), Tenant("two", "")
+    assert [code_of(allowances, one, 1, 1) for _ in range(3)] == ["", "", "requests_limit"]
+    assert [code_of(allowances, two, 1, 1) for _ in range(3)] == ["", "", "queue_full"]
+    allowances.leave(one, 1, 0)
+    assert code_of(allowances, two, 1, 1) == ""
+    assert allowances.total == 4
+    assert code_of(allowances, two, 5, 1) == "requests_limit", "more choices than there is room for, ever"
+
+
+# ── tools and reasoning ──────────────────────────────────────────────────
+
+TOOLS: list[Any] = [{"type": "function", "function": {"name": name}} for name in ("weather", "time")]
+
+
+def read_tools(text: str, size: int) -> tuple[str, list[ToolCall]]:
+    """Fed in pieces of `size` characters."""
+    reader = ToolCalls(TOOLS)
+    parts = [reader.feed(text[i : i + size]) for i in range(0, len(text), size)] + [reader.finish()]
+    return "".join(part.content for part in parts), [call for part in parts for call in part.calls]
+
+
+CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
+READ = ToolCall("weather", '{"city": "Rome"}')
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 1000])
+@pytest.mark.parametrize(
+    ("text", "content", "calls"),
+    [
+        (CALL, "", [READ]),
+        (f"<tool_call>{CALL}</tool_call>", "", [READ]),
+        (f"Let me see. <tool_call>\n{CALL}\n</tool_call>\n<tool_call>{CALL}</tool_call>", "Let me see. ", [READ, READ]),
+        (f"Well <tool_call>{CALL}", "Well", [READ]),
+        ('{"name": "weather", "parameters": {"city": "Rome"}}', "", [READ]),
+        ("a < b and <tool> too", "a < b and <tool> too", []),
+        ('{"name": "unknown", "arguments": {}}', '{"name": "unknown", "arguments": {}}', []),
+        ("<tool_call>not json</tool_call>!", "<tool_call>not json</tool_call>!", []),
+        ('{"name": ["weather"]}', '{"name": ["weather"]}', []),
+        ("<tool_call>{", "<tool_call>{", []),
+    ],
+)
+def test_calls_are_read_out_of_text_however_it_is_cut(
+    size: int, text: str, content: str, calls: list[ToolCall]
+) -> None:
+    shown, found = read_tools(text, size)
+    assert (shown.rstrip() if calls else shown, found) == (content.rstrip() if calls else content, calls)
+
+
+def test_a_schema_of_calls_names_the_tools() -> None:
+    assert json.loads(call_schema(TOOLS, "time"))["properties"]["name"] == {"const": "time"}
+    assert len(json.loads(call_schema(TOOLS))["anyOf"]) == 2
+    with pytest.raises(InputError, match="weather, time"):
+        call_schema(TOOLS, "nothing")
+
+
+def read_reasoning(text: str, size: int, prompt: str = "") -> Parted:
+    reader = Reasoning.behind(prompt)
+    parts = [reader.feed(text[i : i + size]) for i in range(0, len(text), size)] + [reader.finish()]
+    return Parted("".join(part.reasoning for part in parts), "".join(part.content for part in parts))
+
+
+@pytest.mark.parametrize("size", [1, 4, 1000])
+@pytest.mark.parametrize(
+    ("prompt", "text", "expected"),
+    [
+        ("", "<think>hm</think>Yes", Parted("hm", "Yes")),
+        ("", "\n<think>\nhm</think>\n\nYes <think>", Parted("hm", "Yes <think>")),
+        ("<think>\n", "hm</think>Yes", Parted("hm", "Yes")),
+        ("", "Yes <think>no</think>", Parted("", "Yes <think>no</think>")),
+        ("", "<think>never ends", Parted("never ends", "")),
+        ("", "<thing>", Parted("", "<thing>")),
+        ("", "<thi", Parted("", "<thi")),
+    ],
+)
+def test_reasoning_is_parted_from_the_answer(size: int, prompt: str, text: str, expected: Parted) -> None:
+    found = read_reasoning(text, size, prompt)
+    assert (found.reasoning.strip(), found.content.strip()) == (expected.reasoning, expected.content)
+
+
+# ── options ──────────────────────────────────────────────────────────────
+
+
+def test_what_is_typed_counts_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text('pool = "64MiB"\nmax-length = 1024\nmax_requests = 5\nlog-text = true\nstage-layers = [10, 20]\n')
+    monkeypatch.setenv("QUIRE_MAX_LENGTH", "2k")
+    monkeypatch.setenv("QUIRE_PORT", "9000")
+    monkeypatch.setenv("QUIRE_CACHE", "elsewhere")
+    options = complete(_add, argparse.Namespace(config=file, port=1))
+    assert (options.pool, options.max_length, options.max_requests, options.port) == (64 * MIB, 2048, 5, 1)
+    assert options.log_text is True
+    assert options.stage_layers == (10, 20)
+    assert options.batch_tokens == 8192
+    monkeypatch.chdir(tmp_path)
+    assert complete(_add, argparse.Namespace()).max_requests == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max-length = 'long'", "quire.toml: --max-length"),
+        ("max-lenght = 3", "max_lenght is no option"),
+        ("[memory]\npool = 3", r"\[memory\] is a table"),
+        ("pool = ", "is not TOML"),
+    ],
+)
+def test_mistakes_in_a_file_are_told_with_its_name(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=words):
+        complete(_add, argparse.Namespace(config=file))
+
+
+def test_a_server_that_cannot_boot_says_why_before_it_reads_a_weight(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_PORT", "x")
+    assert main(["serve", str(tmp_path)]) == 2
+    assert "the environment: --port" in capsys.readouterr().err
+    monkeypatch.delenv("QUIRE_PORT")
+    assert main(["serve", str(tmp_path)]) == 2
+    assert "is no checkpoint's folder" in capsys.readouterr().err
+    assert main(["serve", "--port", "99999", str(tmp_path)]) == 2

@@ -1,0 +1,162 @@
+"""Keys, and what each of them may see and have."""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import pytest
+
+from quire.cli.main import main
+from quire.core.errors import InputError
+from quire.serve.keys import KeyRing, Tenant, add_key, digest, read_keys, remove_key
+from running_server import RunningServer
+from serve_kit import CHAT, body, chat
+
+PROMPT = "the quick brown fox sees the lazy dog " * 12
+
+
+def hits(server: RunningServer, key: str, prompt: str) -> int:
+    with server.client(key) as client:
+        answer = chat(client, messages=[{"role": "user", "content": prompt}], max_tokens=2)
+    return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"authorization": "Bearer nobody"}, {"authorization": "Basic x"}, {"x-api-key": ""}]
+)
+def test_without_a_known_key_nothing_is_answered(tiny_server: RunningServer, given: str) -> None:
+    headers = {"authorization": given} if given else {}
+    with tiny_server.client() as client:
+        for path in ("/v1/models", "/v1/plan", "/v1/cache", "/nowhere"):
+            assert client.get(path, headers=headers).status_code == 401
+        answer = client.post(CHAT, json=body(), headers=headers)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
+        for path in ("/health/live", "/health/ready", "/health/progress", "/metrics", "/openapi.json"):
+            assert client.get(path, headers=headers).status_code == 200
+
+
+def test_the_same_prompt_is_found_within_a_scope_and_never_in_another(tiny_server: RunningServer, keys: Any) -> None:
+    assert hits(tiny_server, keys.alice, PROMPT) == 0
+    assert hits(tiny_server, keys.bob, PROMPT) == 0
+    found = hits(tiny_server, keys.alice, PROMPT)
+    assert found >= 64
+    assert hits(tiny_server, keys.alices_other, PROMPT) == found
+
+
+def test_a_key_drops_the_cache_of_its_own_scope_alone(tiny_server: RunningServer, keys: Any) -> None:
+    prompt = "and " + PROMPT
+    for key in (keys.alice, keys.bob):
+        hits(tiny_server, key, prompt)
+    with tiny_server.client(keys.bob) as bob:
+        assert bob.delete("/v1/cache", params={"scope": "alice"}).status_code == 403
+        assert bob.delete("/v1/cache", params={"everything": True}).status_code == 403
+        assert bob.delete("/v1/cache").json()["dropped_units"] > 0
+    assert hits(tiny_server, keys.bob, prompt) == 0
+    assert hits(tiny_server, keys.alice, prompt) >= 64
+    with tiny_server.client(keys.admin) as admin:
+        assert admin.delete("/v1/cache", params={"scope": "alice"}).json()["dropped_units"] > 0
+        assert hits(tiny_server, keys.alice, prompt) == 0
+        admin.delete("/v1/cache", params={"everything": True})
+        tiny_server.until("nothing is cached", lambda: tiny_server.metric("quire_pages", state="cached") == 0, 5)
+
+
+def test_a_client_cannot_choose_its_scope(tiny_server: RunningServer, keys: Any) -> None:
+    with tiny_server.client(keys.bob) as bob:
+        for field in ("scope", "tenant", "prompt_cache_key", "priority"):
+            answer = chat(bob, **{field: "alice"})
+            assert answer.status_code == 400
+            assert field in answer.json()["error"]["message"]
+
+
+def test_a_miss_does_not_tell_that_somebody_else_asked_the_same(tiny_server: RunningServer, keys: Any) -> None:
+    prompt = "so " + PROMPT
+    hits(tiny_server, keys.alice, prompt)
+    with tiny_server.client(keys.bob) as bob, tiny_server.client(keys.admin) as admin:
+        call = chat(bob, messages=[{"role": "user", "content": prompt}], max_tokens=2).json()["id"]
+        seen = {
+            name: client.get(f"/v1/requests/{call}/explain").json() for name, client in (("bob", bob), ("admin", admin))
+        }
+    reasons = {name: told["choices"][0]["events"][1]["reason"] for name, told in seen.items()}
+    assert reasons == {"bob": "no_overlap", "admin": "scope"}
+
+
+def test_a_key_has_no_more_than_its_limits(tiny_server: RunningServer, keys: Any) -> None:
+    with tiny_server.client(keys.slow) as slow:
+        large = chat(slow, max_tokens=420)
+        assert (large.status_code, large.json()["error"]["code"]) == (400, "tokens_limit")
+        many = chat(slow, n=2, max_tokens=5)
+        assert (many.status_code, many.json()["error"]["code"]) == (400, "requests_limit")
+        answers = [chat(slow, max_tokens=300, ignore_eos=True) for _ in range(4)]
+    assert [answer.status_code for answer in answers][:1] == [200]
+    assert answers[-1].status_code == 429
+    assert answers[-1].json()["error"]["code"] == "tokens_limit"
+    assert int(answers[-1].headers["retry-after"]) >= 1
+
+
+def test_times_to_the_first_token_do_not_tell_scopes_apart(tiny_server: RunningServer, keys: Any) -> None:
+    """A prompt that another scope has computed takes as long as one that nobody has: what is reused is counted, and the
+    engine's own numbers say that nothing was."""
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    known, fresh = [], []
+    for turn in range(4):
+        prompt = f"{turn} " + PROMPT
+        hits(tiny_server, keys.alice, prompt)
+        before = tiny_server.metric("quire_computed_tokens_total")
+        hits(tiny_server, keys.bob, prompt)
+        tiny_server.until("it is idle", tiny_server.is_idle)
+        between = tiny_server.metric("quire_computed_tokens_total")
+        hits(tiny_server, keys.bob, f"{turn + 4} " + PROMPT)
+        tiny_server.until("it is idle", tiny_server.is_idle)
+        known.append(between - before)
+        fresh.append(tiny_server.metric("quire_computed_tokens_total") - between)
+    assert statistics.median(known) == statistics.median(fresh)
+
+
+# ── keys at rest ─────────────────────────────────────────────────────────
+
+
+def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "keys.json"
+    assert main(["keys", "add", "ann", "--file", str(file), "--weight", "3", "--most-requests", "2", "--admin"]) == 0
+    key = capsys.readouterr().out.strip()
+    assert len(key) > 40
+    assert key not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+    (tenant,) = read_keys(file)
+    assert tenant == Tenant("ann", "ann", 3.0, 2, is_admin=True, key_sha256=digest(key))
+    assert KeyRing(file).find(key) == tenant
+    assert KeyRing(file).find(key + "x") is None
+    assert main(["keys", "add", "ann", "--file", str(file)]) == 2
+    assert main(["keys", "list", "--file", str(file)]) == 0
+    assert key not in capsys.readouterr().out
+    assert main(["keys", "remove", "ann", "--file", str(file)]) == 0
+    assert read_keys(file) == ()
+
+
+def test_a_ring_follows_its_file_and_survives_a_broken_one(tmp_path: Any) -> None:
+    now = 0.0
+    file = tmp_path / "keys.json"
+    first = add_key(file, Tenant("first", "one"))
+    ring = KeyRing(file, lambda: now)
+    second = add_key(file, Tenant("second", "two"))
+    assert ring.find(second) is None
+    now = 2.0
+    assert ring.find(second) is not None
+    remove_key(file, "first")
+    now = 4.0
+    assert ring.find(first) is None
+    file.write_text("{")
+    now = 6.0
+    assert ring.find(second) is not None
+    assert "no file of keys" in ring.problem
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"quire_keys": 2, "keys": []}', '{"quire_keys": 1, "keys": [{"name": "x"}]}']
+)
+def test_a_file_that_holds_no_keys_is_refused(tmp_path: Any, text: str) -> None:
+    file = tmp_path / "keys.json"
+    file.write_text(text)
+    with pytest.raises(InputError, match=r"keys\.json"):
+        KeyRing(file)

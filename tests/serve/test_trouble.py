@@ -1,0 +1,116 @@
+"""Engines that freeze and die, crowds that do as they please, signals: everybody gets an end, and the books balance."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from chaos import Crowd
+from running_server import RunningServer, running_server
+from serve_kit import CHAT, SIZE, body, chat, wait_for_tokens
+
+
+def progress(server: RunningServer) -> bool:
+    answer = server.get("/health/progress")
+    assert answer.json()["progress"] == (answer.status_code == 200)
+    return answer.status_code == 200
+
+
+def test_a_runner_that_stands_still_is_no_progress_and_an_idle_one_is(
+    tiny_server: RunningServer, keys: Any, freeze_file: Path
+) -> None:
+    """The answer turns false while the process lives and is ready; then it turns true. How fast: `test_progress`."""
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    assert progress(tiny_server)
+    asked = body(max_tokens=400, stream=True, ignore_eos=True)
+    with tiny_server.client(keys.alice) as client, client.stream("POST", CHAT, json=asked) as stream:
+        lines = stream.iter_lines()
+        wait_for_tokens(lines, 2)
+        freeze_file.touch()
+        try:
+            tiny_server.until("progress is false", lambda: not progress(tiny_server), 20)
+            assert tiny_server.get("/health/live").status_code == 200
+            assert tiny_server.get("/health/ready").status_code == 200
+            assert tiny_server.metric("quire_progressing") == 0
+            refused = chat(client, max_tokens=5000)
+            assert refused.json()["error"]["code"] == "context_length_exceeded"
+        finally:
+            freeze_file.unlink()
+        tiny_server.until("progress is true", lambda: progress(tiny_server), 20)
+        assert "[DONE]" in "".join(lines)
+
+
+def test_a_crowd_that_does_as_it_pleases_leaves_balanced_books(tiny_server: RunningServer, keys: Any) -> None:
+    """Streams, leaves, nonsense and floods for a few seconds. `make soak-serve` is the same for two minutes."""
+    crowd = Crowd(tiny_server.address, "tiny", [keys.alice, keys.bob], clients=40)
+    crowd.run(seconds=5, watch=lambda: progress(tiny_server))
+    assert crowd.stalls == 0
+    assert crowd.lost_progress == 0
+    assert crowd.statuses[200] > 0
+    assert crowd.statuses[400] > 0
+    assert not any(status >= 500 for status in crowd.statuses)
+    tiny_server.until("it is idle", tiny_server.is_idle, 30)
+    assert tiny_server.metric("quire_books_balance") == 1
+    assert not tiny_server.told("internal_error")
+    assert not tiny_server.told("engine_died")
+
+
+def test_killing_the_engine_ends_every_request_and_service_comes_back(tiny_server: RunningServer, keys: Any) -> None:
+    endings: list[str] = []
+
+    def stream() -> None:
+        with tiny_server.client(keys.alice) as client:
+            try:
+                with client.stream("POST", CHAT, json=body(max_tokens=450, stream=True, ignore_eos=True)) as answer:
+                    text = "".join(answer.iter_lines()) if answer.status_code == 200 else answer.read().decode()
+                endings.append("engine_gone" if "engine_gone" in text else "done" if "[DONE]" in text else "cut")
+            except httpx.HTTPError:
+                endings.append("cut")
+
+    threads = [threading.Thread(target=stream) for _ in range(24)]
+    for thread in threads:
+        thread.start()
+    tiny_server.until("they run", lambda: tiny_server.metric("quire_requests_running") >= 6, 20)
+    os.kill(tiny_server.engine, signal.SIGKILL)
+    tiny_server.until("it is not ready", lambda: not tiny_server.is_ready(), 10)
+    assert tiny_server.get("/health/live").status_code == 200
+    with tiny_server.client(keys.alice) as client:
+        away = chat(client)
+        assert (away.status_code, away.json()["error"]["code"]) == (503, "engine_gone")
+        assert int(away.headers["retry-after"]) > 0
+    for thread in threads:
+        thread.join(30)
+    assert len(endings) == 24
+    assert "cut" not in endings
+    assert "engine_gone" in endings
+    tiny_server.until("it is ready again", tiny_server.is_ready, 120)
+    with tiny_server.client(keys.alice) as client:
+        assert chat(client, max_tokens=3).status_code == 200
+    assert tiny_server.metric("quire_engine_restarts_total") == 1
+    assert tiny_server.told("engine_died")[-1]["exit_code"] == -signal.SIGKILL
+
+
+def test_a_signal_drains_and_ends(tiny_folder: Path) -> None:
+    """The stream under way is finished; new calls are told to go elsewhere; then the process ends with 0."""
+    with running_server(str(tiny_folder), *SIZE, model="tiny") as server, server.client() as client:
+        name = tiny_folder.name
+        with client.stream("POST", CHAT, json=body(model=name, max_tokens=480, stream=True, ignore_eos=True)) as stream:
+            lines = stream.iter_lines()
+            wait_for_tokens(lines, 2)
+            engine = server.engine
+            server.process.send_signal(signal.SIGTERM)
+            with server.client() as other:
+                server.until("it drains", lambda: other.get("/health/ready").status_code == 503, 10)
+                away = other.post(CHAT, json=body(model=name))
+                assert (away.status_code, away.json()["error"]["code"]) == (503, "draining")
+            assert "[DONE]" in "".join(lines)
+        assert server.process.wait(20) == 0
+        with pytest.raises(ProcessLookupError):
+            os.kill(engine, 0)
+        assert [line["requests"] for line in server.told("draining")] == [1]
