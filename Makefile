@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported bench-tiers soak clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported bench-tiers bench-serve soak soak-serve clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -50,6 +50,12 @@ bench-cpu: setup  ## Tokens per second on this CPU, beside transformers
 
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
 	$(BIN)/python bench/supported.py $(ARGUMENTS)
+
+bench-serve: setup  ## Tokens per second of the server, beside the engine alone
+	$(BIN)/python bench/serve.py $(ARGUMENTS)
+
+soak-serve: setup  ## 200 clients that do as they please, for two minutes
+	$(BIN)/python bench/serve.py --soak 120 $(ARGUMENTS)
 
 bench-kernels: setup  ## Kernels on this GPU, beside FlashInfer where it is installed
 	$(BIN)/python bench/kernels.py $(ARGUMENTS)

@@ -94,9 +94,12 @@ def _each_line(stream: IO[str], read: Callable[[str], None]) -> None:
 
 
 @contextmanager
-def running_server(*arguments: str, model: str, environment: dict[str, str] | None = None) -> Iterator[RunningServer]:
-    command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", "0", "--threads", "1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+def running_server(
+    *arguments: str, model: str, environment: dict[str, str] | None = None, threads: int | None = 1
+) -> Iterator[RunningServer]:
+    command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", "0"]
+    command += ["--threads", str(threads)] if threads else []
+    environment = {**os.environ, **(environment or {})}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parent
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from starlette.responses import Response
 from quire import __version__
 from quire.serve import generation, operations
 from quire.serve.errors import ApiError, from_validation
+from quire.serve.schemas import LARGEST_TOKEN
 from quire.serve.service import Service
 
 
@@ -51,10 +53,32 @@ def make_app(service: Service) -> FastAPI:
     app.state.service = service
     app.include_router(generation.router)
     app.include_router(operations.router)
+    app.openapi = lambda: _document(app, service)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _not_here)
     return app
+
+
+def _document(app: FastAPI, service: Service) -> dict[str, Any]:
+    """The OpenAPI document, with what this server has: its model's name and its tokens."""
+    if app.openapi_schema is None:
+        app.openapi_schema = get_openapi(
+            title=app.title, version=app.version, description=app.description, routes=app.routes
+        )
+        for body in app.openapi_schema["components"]["schemas"].values():
+            if "model" in body.get("properties", {}):
+                body["properties"]["model"] = {"type": "string", "enum": [service.model]}
+        _narrow(app.openapi_schema["components"], service.asking.vocabulary_tokens - 1)
+    return app.openapi_schema
+
+
+def _narrow(part: Any, largest_token: int) -> None:
+    """Numbers of tokens, wherever they stand."""
+    if isinstance(part, dict) and part.get("maximum") == LARGEST_TOKEN:
+        part["maximum"] = largest_token
+    for one in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+        _narrow(one, largest_token)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -100,10 +100,6 @@ class Asking:
 
     def completion(self, body: CompletionBody) -> Asked:
         self.check_model(body.model)
-        if body.best_of not in (None, body.n or 1):
-            raise ApiError(
-                400, f"best_of {body.best_of} is not supported: give n alone", "unsupported_field", "best_of"
-            )
         if body.echo and body.logprobs is not None:
             message = "echo beside logprobs is not supported: leave one of them out"
             raise ApiError(400, message, "unsupported_field", "echo")

@@ -12,7 +12,8 @@ MOST_TOOLS = 128
 MOST_MESSAGES = 4096
 LARGEST_SEED = (1 << 63) - 1
 
-TokenId = Annotated[int, Field(ge=0, le=(1 << 31) - 1)]
+LARGEST_TOKEN = (1 << 31) - 1
+TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN)]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
@@ -171,15 +172,14 @@ class ChatBody(Sampled):
 # ── completions and the rest ─────────────────────────────────────────────
 
 Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Text = Annotated[str, Field(min_length=1)]
 
 
 class CompletionBody(Sampled):
-    prompt: str | Tokens | Annotated[list[str] | list[Tokens], Field(min_length=1, max_length=64)]
+    prompt: Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1, max_length=64)]
     max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(None, description="16 unless given.")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(None, description="As many as n, or none.")
-    suffix: None = None
 
 
 class TokenizeBody(Body):

@@ -1,0 +1,160 @@
+"""Tokens per second of the server beside the engine alone, the default model, the same requests, one run.
+
+    python bench/serve.py [--clients 16] [--turns 2] [--prompt 64] [--outputs 64] [--rounds 2] [--threads N]
+    python bench/serve.py --soak 120 [--clients 200]
+
+The engine alone gets all requests at once and is drained; the server gets them from so many clients, each of which sends the
+next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. With --soak a crowd of
+clients streams, leaves, floods and sends nonsense instead, and what is left of it is counted: stalls, progress, books, memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
+
+from chaos import Crowd
+from quire.assemble import assemble
+from quire.core.request import Request
+from quire.engine.engine import Engine
+from quire.fetch.default import fetch_default
+from quire.plan.settings import Budget, Settings
+from running_server import RunningServer, running_server
+
+POOL_BYTES = 1 << 30
+MODEL = "smollm2-135m-instruct"
+
+
+def prompts_of(count: int, length: int, seed: int) -> list[list[int]]:
+    return np.random.default_rng(seed).integers(100, 40_000, (count, length)).tolist()
+
+
+def alone(engine: Engine, prompts: list[list[int]], outputs: int, name: str) -> float:
+    begin = time.perf_counter()
+    for place, prompt in enumerate(prompts):
+        engine.submit(Request(f"{name}-{place}", np.array(prompt, dtype=np.int32), outputs))
+    engine.drain()
+    return time.perf_counter() - begin
+
+
+def served(server: RunningServer, prompts: list[list[int]], outputs: int, clients: int) -> float:
+    begin = time.perf_counter()
+    tokens = asyncio.run(_clients(server.address, prompts, outputs, clients))
+    seconds = time.perf_counter() - begin
+    assert tokens == len(prompts) * outputs, f"{tokens} tokens came, {len(prompts) * outputs} were asked for"
+    return seconds
+
+
+async def _clients(address: str, prompts: list[list[int]], outputs: int, clients: int) -> int:
+    limits = httpx.Limits(max_connections=clients)
+    async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
+        return sum(await asyncio.gather(*(_one(client, prompts[i::clients], outputs) for i in range(clients))))
+
+
+async def _one(client: httpx.AsyncClient, prompts: list[list[int]], outputs: int) -> int:
+    tokens = 0
+    for prompt in prompts:
+        body = {"model": MODEL, "prompt": prompt, "max_tokens": outputs, "temperature": 0, "ignore_eos": True}
+        body |= {"stream": True, "stream_options": {"include_usage": True}}
+        last = b""
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            async for piece in answer.aiter_bytes():
+                last = piece if b'"usage":{' in piece else last
+        event = next(line for line in last.split(b"\n") if b'"usage":{' in line)
+        tokens += int(json.loads(event.removeprefix(b"data: "))["usage"]["completion_tokens"])
+    return tokens
+
+
+def compare(options: argparse.Namespace) -> None:
+    folder = fetch_default()
+    settings = Settings(max_requests=options.clients, batch_tokens=2048, max_length=2048)
+    engine = assemble(folder, settings, Budget(pool_bytes=POOL_BYTES)).engine
+    if options.threads:
+        import torch
+
+        torch.set_num_threads(options.threads)
+    size = ("--pool", str(POOL_BYTES), "--max-requests", str(options.clients), "--batch-tokens", "2048")
+    threads = ("--threads", str(options.threads)) if options.threads else ()
+    best = {"engine": float("inf"), "server": float("inf")}
+    with running_server(str(folder), *size, "--max-length", "2048", *threads, model=MODEL, threads=None) as server:
+        for turn in range(options.rounds + 1):
+            prompts = prompts_of(options.clients * options.turns, options.prompt, turn)
+            seconds = {
+                "engine": alone(engine, prompts, options.outputs, f"round{turn}"),
+                "server": served(server, prompts, options.outputs, options.clients),
+            }
+            if turn:  # the first round warms both up
+                best = {name: min(best[name], seconds[name]) for name in best}
+            print(".", end="", file=sys.stderr, flush=True)
+    tokens = options.clients * options.turns * options.outputs
+    print(f"\n{options.clients} clients, {tokens:,} tokens of output, prompts of {options.prompt} tokens")
+    for name, took in best.items():
+        print(f"  {name:<7}{tokens / took:8.1f} tokens/s")
+    print(f"  server ÷ engine {best['engine'] / best['server']:.3f}")
+
+
+def soak(options: argparse.Namespace) -> None:
+    size = (
+        "--pool",
+        "256MiB",
+        "--max-length",
+        "512",
+        "--max-requests",
+        "32",
+        "--batch-tokens",
+        "512",
+        "--queue",
+        "256",
+    )
+    with running_server(str(fetch_default()), *size, "--step-seconds", "10", model=MODEL) as server:
+        warm = Crowd(server.address, MODEL, [None], options.clients, seed=1)
+        warm.run(min(20.0, options.soak / 4), lambda: True)
+        before = memory_of(server)
+        crowd = Crowd(server.address, MODEL, [None], options.clients)
+        crowd.run(options.soak, lambda: server.get("/health/progress").status_code == 200)
+        server.until("it is idle", server.is_idle, 120)
+        after = memory_of(server)
+        print(f"\n{options.clients} clients for {options.soak} s: {crowd.calls:,} calls, {crowd.left:,} left early")
+        print(f"  answers by status: {dict(sorted(crowd.statuses.items()))}; connections cut {crowd.cut}")
+        print(
+            f"  stalls {crowd.stalls}; progress lost {crowd.lost_progress} times; engine deaths {len(server.told('engine_died'))}"
+        )
+        print(
+            f"  books balance {server.metric('quire_books_balance') == 1}; pages still used {server.metric('quire_pages', state='used'):.0f}"
+        )
+        for name in before:
+            print(f"  {name}: {before[name] / 2**20:.0f} MiB before, {after[name] / 2**20:.0f} MiB after")
+
+
+def memory_of(server: RunningServer) -> dict[str, float]:
+    return {
+        "HTTP process": server.metric("process_resident_memory_bytes"),
+        "engine": server.metric("quire_engine_resident_bytes"),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--prompt", type=int, default=64)
+    parser.add_argument("--outputs", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--soak", type=float, metavar="SECONDS")
+    options = parser.parse_args()
+    options.clients = options.clients or (200 if options.soak else 16)
+    soak(options) if options.soak else compare(options)
+
+
+if __name__ == "__main__":
+    main()
