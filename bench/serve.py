@@ -3,9 +3,10 @@
     python bench/serve.py [--clients 16] [--turns 2] [--prompt 64] [--outputs 64] [--rounds 2] [--threads N]
     python bench/serve.py --soak 120 [--clients 200]
 
-The engine alone gets all requests at once and is drained; the server gets them from so many clients, each of which sends the
-next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. With --soak a crowd of
-clients streams, leaves, floods and sends nonsense instead, and what is left of it is counted: stalls, progress, books, memory.
+The engine alone gets all requests at once and is drained; the server gets them from so many clients, each of which
+sends the next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. With
+--soak a crowd of clients streams, leaves, floods and sends nonsense instead, and what is left of it is counted: stalls,
+progress, books, memory.
 """
 
 from __future__ import annotations
@@ -125,12 +126,10 @@ def soak(options: argparse.Namespace) -> None:
         after = memory_of(server)
         print(f"\n{options.clients} clients for {options.soak} s: {crowd.calls:,} calls, {crowd.left:,} left early")
         print(f"  answers by status: {dict(sorted(crowd.statuses.items()))}; connections cut {crowd.cut}")
-        print(
-            f"  stalls {crowd.stalls}; progress lost {crowd.lost_progress} times; engine deaths {len(server.told('engine_died'))}"
-        )
-        print(
-            f"  books balance {server.metric('quire_books_balance') == 1}; pages still used {server.metric('quire_pages', state='used'):.0f}"
-        )
+        deaths = len(server.told("engine_died"))
+        print(f"  stalls {crowd.stalls}; progress lost {crowd.lost_progress} times; engine deaths {deaths}")
+        books, used = server.metric("quire_books_balance") == 1, server.metric("quire_pages", state="used")
+        print(f"  books balance: {books}; pages still used {used:.0f}")
         for name in before:
             print(f"  {name}: {before[name] / 2**20:.0f} MiB before, {after[name] / 2**20:.0f} MiB after")
 
