@@ -117,7 +117,7 @@ class Call:
         if came.refusal:
             raise ApiError(400, came.refusal, "refused")
         if came.ending in ("cancelled", "deadline"):
-            raise ApiError(503, "the request was ended before it was complete: send it again", came.ending)
+            raise ApiError(503, "the request was ended before it was complete: send it again", "ended_early")
 
     def _check_time(self) -> None:
         if time.monotonic() >= self._ends_at:

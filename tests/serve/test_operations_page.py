@@ -1,0 +1,73 @@
+"""docs/operations.md has everything that an operator can see or set, and the board asks for nothing that is not there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from quire.cli.main import build_parser
+from quire.core.rules import Rules
+from quire.models.read import read_model
+from quire.plan.make import make_plan
+from quire.plan.settings import Budget, Settings
+from quire.serve import generation, operations
+from quire.serve.client import EngineClient
+from quire.serve.logs import EVENTS
+from quire.serve.messages import EngineSetup
+from quire.serve.metrics import Metrics
+from quire.serve.progress import Progress
+from quire.serve.schemas import ChatBody, CompletionBody, TokenizeBody
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "operations.md").read_text()
+
+
+def metric_names() -> set[str]:
+    """As they are printed: a counter's with its ending."""
+    client = EngineClient(EngineSetup("", {}, "fp32", Rules()), Progress(1), lambda *_a, **_k: None)
+    plan = make_plan(read_model("gemma-3-27b"), Settings(), Budget(pool_bytes=1 << 33))
+    text = Metrics(plan, client, lambda: False).text().decode()
+    return {name for name, _ in re.findall(r"^# TYPE (quire_\w+) (\w+)$", text, re.MULTILINE)}
+
+
+def test_every_option_is_on_the_page() -> None:
+    commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    for command in ("serve", "keys"):
+        options = {name for action in commands.choices[command]._actions for name in action.option_strings}
+        assert not {name for name in options - {"-h", "--help"} if f"`{name}" not in PAGE}
+
+
+def test_every_metric_is_on_the_page_and_every_one_on_the_page_is_real() -> None:
+    names = metric_names()
+    assert len(names) > 30
+    assert set(re.findall(r"`(quire_\w+)`", PAGE)) == names
+
+
+def test_every_log_event_is_on_the_page() -> None:
+    section = PAGE.split("### Logs")[1].split("## Debug")[0]
+    assert not {event for event in EVENTS if f"`{event}`" not in section}
+
+
+def test_every_path_and_field_is_on_the_page() -> None:
+    for route in (*generation.router.routes, *operations.router.routes):
+        for method in route.methods:  # type: ignore[attr-defined]
+            assert f"`{method} {route.path}`" in PAGE  # type: ignore[attr-defined]
+    fields = {*ChatBody.model_fields, *CompletionBody.model_fields, *TokenizeBody.model_fields}
+    assert not {field for field in fields if f"`{field}`" not in PAGE}
+
+
+def test_every_error_code_is_on_the_page() -> None:
+    source = "".join(path.read_text() for path in Path(operations.__file__).parent.glob("*.py"))
+    codes = set(re.findall(r'ApiError\(\s*\d+,.*?, "([a-z_]+)"\s*[,)]', source, re.DOTALL))
+    assert {"queue_full", "draining", "timeout", "context_length_exceeded"} <= codes
+    assert not {code for code in codes if f"`{code}`" not in PAGE}
+
+
+def test_the_board_asks_for_metrics_that_there_are() -> None:
+    board = json.loads((DOCS / "grafana" / "quire.json").read_text())
+    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    names = {re.sub(r"_(bucket|count|sum)$", "", name) for text in asked for name in re.findall(r"quire_\w+", text)}
+    assert len(names) > 20
+    assert names <= metric_names()
