@@ -1,4 +1,4 @@
-"""docs/operations.md has everything that an operator can see or set, and the board asks for nothing that is not there."""
+"""docs/operations.md has everything that an operator can see or set; the board asks for nothing that is not there."""
 
 from __future__ import annotations
 

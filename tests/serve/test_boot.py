@@ -1,0 +1,88 @@
+"""What a server boots from: a plan made here, or one that was saved and is held against this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from quire.cli import boot
+from quire.cli.boot import boot_plan
+from quire.cli.configuration import complete
+from quire.cli.main import main
+from quire.cli.serve import _add
+from quire.core.dtypes import DType
+from quire.core.errors import DoesNotFit, InputError, PlanFileError
+from quire.machine import Machine
+
+SIZE = ("--pool", "2MiB", "--max-length", "256", "--max-requests", "8", "--batch-tokens", "64")
+
+
+@pytest.fixture
+def plan_file(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
+    path = tmp_path / "plan.json"
+    assert main(["plan", str(tiny_folder), *SIZE, "--kv-dtype", "fp32", "--output", str(path)]) == 0
+    capsys.readouterr()
+    return path
+
+
+def options(**typed: object) -> argparse.Namespace:
+    return complete(_add, argparse.Namespace(**typed))
+
+
+def test_the_report_at_boot_is_the_plans(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan, _ = boot_plan(options(pool=2 << 20, max_length=256, max_requests=8, batch_tokens=64), tiny_folder, DType.FP32)
+    booted = capsys.readouterr().out
+    main(["plan", str(tiny_folder), *SIZE, "--kv-dtype", "fp32"])
+    assert booted == capsys.readouterr().out
+    assert plan.kv_dtype == "fp32"
+
+
+def test_a_saved_plan_is_what_the_server_runs_on_and_differences_are_printed(
+    tiny_folder: Path, plan_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, planned_for = boot_plan(options(plan=plan_file), tiny_folder, DType.FP32)
+    saved = json.loads(plan_file.read_text())
+    assert plan.max_length == 256
+    assert [stage.sheets for stage in plan.stages] == [stage["sheets"] for stage in saved["stages"]]
+    assert str(plan_file) in planned_for
+    report = capsys.readouterr().out
+    assert f"sheets: {saved['sheets']} in the file, " in report
+    assert "max_length: 256 in the file, 1024 here" in report
+
+
+def test_a_plan_of_another_layout_is_refused(
+    tiny_folder: Path, plan_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(tiny_folder, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "num_key_value_heads": 4}))
+    with pytest.raises(InputError, match="lays out its pages otherwise"):
+        boot_plan(options(plan=plan_file), other, DType.FP32)
+    assert "bytes_per_token" in capsys.readouterr().out
+
+
+def test_a_plan_larger_than_the_machine_is_refused(
+    tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that could run the model with a smaller pool."""
+    path = tmp_path / "large.json"
+    main(["plan", str(tiny_folder), "--pool", "96MiB", "--kv-dtype", "fp32", "--output", str(path)])
+    for mebibytes, fits in ((100, True), (90, False)):
+        machine = Machine("a small machine", mebibytes << 20, 1.0, False)
+        monkeypatch.setattr(boot, "this_machine", lambda machine=machine: machine)
+        if fits:
+            boot_plan(options(plan=path), tiny_folder, DType.FP32)
+        else:
+            with pytest.raises(DoesNotFit, match=r"pool of 96.*exceed this machine's 90\.00 MiB"):
+                boot_plan(options(plan=path), tiny_folder, DType.FP32)
+
+
+def test_a_plan_that_was_changed_is_refused(tiny_folder: Path, plan_file: Path) -> None:
+    plan_file.write_text(plan_file.read_text().replace('"max_length": 256', '"max_length": 255'))
+    with pytest.raises(PlanFileError):
+        boot_plan(options(plan=plan_file), tiny_folder, DType.FP32)
