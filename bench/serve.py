@@ -5,8 +5,8 @@
 
 The engine alone gets all requests at once and is drained; the server gets them from so many clients, each of which
 sends the next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. With
---soak a crowd of clients streams, leaves, floods and sends nonsense instead, and what is left of it is counted: stalls,
-progress, books, memory.
+--soak a crowd of clients streams, leaves, floods and sends nonsense to a tiny model instead, in a pool too small for
+all of them, and what is left of it is counted: stalls, progress, books, memory.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def soak(options: argparse.Namespace) -> None:
         warm = Crowd(server.address, MODEL, [None], options.clients, seed=1)
         warm.run(min(20.0, options.soak / 4), lambda: True)
         before = memory_of(server)
-        crowd = Crowd(server.address, MODEL, [None], options.clients)
+        crowd = Crowd(server.address, "tiny", [None], options.clients)
         crowd.run(options.soak, lambda: server.get("/health/progress").status_code == 200)
         server.until("it is idle", server.is_idle, 120)
         after = memory_of(server)

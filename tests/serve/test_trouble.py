@@ -61,6 +61,30 @@ def test_a_crowd_that_does_as_it_pleases_leaves_balanced_books(tiny_server: Runn
     assert not tiny_server.told("engine_died")
 
 
+@pytest.mark.story
+def test_no_request_takes_the_engine_with_it(tiny_server: RunningServer, keys: Any) -> None:
+    """A temperature that 32 bits cannot divide by; a schema that can be compiled and then grows too large to follow;
+    one that is larger than anyone needs. Whoever asks gets an answer, and nobody else notices."""
+    deaths = len(tiny_server.told("engine_died"))
+    wide = {"type": "object", "properties": {f"p{i}": {"type": "string"} for i in range(1200)}}
+    huge = {"type": "object", "properties": {f"property{i}": {"type": "string"} for i in range(3000)}}
+    with (
+        tiny_server.client(keys.alice) as client,
+        client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream,
+    ):
+        lines = stream.iter_lines()
+        wait_for_tokens(lines, 2)
+        assert chat(client, temperature=1e-50, top_p=0.5, max_tokens=3).status_code == 200
+        for schema, code in ((wide, "refused"), (huge, "invalid_schema")):
+            form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+            answer = chat(client, response_format=form, max_tokens=60, temperature=0)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+        assert "[DONE]" in "".join(lines)
+    assert len(tiny_server.told("engine_died")) == deaths
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    assert tiny_server.metric("quire_books_balance") == 1
+
+
 def test_killing_the_engine_ends_every_request_and_service_comes_back(tiny_server: RunningServer, keys: Any) -> None:
     endings: list[str] = []
 

@@ -27,6 +27,8 @@ from quire.text.tools import call_schema, instructions
 DEFAULT_COMPLETION_TOKENS = 16
 LOOK_CHARACTERS = 65_536
 """Of a long text so much is read first: if that alone is far too long, the rest need not be read."""
+SMALLEST_TEMPERATURE = 1e-5
+MOST_SCHEMA_CHARACTERS = 65_536
 ANY_OBJECT = '{"type": "object"}'
 
 
@@ -191,7 +193,7 @@ class Asking:
             raise ApiError(400, message, "invalid_value", "logit_bias")
         try:
             return Sampling(
-                temperature=1.0 if body.temperature is None else body.temperature,
+                temperature=_temperature(body.temperature),
                 top_p=1.0 if body.top_p is None else body.top_p,
                 top_k=body.top_k or 0,
                 min_p=body.min_p or 0.0,
@@ -214,6 +216,9 @@ class Asking:
         schema = self._schema(body, tools)
         if schema is None:
             return None
+        if len(schema) > MOST_SCHEMA_CHARACTERS:
+            size = f"the schema has {len(schema):,} characters, {MOST_SCHEMA_CHARACTERS:,} may be: simplify it"
+            raise ApiError(400, size, "invalid_schema", "response_format")
         grammar = Grammar(GrammarSort.JSON, schema)
         try:
             self._grammars.compile(grammar)
@@ -236,6 +241,11 @@ class Asking:
         if is_plain:
             return None
         return json.dumps(wanted.json_schema.schema_) if isinstance(wanted, AsSchema) else ANY_OBJECT
+
+
+def _temperature(given: float | None) -> float:
+    """OpenAI's default is 1. Below what 32 bits can divide by, the most likely token is the limit anyway."""
+    return 1.0 if given is None else given if given >= SMALLEST_TEMPERATURE else 0.0
 
 
 def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Any]:

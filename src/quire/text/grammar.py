@@ -46,8 +46,12 @@ class Grammars:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = LLTokenizer(tokenizer.inner.to_str(), eos_token=list(tokenizer.eos_token_ids) or None)
+        self._ends = _only(tokenizer.eos_token_ids, tokenizer.vocab_size)
         self._compiled: dict[Grammar, LLMatcher] = {}
         self._rows: dict[int, Constraint] = {}
+        self.on_failure: Callable[[int, str], None] | None = None
+        """Told of a row whose grammar cannot go on (it has become too large, say), and why: from then on only an end
+        may follow. Without it that is raised, and takes everyone's step with it."""
 
     def compile(self, grammar: Grammar) -> Constraint:
         """A fresh constraint at its beginning. Call it before submitting: it refuses what cannot be used."""
@@ -69,10 +73,25 @@ class Grammars:
                 self._rows[row].accept(int(token))
 
     def mask(self, row: int) -> npt.NDArray[np.int32]:
-        return self._rows[row].mask()
+        return self._rows[row].mask() if row in self._rows else self._ends
 
     def accepted(self, row: int, token: int) -> None:
-        self._rows[row].accept(token)
+        if row not in self._rows:
+            return
+        try:
+            self._rows[row].accept(token)
+        except InputError as error:
+            if self.on_failure is None:
+                raise
+            del self._rows[row]
+            self.on_failure(row, str(error))
+
+
+def _only(tokens: Sequence[int], vocabulary_tokens: int) -> npt.NDArray[np.int32]:
+    """The mask that allows these alone."""
+    allowed = np.zeros(-(-vocabulary_tokens // 32) * 32, dtype=np.uint8)
+    allowed[list(tokens)] = 1
+    return np.packbits(allowed, bitorder="little").view(np.int32)
 
 
 def _source(grammar: Grammar) -> str:
