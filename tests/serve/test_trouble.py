@@ -138,3 +138,18 @@ def test_a_signal_drains_and_ends(tiny_folder: Path) -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(engine, 0)
         assert [line["requests"] for line in server.told("draining")] == [1]
+
+
+def test_whoever_waits_beyond_the_draining_time_is_told_so(tiny_folder: Path, tmp_path: Path) -> None:
+    """The engine stands still, so the answer under way cannot be finished: it gets an end all the same."""
+    freeze = tmp_path / "freeze"
+    drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze)}
+    size = (*SIZE, "--drain-seconds", "0.3", "--model-name", "tiny")
+    with running_server(str(tiny_folder), *size, model="tiny", environment=drill) as server, server.client() as client:
+        with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
+            lines = stream.iter_lines()
+            wait_for_tokens(lines, 2)
+            freeze.touch()
+            server.process.send_signal(signal.SIGTERM)
+            assert "the server stops" in "".join(lines)
+        assert server.process.wait(30) == 0

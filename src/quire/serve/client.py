@@ -32,6 +32,7 @@ from quire.serve.progress import Progress
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
+REAP_SECONDS = 2.0
 STABLE_SECONDS = 60.0
 """An engine that ran so long may be started again at once when it dies."""
 
@@ -135,12 +136,12 @@ class EngineClient:
                 while True:
                     message: Message = life.connection.recv()
                     loop.call_soon_threadsafe(self._receive, life, message)
-            loop.call_soon_threadsafe(self._died, life)
+            loop.call_soon_threadsafe(self._died, life, _reap(life.process))
 
     @staticmethod
     def _write(life: Life) -> None:
         """A thread. None is the last order: the pipe closes."""
-        with contextlib.suppress(OSError):  # the reader notices as well
+        with life.pipe, contextlib.suppress(OSError):  # the reader notices as well
             while (order := life.orders.get()) is not None:
                 life.connection.send(order)
             life.pipe.shutdown(socket.SHUT_RDWR)
@@ -158,20 +159,13 @@ class EngineClient:
             life.process.kill()
             await asyncio.to_thread(life.process.wait)
 
-    def _died(self, life: Life) -> None:
+    def _died(self, life: Life, exit_code: int) -> None:
         if self._is_closing or life is not self._life:
             return
         self._life = None
         life.orders.put(None)
-        self._tell("engine_died", exit_code=_reap(life.process), requests=len(self.tickets))
-        gone = EngineGone("the engine's process died; it is being started again: send the request once more")
-        for ticket in self.tickets.values():
-            ticket.mailbox.put(ticket, gone)
-        self.tickets.clear()
-        for question in self._questions.values():
-            if not question.done():
-                question.set_exception(gone)
-        self._questions.clear()
+        self._tell("engine_died", exit_code=exit_code, requests=len(self.tickets))
+        self.end_all(EngineGone("the engine's process died; it is being started again: send the request once more"))
         if not self._was_ready:
             self.boot_failure = self.boot_failure or Failed("the engine's process died while it started", 1)
             self.given_up.set()
@@ -181,6 +175,16 @@ class EngineClient:
         task = asyncio.get_running_loop().create_task(self._start_again())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def end_all(self, error: QuireError) -> None:
+        """Everyone who waits for something gets an end."""
+        for ticket in self.tickets.values():
+            ticket.mailbox.put(ticket, error)
+        self.tickets.clear()
+        for question in self._questions.values():
+            if not question.done():
+                question.set_exception(error)
+        self._questions.clear()
 
     async def _start_again(self) -> None:
         pause, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
@@ -268,10 +272,10 @@ class EngineClient:
         self._life.orders.put(order)
 
 
-def _reap(process: subprocess.Popen[bytes]) -> int | None:
-    """The pipe closed, so the process is gone or about to be; None: it closed the pipe and lives on, until now."""
+def _reap(process: subprocess.Popen[bytes]) -> int:
+    """The pipe closed, so the process is gone or about to be; one that lives on is ended."""
     try:
-        return process.wait(1)
+        return process.wait(REAP_SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-        return None
+        return process.wait()

@@ -142,6 +142,8 @@ _TOTALS = (
     ("quire_prompt_tokens", "Tokens of prompts accepted", ("accepted", "prompt")),
     ("quire_output_tokens", "Tokens put out by requests that ended", ("ended", "outputs")),
     ("quire_hit_tokens", "Tokens that were reused instead of computed", ("admitted", "hit_tokens")),
+    ("quire_drafted_tokens", "Tokens guessed ahead", ("drafted", "drafted")),
+    ("quire_accepted_tokens", "Guesses that came true", ("drafted", "accepted")),
     ("quire_evicted_tokens", "Tokens of prefixes forgotten", ("evicted", "tokens")),
 )
 """(name, what it is, the event and the number that is added up; no number: how often it happened)."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,13 +19,13 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from quire.core.errors import QuireError
+from quire.core.errors import InputError, QuireError
 from quire.core.rules import Policy, Rules
 from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.serve import logs
 from quire.serve.app import make_app
-from quire.serve.client import EngineClient
+from quire.serve.client import EngineClient, EngineGone
 from quire.serve.edge import Edge
 from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineSetup
@@ -87,11 +89,24 @@ def run(
     """Serves until a signal comes. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level)
     ring = KeyRing(settings.keys)
+    listener = _listener(settings.host, settings.port)
     setup = EngineSetup(str(folder), encode(plan), dtype, rules_of(ring, settings.queue), threads, freeze_file)
-    asyncio.run(_serve(plan, folder, settings, ring, setup, planned_for, announce))
+    asyncio.run(_serve(listener, plan, folder, settings, ring, setup, planned_for, announce))
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Bound before anything is loaded: an address that is taken is told at once."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise InputError(
+            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port"
+        ) from None
 
 
 async def _serve(
+    listener: socket.socket,
     plan: Plan,
     folder: Path,
     settings: ServeSettings,
@@ -105,27 +120,25 @@ async def _serve(
     server = _Server(_configuration(Edge(make_app(service), settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)
     client.start()
-    serving = asyncio.ensure_future(server.serve())
+    serving = asyncio.ensure_future(server.serve([listener]))
     failing = asyncio.ensure_future(client.given_up.wait())
-    telling = asyncio.ensure_future(_announce(server, service, announce))
+    telling = asyncio.ensure_future(_announce(server, listener, service, announce))
     try:
         await asyncio.wait({serving, failing}, return_when=asyncio.FIRST_COMPLETED)
-        if failing.done() and client.boot_failure is not None:
-            server.should_exit = server.force_exit = True
-            raise EngineFailed(client.boot_failure.message, client.boot_failure.exit_code)
+        server.should_exit = True
         await serving
     finally:
         for task in (failing, telling):
             task.cancel()
         logs.tell("stopped", requests=service.allowances.total)
         await client.close()
+    if client.boot_failure is not None:
+        raise EngineFailed(client.boot_failure.message, client.boot_failure.exit_code)
 
 
 def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        host=settings.host,
-        port=settings.port,
         log_config=None,
         access_log=False,
         lifespan="off",
@@ -139,11 +152,13 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
     )
 
 
-async def _announce(server: uvicorn.Server, service: Service, announce: Callable[[str], None]) -> None:
+async def _announce(
+    server: uvicorn.Server, listener: socket.socket, service: Service, announce: Callable[[str], None]
+) -> None:
     """Says where it listens, as soon as it does; port 0 is known only then."""
     while not server.started:
         await asyncio.sleep(0.02)
-    host, port = server.servers[0].sockets[0].getsockname()[:2]
+    host, port = listener.getsockname()[:2]
     logs.tell("started", host=host, port=port, model=service.model)
     announce(f"http://{host}:{port}/v1")
 
@@ -154,7 +169,7 @@ def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:
 
     def stop() -> None:
         if service.is_draining:
-            server.should_exit = True
+            _end(service, server)
             return
         service.is_draining = True
         logs.tell("draining", requests=service.allowances.total)
@@ -169,5 +184,10 @@ async def _drain(service: Service, server: uvicorn.Server) -> None:
         async with asyncio.timeout(service.settings.drain_seconds):
             while service.allowances.total:
                 await asyncio.sleep(0.05)
-            await asyncio.sleep(0.05)  # the last bytes leave
+    _end(service, server)
+
+
+def _end(service: Service, server: uvicorn.Server) -> None:
+    """Whoever still waits is told so."""
+    service.client.end_all(EngineGone("the server stops: send the request to another one"))
     server.should_exit = True
