@@ -109,6 +109,18 @@ def test_a_client_that_leaves_ends_its_request(tiny_server: RunningServer, clien
     assert tiny_server.metric("quire_books_balance") == 1
 
 
+def test_a_stop_string_ends_the_request_in_the_engine_too(tiny_server: RunningServer, client: httpx.Client) -> None:
+    """What comes behind it is not computed for nobody."""
+    text = chat(client, max_tokens=30, temperature=0, ignore_eos=True).json()["choices"][0]["message"]["content"]
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    before = tiny_server.metric("quire_output_tokens_total")
+    answer = chat(client, max_tokens=450, temperature=0, ignore_eos=True, stop=text[6:9]).json()["choices"][0]
+    assert answer["finish_reason"] == "stop"
+    assert answer["message"]["content"] == text[: text.index(text[6:9])]
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    assert tiny_server.metric("quire_output_tokens_total") - before < 100
+
+
 def test_a_full_queue_says_when_to_come_back(tiny_server: RunningServer, client: httpx.Client) -> None:
     """32 rows and 256 in the queue: nineteen calls of sixteen choices are too many."""
     with ThreadPoolExecutor(20) as pool:

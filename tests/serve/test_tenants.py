@@ -22,9 +22,7 @@ def hits(server: RunningServer, key: str, prompt: str) -> int:
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-@pytest.mark.parametrize(
-    "headers", [{}, {"authorization": "Bearer nobody"}, {"authorization": "Basic x"}, {"x-api-key": ""}]
-)
+@pytest.mark.parametrize("given", ["", "Bearer nobody", "Basic x", "Bearer"])
 def test_without_a_known_key_nothing_is_answered(tiny_server: RunningServer, given: str) -> None:
     headers = {"authorization": given} if given else {}
     with tiny_server.client() as client:

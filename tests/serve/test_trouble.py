@@ -97,7 +97,7 @@ def test_killing_the_engine_ends_every_request_and_service_comes_back(tiny_serve
             except httpx.HTTPError:
                 endings.append("cut")
 
-    threads = [threading.Thread(target=stream) for _ in range(24)]
+    threads = [threading.Thread(target=stream, daemon=True) for _ in range(24)]
     for thread in threads:
         thread.start()
     tiny_server.until("they run", lambda: tiny_server.metric("quire_requests_running") >= 6, 20)
