@@ -183,6 +183,36 @@ def test_tools_that_need_not_be_called_leave_text_as_it_is(client: OpenAI) -> No
     assert answer.choices[0].message.content or answer.choices[0].message.tool_calls
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities_come_with_the_tokens_they_belong_to(client: OpenAI, stream: bool) -> None:
+    """Greedy: each token is the most likely of its place, and together they spell the answer."""
+    answer: Any = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, max_tokens=12, temperature=0, logprobs=True, top_logprobs=3, stream=stream
+    )
+    choices = [chunk.choices[0] for chunk in answer] if stream else answer.choices
+    entries = [entry for choice in choices for entry in choice.logprobs.content]
+    assert len(entries) == 8
+    assert "".join(entry.token for entry in entries) == ANSWER + "<|im_end|>"
+    for entry in entries:
+        assert len(entry.top_logprobs) == 3
+        assert (entry.top_logprobs[0].token, entry.top_logprobs[0].logprob) == (entry.token, entry.logprob)
+        assert bytes(entry.bytes).decode() == entry.token
+        assert 0 >= entry.top_logprobs[0].logprob >= entry.top_logprobs[1].logprob
+
+
+def test_log_probabilities_of_a_completion_have_their_places_in_the_text(client: OpenAI) -> None:
+    answer = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=4, temperature=0, logprobs=2)
+    found = answer.choices[0].logprobs
+    assert found is not None
+    assert found.tokens is not None
+    assert found.text_offset is not None
+    assert "".join(found.tokens) == answer.choices[0].text
+    text = answer.choices[0].text
+    assert all(text[place:].startswith(t) for place, t in zip(found.text_offset, found.tokens, strict=True))
+    assert len(found.token_logprobs or []) == len(found.top_logprobs or []) == 4
+    assert all(len(top) == 2 for top in found.top_logprobs or [])
+
+
 def test_completions_take_text_and_tokens_one_or_several(client: OpenAI) -> None:
     one = client.completions.create(model=MODEL, prompt="One, two, three,", max_tokens=4, temperature=0)
     assert one.choices[0].text.startswith(" four")

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from quire.core.logprobs import Logprob
 from quire.serve.asking import Asked
 from quire.serve.client import Ticket
-from quire.serve.messages import Came, TokenLogprob
+from quire.serve.messages import Came
 from quire.text.reasoning import Parted, Reasoning
 from quire.text.stops import StopStrings
 from quire.text.tokenizer import Tokenizer
@@ -30,7 +31,7 @@ class Delta:
     calls: tuple[dict[str, Any], ...] = ()
     """As OpenAI writes them, with `index` and `id`."""
     tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
     finish_reason: str | None = None
 
     @property
@@ -80,7 +81,7 @@ class Choice:
         self.finish_reason = "tool_calls" if self._calls and reason == "stop" else reason
         return joined([*pieces, Delta(finish_reason=self.finish_reason)])
 
-    def _part(self, text: str, tokens: tuple[int, ...] = (), logprobs: tuple[TokenLogprob, ...] = ()) -> Delta:
+    def _part(self, text: str, tokens: tuple[int, ...] = (), logprobs: tuple[Logprob, ...] = ()) -> Delta:
         parted = self._reasoning.feed(text) if self._reasoning is not None else Parted(content=text)
         read = self._read(parted)
         return Delta(read.content, read.reasoning, read.calls, tokens, logprobs)

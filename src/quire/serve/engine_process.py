@@ -20,6 +20,7 @@ from quire.cache.audit import BooksDoNotBalance, audit
 from quire.core.dtypes import DType
 from quire.core.errors import QueueFull, QuireError
 from quire.core.events import Event, What
+from quire.core.logprobs import Logprob
 from quire.core.request import Request
 from quire.core.step import Runner, Step, StepResult
 from quire.engine.engine import Engine, Stream
@@ -118,7 +119,8 @@ class News:
         tokens = tuple(stream.take().tolist())
         if tokens:
             known = self.of(stream.request.name)
-            self.came[known.name] = replace(known, tokens=(*known.tokens, *tokens))
+            logprobs = (*known.logprobs, *_taken(stream.logprobs, len(tokens)))
+            self.came[known.name] = replace(known, tokens=(*known.tokens, *tokens), logprobs=logprobs)
 
     def take(self) -> tuple[Came, ...]:
         came, self.came = tuple(self.came.values()), {}
@@ -215,6 +217,11 @@ class EngineLoop:
             return Told(name, "ended", "", events=events) if events else None
         kinds = tuple(asdict(kind) for kind in found.kinds)
         return Told(name, found.status, found.reason, kinds, found.steps, found.after, events)
+
+
+def _taken(logprobs: dict[int, Logprob], count: int) -> list[Logprob]:
+    """Of the next tokens; none where nobody asked. What was read is not kept."""
+    return [logprobs.pop(place) for place in sorted(logprobs)[:count]]
 
 
 def _resident_bytes() -> int:

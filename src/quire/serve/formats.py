@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from quire.core.logprobs import Logprob
 from quire.serve.answers import Choice, Delta
 from quire.serve.asking import Asked
 from quire.serve.errors import dumps
-from quire.serve.messages import TokenLogprob
 from quire.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
@@ -73,8 +73,8 @@ class Words:
         text = self.text(token)
         return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode())}
 
-    def with_top(self, token: int, one: TokenLogprob) -> Json:
-        return {**self.described(token, one.logprob), "top_logprobs": [self.described(*top) for top in one.top]}
+    def with_top(self, token: int, one: Logprob) -> Json:
+        return {**self.described(token, one.value), "top_logprobs": [self.described(*top) for top in one.top]}
 
 
 def _finite(logprob: float) -> float:
@@ -155,5 +155,5 @@ class CompletionFormat:
             offset += len(word)
         self._characters[choice.index] = offset
         tops = [{self._words.text(t): _finite(value) for t, value in one.top} for one in delta.logprobs]
-        values = [_finite(one.logprob) for one in delta.logprobs]
+        values = [_finite(one.value) for one in delta.logprobs]
         return {"tokens": words, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.core.logprobs import Logprob
 from quire.core.request import Request
 from quire.core.rules import Rules
 from quire.engine.status import Status
@@ -71,20 +72,12 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """Of one token, and of the most likely ones in its place: (token, log-probability)."""
-
-    logprob: float
-    top: tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Came:
     """What is new about one request since the beat before."""
 
     name: str
     tokens: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprob, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
     """One for each token, or none if nobody asked."""
     hit_tokens: int | None = None
     """Of the prompt, found in the cache; told when it is let in for the first time."""
