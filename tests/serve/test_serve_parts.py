@@ -18,9 +18,11 @@ from quire.core.errors import InputError
 from quire.core.units import MIB
 from quire.serve.allowance import Allowances
 from quire.serve.errors import ApiError
+from quire.serve.formats import Words
 from quire.serve.keys import Tenant
 from quire.serve.progress import Progress
 from quire.text.reasoning import Parted, Reasoning
+from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolCall, ToolCalls, call_schema
 
 # ── progress ─────────────────────────────────────────────────────────────
@@ -158,6 +160,14 @@ def test_reasoning_is_parted_from_the_answer(size: int, prompt: str, text: str, 
     assert (found.reasoning.strip(), found.content.strip()) == (expected.reasoning, expected.content)
 
 
+def test_tokens_that_are_parts_of_a_character_have_exact_bytes(tiny_folder: Path) -> None:
+    tokenizer = Tokenizer.load(tiny_folder)
+    words = Words(tokenizer)
+    text = "the Füße 🤗\n"
+    assert bytes(byte for token in tokenizer.encode(text) for byte in words.bytes(token)).decode() == text
+    assert bytes(words.bytes(tokenizer.eos_token_ids[0])) == b"<|end|>"
+
+
 # ── options ──────────────────────────────────────────────────────────────
 
 
@@ -202,7 +212,7 @@ def test_a_server_that_cannot_boot_says_why_before_it_reads_a_weight(
     assert "the environment: --port" in capsys.readouterr().err
     monkeypatch.delenv("QUIRE_PORT")
     assert main(["serve", str(tmp_path)]) == 2
-    assert "is no checkpoint's folder" in capsys.readouterr().err
+    assert "has no config.json" in capsys.readouterr().err
     assert main(["serve", "--port", "99999", str(tmp_path)]) == 2
 
 
@@ -216,5 +226,5 @@ def test_a_server_whose_address_is_taken_or_whose_weights_are_broken_says_so_and
     broken = tmp_path / "broken"
     shutil.copytree(tiny_folder, broken)
     (broken / "model.safetensors").write_bytes(b"no weights")
-    assert main(["serve", str(broken), "--pool", "2MiB", "--port", "0"]) == 1
-    assert "quire: the engine cannot start: " in capfd.readouterr().err
+    assert main(["serve", str(broken), "--pool", "2MiB", "--port", "0"]) == 2
+    assert "cannot be read" in capfd.readouterr().err.splitlines()[-1]

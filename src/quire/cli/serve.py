@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder (default: the default model)")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder or a GGUF file")
     common.add_memory_shape_options(parser)
     _add_engine_options(parser.add_argument_group("engine"))
     _add_http_options(parser.add_argument_group("http"))
@@ -110,12 +110,10 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
 
 
 def _folder(model: str | None) -> Path:
-    if model is None:
-        from quire.cli.fetch import Bar
-        from quire.fetch.default import fetch_default
+    from quire.cli.fetch import Bar
+    from quire.fetch.find import find_folder
 
-        return fetch_default(Bar())
-    folder = Path(model)
+    folder = find_folder(model, Bar())
     if not (folder / "config.json").is_file():
-        raise InputError(f"{model} is no checkpoint's folder: give one with config.json, or none for the default model")
+        raise InputError(f"{folder} has no config.json: give a checkpoint's folder, or none for the default model")
     return folder

@@ -60,18 +60,31 @@ class Format(Protocol):
     def whole(self, asked: Asked, choices: Sequence[Choice], answers: Mapping[int, Delta]) -> Json: ...
 
 
+def _byte_letters() -> dict[str, int]:
+    """Byte-level tokenizers write each byte as a letter: itself where it can be seen, else the next one from 256 on."""
+    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    hidden = [byte for byte in range(256) if byte not in seen]
+    return {chr(b): b for b in seen} | {chr(256 + place): b for place, b in enumerate(hidden)}
+
+
 class Words:
-    """Tokens as text, for log-probabilities."""
+    """Tokens as text and as bytes, for log-probabilities. A token may be a part of a character: its bytes are exact."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
+        self._letters = _byte_letters() if "ByteLevel" in repr(tokenizer.inner.decoder) else {}
 
     def text(self, token: int) -> str:
         return self._tokenizer.decode([token], skip_special_tokens=False)
 
+    def bytes(self, token: int) -> list[int]:
+        written = self._tokenizer.inner.id_to_token(token) or ""
+        if written and all(letter in self._letters for letter in written):
+            return [self._letters[letter] for letter in written]
+        return list(self.text(token).encode())
+
     def described(self, token: int, logprob: float) -> Json:
-        text = self.text(token)
-        return {"token": text, "logprob": _finite(logprob), "bytes": list(text.encode())}
+        return {"token": self.text(token), "logprob": _finite(logprob), "bytes": self.bytes(token)}
 
     def with_top(self, token: int, one: Logprob) -> Json:
         return {**self.described(token, one.value), "top_logprobs": [self.described(*top) for top in one.top]}
