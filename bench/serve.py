@@ -96,11 +96,33 @@ def compare(options: argparse.Namespace) -> None:
             if turn:  # the first round warms both up
                 best = {name: min(best[name], seconds[name]) for name in best}
             print(".", end="", file=sys.stderr, flush=True)
+        refused = asyncio.run(refusals(server.address, options.streams))
     tokens = options.clients * options.turns * options.outputs
     print(f"\n{options.clients} clients, {tokens:,} tokens of output, prompts of {options.prompt} tokens")
     for name, took in best.items():
         print(f"  {name:<7}{tokens / took:8.1f} tokens/s")
     print(f"  server ÷ engine {best['engine'] / best['server']:.3f}")
+    median, worst = np.median(refused) * 1e3, max(refused) * 1e3
+    print(f"  what can never fit, while {options.streams} others stream: refused in {median:.1f} ms "
+          f"(median of {len(refused)}), {worst:.1f} ms at worst")  # fmt: skip
+
+
+async def refusals(address: str, streams: int, times: int = 20) -> list[float]:
+    """Seconds until a request for more tokens than the plan admits has its answer, while others stream."""
+    limits = httpx.Limits(max_connections=streams + 1)
+    async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
+        others = [asyncio.ensure_future(_one(client, [prompt], 24)) for prompt in prompts_of(streams, 16, 99)]
+        await asyncio.sleep(1)
+        seconds = []
+        for _ in range(times):
+            begin = time.perf_counter()
+            body = {"model": MODEL, "prompt": "How long is a piece of string? " * 40, "max_tokens": 100_000}
+            answer = await client.post("/v1/completions", json=body)
+            seconds.append(time.perf_counter() - begin)
+            assert answer.json()["error"]["code"] == "context_length_exceeded"
+            await asyncio.sleep(0.05)
+        await asyncio.gather(*others)
+    return seconds
 
 
 def soak(options: argparse.Namespace) -> None:
@@ -149,6 +171,7 @@ def main() -> None:
     parser.add_argument("--outputs", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--streams", type=int, default=50)
     parser.add_argument("--soak", type=float, metavar="SECONDS")
     options = parser.parse_args()
     options.clients = options.clients or (200 if options.soak else 16)
