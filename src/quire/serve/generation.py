@@ -100,7 +100,7 @@ class _Answering:
         except ApiError as error:
             self.record["error"] = error.code
             yield event(error.body())
-        except (GeneratorExit, BaseException):
+        except BaseException:  # the client left, or the server ends
             self.left()
             raise
         finally:

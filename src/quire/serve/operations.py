@@ -92,10 +92,10 @@ def _told(told: Told, tenant: Tenant, own: set[str]) -> dict[str, Any]:
     hide = not tenant.is_admin
 
     def name(one: str) -> str:
-        return "another" if hide and one not in own and "-" in one else one
+        return "another" if hide and one not in own and _is_name(one) else one
 
     def words(text: str) -> str:
-        shown = " ".join(name(word) if _is_name(word) else word for word in text.split(" "))
+        shown = " ".join(map(name, text.split(" ")))
         return "no_overlap" if hide and shown == "scope" else shown
 
     return {

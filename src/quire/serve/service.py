@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from quire.plan.document import document
 from quire.plan.file import fingerprint
@@ -28,7 +27,6 @@ CALLS_REMEMBERED = 4096
 """Whose they were, so that nobody else asks about them."""
 SMALL_BYTES = 16_384
 """Bodies up to this size are read at once; longer ones in a thread beside."""
-Value = TypeVar("Value")
 
 
 class Service:
