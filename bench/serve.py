@@ -17,6 +17,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import httpx
 import numpy as np
@@ -30,6 +31,7 @@ from quire.engine.engine import Engine
 from quire.fetch.default import fetch_default
 from quire.plan.settings import Budget, Settings
 from running_server import RunningServer, running_server
+from tiny_folder import make_folder
 
 POOL_BYTES = 1 << 30
 MODEL = "smollm2-135m-instruct"
@@ -126,20 +128,13 @@ async def refusals(address: str, streams: int, times: int = 20) -> list[float]:
 
 
 def soak(options: argparse.Namespace) -> None:
-    size = (
-        "--pool",
-        "256MiB",
-        "--max-length",
-        "512",
-        "--max-requests",
-        "32",
-        "--batch-tokens",
-        "512",
-        "--queue",
-        "256",
-    )
-    with running_server(str(fetch_default()), *size, "--step-seconds", "10", model=MODEL) as server:
-        warm = Crowd(server.address, MODEL, [None], options.clients, seed=1)
+    size = ("--pool", "2MiB", "--max-length", "512", "--max-requests", "32", "--batch-tokens", "256", "--queue", "512")
+    more = ("--model-name", "tiny", "--step-seconds", "5")
+    with (
+        TemporaryDirectory() as scratch,
+        running_server(str(make_folder(Path(scratch))), *size, *more, model="tiny") as server,
+    ):
+        warm = Crowd(server.address, "tiny", [None], options.clients, seed=1)
         warm.run(min(20.0, options.soak / 4), lambda: True)
         before = memory_of(server)
         crowd = Crowd(server.address, "tiny", [None], options.clients)

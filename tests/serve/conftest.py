@@ -54,7 +54,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
         Tenant("alice", "alice", weight=2),
         Tenant("alices-other", "alice"),
         Tenant("bob", "bob"),
-        Tenant("slow", "slow", most_requests=1, most_tokens=400, tokens_per_minute=600),
+        Tenant("slow", "slow", most_requests=1, most_tokens=400, tokens_per_minute=450),
         Tenant("admin", "admin", is_admin=True),
     )
     return Keys(file, *(add_key(file, tenant) for tenant in tenants))

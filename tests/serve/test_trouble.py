@@ -120,19 +120,24 @@ def test_killing_the_engine_ends_every_request_and_service_comes_back(tiny_serve
     assert tiny_server.told("engine_died")[-1]["exit_code"] == -signal.SIGKILL
 
 
-def test_a_signal_drains_and_ends(tiny_folder: Path) -> None:
-    """The stream under way is finished; new calls are told to go elsewhere; then the process ends with 0."""
-    with running_server(str(tiny_folder), *SIZE, model="tiny") as server, server.client() as client:
-        name = tiny_folder.name
-        with client.stream("POST", CHAT, json=body(model=name, max_tokens=480, stream=True, ignore_eos=True)) as stream:
+def test_a_signal_drains_and_ends(tiny_folder: Path, tmp_path: Path) -> None:
+    """The stream under way is finished; new calls are told to go elsewhere; then the process ends with 0. The engine
+    stands still until all that is seen, so that nothing depends on who is faster."""
+    freeze = tmp_path / "freeze"
+    drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze)}
+    size = (*SIZE, "--model-name", "tiny")
+    with running_server(str(tiny_folder), *size, model="tiny", environment=drill) as server, server.client() as client:
+        with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
             lines = stream.iter_lines()
             wait_for_tokens(lines, 2)
+            freeze.touch()
             engine = server.engine
             server.process.send_signal(signal.SIGTERM)
             with server.client() as other:
                 server.until("it drains", lambda: other.get("/health/ready").status_code == 503, 10)
-                away = other.post(CHAT, json=body(model=name))
+                away = chat(other)
                 assert (away.status_code, away.json()["error"]["code"]) == (503, "draining")
+            freeze.unlink()
             assert "[DONE]" in "".join(lines)
         assert server.process.wait(20) == 0
         with pytest.raises(ProcessLookupError):
