@@ -22,6 +22,15 @@ def hits(server: RunningServer, key: str, prompt: str) -> int:
     return int(answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
+@pytest.fixture
+def empty_server(tiny_server: RunningServer, keys: Any) -> RunningServer:
+    """Nothing is cached: what a test computes need not make way for what others left."""
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    with tiny_server.client(keys.admin) as admin:
+        assert admin.delete("/v1/cache", params={"everything": True}).status_code == 200
+    return tiny_server
+
+
 @pytest.mark.parametrize("given", ["", "Bearer nobody", "Basic x", "Bearer"])
 def test_without_a_known_key_nothing_is_answered(tiny_server: RunningServer, given: str) -> None:
     headers = {"authorization": given} if given else {}
@@ -34,29 +43,29 @@ def test_without_a_known_key_nothing_is_answered(tiny_server: RunningServer, giv
             assert client.get(path, headers=headers).status_code == 200
 
 
-def test_the_same_prompt_is_found_within_a_scope_and_never_in_another(tiny_server: RunningServer, keys: Any) -> None:
-    assert hits(tiny_server, keys.alice, PROMPT) == 0
-    assert hits(tiny_server, keys.bob, PROMPT) == 0
-    found = hits(tiny_server, keys.alice, PROMPT)
+def test_the_same_prompt_is_found_within_a_scope_and_never_in_another(empty_server: RunningServer, keys: Any) -> None:
+    assert hits(empty_server, keys.alice, PROMPT) == 0
+    assert hits(empty_server, keys.bob, PROMPT) == 0
+    found = hits(empty_server, keys.alice, PROMPT)
     assert found >= 64
-    assert hits(tiny_server, keys.alices_other, PROMPT) == found
+    assert hits(empty_server, keys.alices_other, PROMPT) == found
 
 
-def test_a_key_drops_the_cache_of_its_own_scope_alone(tiny_server: RunningServer, keys: Any) -> None:
+def test_a_key_drops_the_cache_of_its_own_scope_alone(empty_server: RunningServer, keys: Any) -> None:
     prompt = "and " + PROMPT
     for key in (keys.alice, keys.bob):
-        hits(tiny_server, key, prompt)
-    with tiny_server.client(keys.bob) as bob:
+        hits(empty_server, key, prompt)
+    with empty_server.client(keys.bob) as bob:
         assert bob.delete("/v1/cache", params={"scope": "alice"}).status_code == 403
         assert bob.delete("/v1/cache", params={"everything": True}).status_code == 403
         assert bob.delete("/v1/cache").json()["dropped_units"] > 0
-    assert hits(tiny_server, keys.bob, prompt) == 0
-    assert hits(tiny_server, keys.alice, prompt) >= 64
-    with tiny_server.client(keys.admin) as admin:
+    assert hits(empty_server, keys.bob, prompt) == 0
+    assert hits(empty_server, keys.alice, prompt) >= 64
+    with empty_server.client(keys.admin) as admin:
         assert admin.delete("/v1/cache", params={"scope": "alice"}).json()["dropped_units"] > 0
-        assert hits(tiny_server, keys.alice, prompt) == 0
+        assert hits(empty_server, keys.alice, prompt) == 0
         admin.delete("/v1/cache", params={"everything": True})
-        tiny_server.until("nothing is cached", lambda: tiny_server.metric("quire_pages", state="cached") == 0, 5)
+        empty_server.until("nothing is cached", lambda: empty_server.metric("quire_pages", state="cached") == 0, 5)
 
 
 def test_a_client_cannot_choose_its_scope(tiny_server: RunningServer, keys: Any) -> None:
@@ -67,10 +76,10 @@ def test_a_client_cannot_choose_its_scope(tiny_server: RunningServer, keys: Any)
             assert field in answer.json()["error"]["message"]
 
 
-def test_a_miss_does_not_tell_that_somebody_else_asked_the_same(tiny_server: RunningServer, keys: Any) -> None:
+def test_a_miss_does_not_tell_that_somebody_else_asked_the_same(empty_server: RunningServer, keys: Any) -> None:
     prompt = "so " + PROMPT
-    hits(tiny_server, keys.alice, prompt)
-    with tiny_server.client(keys.bob) as bob, tiny_server.client(keys.admin) as admin:
+    hits(empty_server, keys.alice, prompt)
+    with empty_server.client(keys.bob) as bob, empty_server.client(keys.admin) as admin:
         call = chat(bob, messages=[{"role": "user", "content": prompt}], max_tokens=2).json()["id"]
         seen = {
             name: client.get(f"/v1/requests/{call}/explain").json() for name, client in (("bob", bob), ("admin", admin))
@@ -92,22 +101,22 @@ def test_a_key_has_no_more_than_its_limits(tiny_server: RunningServer, keys: Any
     assert int(answers[-1].headers["retry-after"]) >= 1
 
 
-def test_times_to_the_first_token_do_not_tell_scopes_apart(tiny_server: RunningServer, keys: Any) -> None:
+def test_times_to_the_first_token_do_not_tell_scopes_apart(empty_server: RunningServer, keys: Any) -> None:
     """A prompt that another scope has computed takes as long as one that nobody has: what is reused is counted, and the
     engine's own numbers say that nothing was."""
-    tiny_server.until("it is idle", tiny_server.is_idle)
+    empty_server.until("it is idle", empty_server.is_idle)
     known, fresh = [], []
     for turn in range(4):
         prompt = f"{turn} " + PROMPT
-        hits(tiny_server, keys.alice, prompt)
-        before = tiny_server.metric("quire_computed_tokens_total")
-        hits(tiny_server, keys.bob, prompt)
-        tiny_server.until("it is idle", tiny_server.is_idle)
-        between = tiny_server.metric("quire_computed_tokens_total")
-        hits(tiny_server, keys.bob, f"{turn + 4} " + PROMPT)
-        tiny_server.until("it is idle", tiny_server.is_idle)
+        hits(empty_server, keys.alice, prompt)
+        before = empty_server.metric("quire_computed_tokens_total")
+        hits(empty_server, keys.bob, prompt)
+        empty_server.until("it is idle", empty_server.is_idle)
+        between = empty_server.metric("quire_computed_tokens_total")
+        hits(empty_server, keys.bob, f"{turn + 4} " + PROMPT)
+        empty_server.until("it is idle", empty_server.is_idle)
         known.append(between - before)
-        fresh.append(tiny_server.metric("quire_computed_tokens_total") - between)
+        fresh.append(empty_server.metric("quire_computed_tokens_total") - between)
     assert statistics.median(known) == statistics.median(fresh)
 
 
