@@ -10,6 +10,8 @@ from enum import Enum
 from quire.core.errors import InputError
 
 MOST_LOGPROBS = 100
+SMALLEST_TEMPERATURE = 1e-5
+"""Beside 0: logits divided by less do not fit into 32 bits."""
 SEED_BITS = 63
 _MIX = 0x9E3779B97F4A7C15
 
@@ -79,6 +81,11 @@ class Sampling:
         _between("repetition_penalty", self.repetition_penalty, 0.01, 100, "1 is none")
         _whole("top_k", self.top_k, "0 keeps all tokens")
         _whole("min_tokens", self.min_tokens, "0 lets the output end at once")
+        if 0 < self.temperature < SMALLEST_TEMPERATURE:
+            raise InputError(
+                f"temperature is {self.temperature:g}, too small to divide by: give at least {SMALLEST_TEMPERATURE:g}, "
+                "or 0 for the most likely token"
+            )
         if self.top_p == 0:
             raise InputError(
                 "top_p is 0, which keeps no token: give more than 0, or temperature 0 for the most likely one"

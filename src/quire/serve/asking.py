@@ -14,7 +14,7 @@ import numpy as np
 
 from quire.core.errors import InputError
 from quire.core.request import Tokens
-from quire.core.sampling import SEED_BITS, Grammar, GrammarSort, Sampling
+from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, GrammarSort, Sampling
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.serve.errors import ApiError
@@ -27,7 +27,6 @@ from quire.text.tools import call_schema, instructions
 DEFAULT_COMPLETION_TOKENS = 16
 LOOK_CHARACTERS = 65_536
 """Of a long text so much is read first: if that alone is far too long, the rest need not be read."""
-SMALLEST_TEMPERATURE = 1e-5
 MOST_SCHEMA_CHARACTERS = 65_536
 ANY_OBJECT = '{"type": "object"}'
 

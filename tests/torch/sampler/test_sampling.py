@@ -15,6 +15,7 @@ from quire.core.sampling import Grammar, GrammarSort, Sampling
     [
         ({"temperature": -1.0}, "temperature is -1.0: give 0 to 100"),
         ({"temperature": float("nan")}, "temperature is nan: give 0 to 100"),
+        ({"temperature": 1e-50}, "temperature is 1e-50, too small to divide by: give at least 1e-05, or 0"),
         ({"top_p": 0.0}, "top_p is 0, which keeps no token: give more than 0"),
         ({"top_p": 1.5}, "top_p is 1.5: give 0 to 1"),
         ({"top_k": -1}, "top_k is -1: give a whole number from 0 up"),
