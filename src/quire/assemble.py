@@ -8,11 +8,11 @@ weights ──▶ model ────┴──▶ runner ──▶ engine
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
@@ -26,7 +26,7 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.scheduler.ngrams import NGramDrafter
-from quire.tiered import Tiers, attach, weights_identity
+from quire.tiered import Tiers, attach, connector_of, weights_identity
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
@@ -48,6 +48,12 @@ class Assembled:
     folder: Path
     stack: Stack | None = None
     """What lies beyond the pool, if anything does: close it last."""
+
+
+def tiers_from(fields: Mapping[str, Any]) -> Tiers:
+    """From plain values, connectors by name: as they travel between processes."""
+    connectors = tuple(connector_of(name) for name in fields.get("connectors", ()))
+    return Tiers(**{**fields, "connectors": connectors})
 
 
 def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: DType) -> Plan:

@@ -171,6 +171,11 @@ def add_tier_options(parser: argparse.ArgumentParser) -> None:
     """Of commands that run a model: where prefixes live beyond the pool."""
     group = parser.add_argument_group("tiers (none given: prefixes live in the pool alone)")
     group.add_argument("--host-memory", type=reading(parse_bytes), metavar="BYTES", help="keep prefixes there: 4GiB")
+    add_store_options(group)
+
+
+def add_store_options(group: argparse._ArgumentGroup) -> None:
+    """The tiers beside host memory."""
     group.add_argument(
         "--disk", type=reading(_folder_and_quota), metavar="DIR[:QUOTA]", help="and in files: cache:50GiB"
     )

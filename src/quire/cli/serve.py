@@ -19,6 +19,7 @@ from quire.core.units import parse_bytes
 from quire.serve.settings import ServeSettings
 
 DEFAULTS = ServeSettings()
+STORES = ("host_bytes", "disk", "disk_bytes", "remote")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -32,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder or a GGUF file")
     common.add_memory_shape_options(parser)
+    common.add_store_options(parser.add_argument_group("tiers beside --host-memory: prefixes live on there"))
     _add_engine_options(parser.add_argument_group("engine"))
     _add_http_options(parser.add_argument_group("http"))
     _add_limit_options(parser.add_argument_group("limits of calls"))
@@ -91,8 +93,12 @@ def run(typed: argparse.Namespace) -> None:
     folder = _folder(options.model)
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
+    from quire.tiered import describe
 
     plan, planned_for = boot_plan(options, folder, dtype)
+    tiers = common.tiers_of(options)
+    for line in [] if tiers.is_empty else describe(plan, tiers):
+        print(line)
     serve(
         plan,
         folder,
@@ -101,6 +107,7 @@ def run(typed: argparse.Namespace) -> None:
         planned_for,
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
+        tiers={name: getattr(tiers, name) for name in STORES} | {"connectors": tuple(options.connector)},
         announce=lambda address: print(f"\nserving {options.model_name or folder.name} at {address}", flush=True),
     )
 

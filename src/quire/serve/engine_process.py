@@ -6,6 +6,7 @@ everything has ended.
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import signal
 import sys
@@ -15,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quire.cache.audit import BooksDoNotBalance, audit
 from quire.core.dtypes import DType
@@ -41,6 +43,9 @@ from quire.serve.messages import (
     Told,
 )
 
+if TYPE_CHECKING:
+    from quire.assemble import Assembled
+
 IDLE_BEAT_SECONDS = 0.1
 STATUS_SECONDS = 0.5
 """How often a busy engine tells where it stands; one that becomes idle always does."""
@@ -53,7 +58,7 @@ def main(connection: Connection) -> None:
     setup: EngineSetup = connection.recv()
     news = News()
     try:
-        engine = _boot(setup, news)
+        parts = _boot(setup, news)
     except QuireError as error:
         connection.send(Failed(str(error), error.exit_code))
         sys.exit(error.exit_code)
@@ -62,17 +67,24 @@ def main(connection: Connection) -> None:
         connection.send(Failed(f"the engine cannot start: {error!r}", 1))
         sys.exit(1)
     connection.send(Ready())
-    try:
-        EngineLoop(engine, connection, news).run()
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return  # nobody listens any more
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
+        EngineLoop(parts.engine, connection, news).run()
+    if parts.stack is not None:
+        parts.stack.close()
 
 
-def _boot(setup: EngineSetup, news: News) -> Engine:
-    from quire.assemble import assemble
+def _boot(setup: EngineSetup, news: News) -> Assembled:
+    from quire.assemble import assemble, tiers_from
 
     plan = decode(dict(setup.plan))
-    parts = assemble(Path(setup.folder), dtype=DType(setup.dtype), rules=setup.rules, listeners=(news,), plan=plan)
+    parts = assemble(
+        Path(setup.folder),
+        dtype=DType(setup.dtype),
+        rules=setup.rules,
+        tiers=tiers_from(setup.tiers),
+        listeners=(news,),
+        plan=plan,
+    )
     if setup.threads is not None:
         import torch
 
@@ -80,7 +92,7 @@ def _boot(setup: EngineSetup, news: News) -> Engine:
     parts.grammars.on_failure = lambda row, why: news.failed.append((row, why))
     if setup.freeze_file is not None:
         parts.engine.runner = FreezingRunner(parts.engine.runner, Path(setup.freeze_file))
-    return parts.engine
+    return parts
 
 
 class FreezingRunner:

@@ -30,6 +30,8 @@ class EngineSetup:
     threads: int | None = None
     freeze_file: str | None = None
     """For drills: while this file exists, the runner stands still."""
+    tiers: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `quire.tiered.Tiers`, connectors by name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +84,15 @@ def run(
     *,
     threads: int | None = None,
     freeze_file: str | None = None,
+    tiers: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serves until a signal comes. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level)
     ring = KeyRing(settings.keys)
     listener = _listener(settings.host, settings.port)
-    setup = EngineSetup(str(folder), encode(plan), dtype, rules_of(ring, settings.queue), threads, freeze_file)
+    rules = rules_of(ring, settings.queue)
+    setup = EngineSetup(str(folder), encode(plan), dtype, rules, threads, freeze_file, tiers or {})
     asyncio.run(_serve(listener, plan, folder, settings, ring, setup, planned_for, announce))
 
 
