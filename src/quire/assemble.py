@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.core.dtypes import DType
-from quire.core.errors import InputError
+from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import Listener
 from quire.core.rules import Rules
+from quire.core.units import format_bytes
 from quire.engine.engine import Engine
 from quire.fetch.folder import Progress
-from quire.machine import this_machine
+from quire.machine import available_bytes, this_machine
 from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -69,7 +70,21 @@ def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: 
         raise InputError(f"{path} is not JSON: {error}") from error
     shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name)
     shape = replace(shape, draft_layers=())  # nothing runs them: tokens are guessed from those before
-    return make_plan(shape, settings, budget or _main_memory()).require_fit()
+    plan = make_plan(shape, settings, budget or _main_memory()).require_fit()
+    _require_memory(plan)
+    return plan
+
+
+def _require_memory(plan: Plan) -> None:
+    """A pool that was asked for by its size must lie in this machine's memory, beside the weights."""
+    used = {line.name: line.bytes for line in plan.ranks[0].ledger}
+    pool, weights, available = used["pool"], used["weights"], available_bytes()
+    if pool + weights > available:
+        raise DoesNotFit(
+            f"a pool of {format_bytes(pool)} and weights of {format_bytes(weights)} exceed the "
+            f"{format_bytes(available)} that this machine has left: lower the pool to "
+            f"{format_bytes(max(0, available - weights))} or less"
+        )
 
 
 def following(settings: Settings, dtype: DType) -> Settings:

@@ -98,6 +98,12 @@ def test_what_cannot_run_is_told_at_once(llm: LLM, folder: Path) -> None:
         LLM("nowhere")
 
 
+def test_a_pool_beyond_the_machines_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.assemble.available_bytes", lambda: 1 << 30)
+    with pytest.raises(DoesNotFit, match=r"a pool of 2.00 GiB and weights of .* exceed the 1.00 GiB"):
+        plan_folder(folder, Settings(max_length=512, kv_dtype=DType.FP32), Budget(pool_bytes=2 << 30), DType.FP32)
+
+
 def test_the_example_of_the_quick_start_runs(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert folder.is_dir()
     page = (Path(__file__).parents[2] / "docs" / "quick-start.md").read_text()

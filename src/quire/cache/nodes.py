@@ -69,9 +69,9 @@ class Nodes:
 
     def follow(self, keys: Sequence[bytes], most: int, known: Chain = NO_NODES) -> Chain:
         """Nodes of the first keys, `most` of them or as many as have any. `known`: what they were some time ago."""
-        chains = [known] if self._are(known, keys) else []
-        chains += self._along(keys, len(known) if chains else 0, most)
-        return chains[0] if len(chains) == 1 else np.concatenate(chains) if chains else NO_NODES
+        begin = self._run_begin(known) if self._are(known, keys) else 0
+        chains = [known[:begin], *self._along(keys, begin, most)]
+        return np.concatenate(chains) if begin else chains[1] if len(chains) == 2 else np.concatenate(chains)
 
     def _along(self, keys: Sequence[bytes], begin: int, most: int) -> Iterator[Chain]:
         """Runs, or their beginnings, that the keys from `begin` on go along with."""
@@ -80,6 +80,11 @@ class Nodes:
             size = greatest(1, min(len(own), most - begin), partial(_are_alike, own, keys, begin))
             yield nodes[:size]
             begin += size
+
+    def _run_begin(self, chain: Chain) -> int:
+        """Where the run begins that the chain ends in: it may go on behind the chain's end."""
+        _, nodes = self._runs[self.run[chain[-1]]]
+        return len(chain) - 1 - int((nodes == chain[-1]).nonzero()[0][0])
 
     def _are(self, known: Chain, keys: Sequence[bytes]) -> bool:
         """Whether these are still the nodes of the first keys: the last by its key, the others by their children."""

@@ -16,7 +16,7 @@ from quire.cli import options as common
 from quire.core.errors import InputError
 from quire.core.events import What
 from quire.core.sampling import Sampling
-from quire.core.units import format_bytes, parse_bytes
+from quire.core.units import format_bytes, parse_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from quire.llm import LLM
@@ -42,11 +42,17 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
         metavar="MODEL",
         help="a checkpoint folder or a GGUF file (default: SmolLM2-135M-Instruct)",
     )
-    parser.add_argument("--max-tokens", type=common.reading(common.positive), default=256, metavar="N")
+    parser.add_argument(
+        "--max-tokens", type=common.reading(common.positive), default=256, metavar="N", help="of an answer (256)"
+    )
     parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token (default)")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P")
+    parser.add_argument(
+        "--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens up to P (default 1: all)"
+    )
     parser.add_argument("--seed", type=int, metavar="S", help="repeats what chance decides")
-    parser.add_argument("--max-length", type=int, metavar="N", help="longest request (default: what fits)")
+    parser.add_argument(
+        "--max-length", type=common.reading(parse_tokens), metavar="N", help="longest request: 8k (default: what fits)"
+    )
     parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
     guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
@@ -59,6 +65,7 @@ def run(options: argparse.Namespace) -> None:
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     if not prompt:
         raise InputError("the prompt is empty: give some text")
+    sampling_of(options)  # what is wrong there is told before anything is loaded
     llm = start(options)
     begin = time.perf_counter()
     first = None

@@ -99,9 +99,10 @@ class Scheduler:
         stages = [stage for stage in self.plan.stages if stage.kinds]
         need = max(bound.minimum(s.kinds, request.limit, self.plan.lookahead, self.plan.reserved_pages) for s in stages)
         have = min(stage.sheets for stage in stages)
+        why = f"it needs {need:,} sheets and there are {have:,}; " if need > have else ""
         return (
-            f"request {request.name} of {len(request.prompt):,} + {request.max_tokens:,} tokens can never run: it "
-            f"needs {need:,} sheets and there are {have:,}; the longest that fits is {self.plan.max_length:,} tokens"
+            f"request {request.name} of {len(request.prompt):,} + {request.max_tokens:,} tokens can never run: {why}"
+            f"the longest that fits is {self.plan.max_length:,} tokens"
         )
 
     def cancel(self, name: str, ending: Ending = Ending.CANCELLED) -> Ended | None:

@@ -169,9 +169,10 @@ class Asking:
         stage = max((s for s in self.plan.stages if s.kinds), key=lambda s: self._sheets(s.kinds, prompt) / s.sheets)
         sheets = self._sheets(stage.kinds, prompt + (output or 1))
         size = f"at least {prompt:,} tokens of prompt" if output is None else f"{prompt:,} + {output:,} tokens"
+        why = f"it needs {sheets:,} sheets and there are {stage.sheets:,}; " if sheets > stage.sheets else ""
         message = (
             f"this model's maximum context length is {self.plan.max_length:,} tokens here, and this is {size}: "
-            f"it needs {sheets:,} sheets and there are {stage.sheets:,}; shorten the prompt or lower max_tokens"
+            f"{why}shorten the prompt or lower max_tokens"
         )
         numbers = {"prompt_tokens": prompt, "max_length": self.plan.max_length}
         numbers |= {"sheets_needed": sheets, "sheets": stage.sheets} | (

@@ -164,7 +164,7 @@ class EngineClient:
             return
         self._life = None
         life.orders.put(None)
-        self._tell("engine_died", exit_code=exit_code, requests=len(self.tickets))
+        self._tell("engine_died", "error", exit_code=exit_code, requests=len(self.tickets))
         self.end_all(EngineGone("the engine's process died; it is being started again: send the request once more"))
         if not self._was_ready:
             self.boot_failure = self.boot_failure or Failed("the engine's process died while it started", 1)
@@ -212,14 +212,14 @@ class EngineClient:
                 self._tell("engine_ready", process=life.process.pid, seconds=seconds)
             case Failed():
                 self.boot_failure = message
-                self._tell("engine_failed", message=message.message)
+                self._tell("engine_failed", "error", message=message.message)
 
     def _heard(self, beat: Beat) -> None:
         now = time.monotonic()
         self.progress.heard(beat.steps, beat.is_idle)
         if beat.status is not None:
             if beat.books and beat.books != self.beat.books:
-                self._tell("books_do_not_balance", message=beat.books)
+                self._tell("books_do_not_balance", "error", message=beat.books)
             self.beat = replace(beat, came=())
         for came in beat.came:
             ticket = self.tickets.get(came.name)
