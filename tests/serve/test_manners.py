@@ -152,19 +152,25 @@ def test_a_refusal_does_not_wait_for_those_who_stream(tiny_server: RunningServer
 
 
 def test_a_request_explains_itself(tiny_server: RunningServer, client: httpx.Client, keys: Any) -> None:
+    """While it runs and when it was left; one that ends before it is asked says nothing, so there are a few tries."""
+    seen = [_explained(tiny_server, client, keys) for _ in range(5)]
+    assert ("running", "cancelled") in seen
+
+
+def _explained(server: RunningServer, client: httpx.Client, keys: Any) -> tuple[str, str]:
+    """A request's status while its answer streams, and how it ended when the client left."""
     with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
         call = wait_for_tokens(stream.iter_lines(), 2)["id"]
-        told = client.get(f"/v1/requests/{call}/explain").json()
-        assert told["choices"][0]["status"] == "running"
-        assert "known tokens computed" in told["choices"][0]["reason"]
-        assert [event["what"] for event in told["choices"][0]["events"]][:2] == ["accepted", "admitted"]
-        with tiny_server.client(keys.bob) as bob:
+        (told,) = client.get(f"/v1/requests/{call}/explain").json()["choices"]
+        with server.client(keys.bob) as bob, server.client(keys.admin) as admin:
             assert bob.get(f"/v1/requests/{call}/explain").status_code == 404
-        with tiny_server.client(keys.admin) as admin:
             assert admin.get(f"/v1/requests/{call}/explain").status_code == 200
-    tiny_server.until("it is idle", tiny_server.is_idle)
+    assert [event["what"] for event in told["events"]][:2] == ["accepted", "admitted"]
+    assert told["status"] == "ended" or "known tokens computed" in told["reason"]
+    server.until("it is idle", server.is_idle)
     (over,) = client.get(f"/v1/requests/{call}/explain").json()["choices"]
-    assert (over["status"], over["events"][-1]["reason"]) == ("ended", "cancelled")
+    assert over["status"] == "ended"
+    return told["status"], over["events"][-1]["reason"]
 
 
 def test_what_waits_names_what_it_lacks_and_no_stranger(tiny_server: RunningServer, keys: Any) -> None:
