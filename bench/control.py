@@ -163,7 +163,7 @@ def lookup(layout: str, unit: int = 64, prompt: int = 32_768, rounds: int = 64) 
 
 
 def peer(python: Path, workload: str, layout: str, requests: int) -> Figure:
-    command = [str(python), str(Path(__file__).with_name("peer_control.py")), "--workload", workload]
+    command = [str(python), "-P", str(Path(__file__).with_name("peer_control.py")), "--workload", workload]
     command += ["--layout", layout, "--requests", str(requests), "--repeat", "1"]
     environment = {**os.environ, "VLLM_TARGET_DEVICE": "cpu"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
