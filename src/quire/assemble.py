@@ -71,14 +71,16 @@ def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: 
     shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name)
     shape = replace(shape, draft_layers=())  # nothing runs them: tokens are guessed from those before
     plan = make_plan(shape, settings, budget or _main_memory()).require_fit()
-    _require_memory(plan)
+    require_memory(plan, plan, available_bytes())
     return plan
 
 
-def _require_memory(plan: Plan) -> None:
-    """A pool that was asked for by its size must lie in this machine's memory, beside the weights."""
-    used = {line.name: line.bytes for line in plan.ranks[0].ledger}
-    pool, weights, available = used["pool"], used["weights"], available_bytes()
+def require_memory(plan: Plan, like: Plan, available: int) -> None:
+    """A plan's pool must lie in this machine's memory, beside the weights as the plan `like` holds them."""
+    pool, weights = (
+        sum(line.bytes for line in one.ranks[0].ledger if line.name == name)
+        for one, name in ((plan, "pool"), (like, "weights"))
+    )
     if pool + weights > available:
         raise DoesNotFit(
             f"a pool of {format_bytes(pool)} and weights of {format_bytes(weights)} exceed the "

@@ -78,7 +78,7 @@ def test_a_plan_larger_than_the_machine_is_refused(
         if fits:
             boot_plan(options(plan=path), tiny_folder, DType.FP32)
         else:
-            with pytest.raises(DoesNotFit, match=r"pool of 96.*exceed this machine's 90\.00 MiB"):
+            with pytest.raises(DoesNotFit, match=r"pool of 96.*exceed the 90\.00 MiB that this machine has left"):
                 boot_plan(options(plan=path), tiny_folder, DType.FP32)
 
 

@@ -71,7 +71,7 @@ class Nodes:
         """Nodes of the first keys, `most` of them or as many as have any. `known`: what they were some time ago."""
         begin = self._run_begin(known) if self._are(known, keys) else 0
         chains = [known[:begin], *self._along(keys, begin, most)]
-        return np.concatenate(chains) if begin else chains[1] if len(chains) == 2 else np.concatenate(chains)
+        return chains[1] if not begin and len(chains) == 2 else np.concatenate(chains)
 
     def _along(self, keys: Sequence[bytes], begin: int, most: int) -> Iterator[Chain]:
         """Runs, or their beginnings, that the keys from `begin` on go along with."""

@@ -30,6 +30,7 @@ class Holder(IntEnum):
     BACKEND = 3
 
 
+EVERY = slice(None)
 BITS = 16
 """Of a page's word, for each holder: how often it holds the page."""
 ONE = tuple(1 << BITS * holder for holder in Holder)
@@ -70,9 +71,9 @@ class Shelf:
             free = self.free_list()
             self.replace_free(free[self.used_in_sheet[free // self.pages_per_sheet] > 0])
 
-    def count(self, holder: Holder) -> Pages:
-        """How often a holder holds each page."""
-        return self.holders >> BITS * holder & (1 << BITS) - 1
+    def count(self, holder: Holder, pages: Pages | slice = EVERY) -> Pages:
+        """How often a holder holds each of these pages."""
+        return np.asarray(self.holders[pages] >> BITS * holder & (1 << BITS) - 1, dtype=np.int64)
 
     def in_use(self) -> npt.NDArray[np.bool_]:
         return np.asarray(self.holders != 0, dtype=np.bool_)
@@ -133,7 +134,7 @@ class Pool:
 
     def is_held_twice(self, kind: int, pages: Pages, holder: Holder) -> bool:
         """Whether a holder holds one of these pages more than once."""
-        return bool((self.shelves[kind].holders[pages] >> BITS * holder & (1 << BITS) - 1 > 1).any())
+        return bool((self.shelves[kind].count(holder, pages) > 1).any())
 
     def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty.

@@ -6,12 +6,11 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from quire.assemble import following, plan_folder
+from quire.assemble import following, plan_folder, require_memory
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.dtypes import DType
-from quire.core.errors import DoesNotFit, InputError
-from quire.core.units import format_bytes
+from quire.core.errors import InputError
 from quire.machine import this_machine
 from quire.plan.document import document, load
 from quire.plan.file import layout_fingerprint
@@ -78,10 +77,4 @@ def _check(plan: Plan, here: Plan, memory_bytes: int) -> None:
             f"the plan of {plan.model} lays out its pages otherwise than this model would (layouts "
             f"{layout_fingerprint(plan)[:12]} and {layout_fingerprint(here)[:12]}): make it again from this folder"
         )
-    needed = sum(stage.pool_bytes for stage in plan.stages)
-    weights = sum(line.bytes for line in here.ranks[0].ledger if line.name == "weights")
-    if needed + weights > memory_bytes:
-        raise DoesNotFit(
-            f"the plan's pool of {format_bytes(needed)} and weights of {format_bytes(weights)} exceed this machine's "
-            f"{format_bytes(memory_bytes)}: plan again for this machine"
-        )
+    require_memory(plan, here, memory_bytes)

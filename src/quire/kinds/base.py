@@ -72,7 +72,7 @@ class Kind(ABC):
         if self.grows:
             return self.end_page(settled, new, ahead, page_tokens)
         first, end = self.first_live(settled), settled + new + ahead
-        run = (-(-end // page_tokens) - first // page_tokens) * (first < end)
+        run = (self.end_page(settled, new, ahead, page_tokens) - first // page_tokens) * (first < end)
         return counts(run + self.kept_pages(settled, page_tokens))
 
     @abstractmethod

@@ -290,9 +290,7 @@ class Scheduler:
 
     def _first_chunk(self, row: int, budget: int, promised: Pages) -> tuple[int, Pages]:
         """What a newcomer can compute beside those before it, and the pages it takes; cached prefixes give way."""
-        state = self.rows
-        end = min(state.known.item(row), state.limit.item(row) - 1, state.stop_at.item(row))
-        tokens = min(budget, end - state.computed.item(row))
+        tokens = min(budget, int(self._wanted(np.array([row]))[0]))
         pages = self.room.pages_for(row, tokens)
         wanted = add_pages(promised, pages)
         if not self.room.is_short(wanted) or (not self.room.cache_is_in_use and self.room.evict(wanted, must=False)):
