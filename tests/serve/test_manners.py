@@ -160,7 +160,8 @@ def test_a_request_explains_itself(tiny_server: RunningServer, client: httpx.Cli
 def _explained(server: RunningServer, client: httpx.Client, keys: Any) -> tuple[str, str]:
     """A request's status while its answer streams, and how it ended when the client left."""
     with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
-        call = wait_for_tokens(stream.iter_lines(), 2)["id"]
+        lines = stream.iter_lines()  # kept: the stream closes with it, and a client that left is no longer served
+        call = wait_for_tokens(lines, 2)["id"]
         (told,) = client.get(f"/v1/requests/{call}/explain").json()["choices"]
         with server.client(keys.bob) as bob, server.client(keys.admin) as admin:
             assert bob.get(f"/v1/requests/{call}/explain").status_code == 404
@@ -179,7 +180,8 @@ def test_what_waits_names_what_it_lacks_and_no_stranger(tiny_server: RunningServ
         crowd = [pool.submit(chat, alice, max_tokens=300, n=16, ignore_eos=True) for _ in range(2)]
         tiny_server.until("rows are full", lambda: tiny_server.metric("quire_requests_running") >= 8)
         with bob.stream("POST", CHAT, json=body(max_tokens=300, stream=True, ignore_eos=True), timeout=60) as stream:
-            call = wait_for_tokens(stream.iter_lines(), 1)["id"]
+            lines = stream.iter_lines()
+            call = wait_for_tokens(lines, 1)["id"]
             told = bob.get(f"/v1/requests/{call}/explain").text
         calls = [one.result().json()["id"].partition("-")[2] for one in crowd]
         assert call.partition("-")[2] in told
