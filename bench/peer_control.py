@@ -7,8 +7,10 @@ own warnings go to stderr. One repeat's figure is the mean of its timed steps; b
 No model runs: the sampled tokens are made between the two timed halves of a step.
 
     decode   one step = schedule (one token for every request) + update_from_output
-    prefill  one step = construct and hash a request of 8,192 random tokens, look it up (a miss), allocate it and free
-             the oldest
+    prefill  construct and hash a request of 8,192 random tokens, look it up (a miss), allocate it and free the oldest,
+             through the scheduler as its engine calls it: add the request, schedule and update until it has its first
+             token (the eight before it get a token in each of these steps), finish the oldest
+    manager  the same by calls of the block manager alone, without the scheduler around it and without those eight
     lookup   one step = look up a prompt of 32,768 tokens, hashed beforehand, that the cache holds
 
 With its default settings vLLM keeps of a window group only what a repetition of the whole prompt needs; with --dense it
@@ -46,7 +48,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec, SlidingWindowSpec
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 from vllm.v1.structured_output import StructuredOutputManager
 
 PAGE = 16
@@ -58,7 +60,7 @@ PROMPT = 1536
 PREFILL_PROMPT = 8192
 LOOKUP_PROMPT = 32_768
 CHUNK = {"full": PREFILL_PROMPT, "gemma3": 2048}
-REQUESTS = {"decode": 1024, "prefill": 8, "lookup": 1}
+REQUESTS = {"decode": 1024, "prefill": 8, "manager": 8, "lookup": 1}
 MODEL = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
@@ -196,7 +198,7 @@ def _model_output(scheduled: SchedulerOutput, random: np.random.Generator) -> Mo
     return ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, tokens)
 
 
-def prefill(work: Work) -> list[float]:
+def manager(work: Work) -> list[float]:
     chunk = CHUNK[work.layout]
     blocks = (work.requests + 1) * _blocks(work.layout, PREFILL_PROMPT, chunk) + 1
     peer = Peer(work, blocks, chunk, work.requests + 1)
@@ -215,6 +217,47 @@ def prefill(work: Work) -> list[float]:
     return times[work.requests + work.warmup :]
 
 
+def prefill(work: Work) -> list[float]:
+    chunk = CHUNK[work.layout]
+    in_flight = chunk + work.requests
+    longest = PREFILL_PROMPT + (work.requests + 1) * (PREFILL_PROMPT // chunk + 1)
+    blocks = (work.requests + 1) * _blocks(work.layout, longest, in_flight) + 1
+    peer = Peer(work, blocks, in_flight, work.requests + 1)
+    random = np.random.default_rng(0)
+    live: deque[Request] = deque()
+    times: list[float] = []
+    for index in range(work.requests + work.warmup + work.steps):
+        prompt = random.integers(VOCABULARY, size=PREFILL_PROMPT).tolist()
+        begin = perf_counter()
+        request = peer.request(f"r{index}", prompt)
+        peer.scheduler.add_request(request)
+        spent = perf_counter() - begin
+        while not request.num_output_tokens:
+            spent += _prefill_step(peer.scheduler, random)
+        live.append(request)
+        begin = perf_counter()
+        if len(live) > work.requests:
+            peer.scheduler.finish_requests(live.popleft().request_id, RequestStatus.FINISHED_ABORTED)
+        times.append(spent + perf_counter() - begin)
+    assert len(peer.scheduler.running) == work.requests, "none was preempted"
+    return times[work.requests + work.warmup :]
+
+
+def _prefill_step(scheduler: Scheduler, random: np.random.Generator) -> float:
+    """As in decode; a prompt that is not at its end yields no token."""
+    begin = perf_counter()
+    scheduled = scheduler.schedule()
+    middle = perf_counter()
+    names = list(scheduled.num_scheduled_tokens)
+    is_due = [scheduler.requests[name].num_computed_tokens >= scheduler.requests[name].num_tokens for name in names]
+    sampled = random.integers(VOCABULARY, size=len(names)).tolist()
+    tokens = [[token] if due else [] for token, due in zip(sampled, is_due, strict=True)]
+    output = ModelRunnerOutput(names, {name: index for index, name in enumerate(names)}, tokens)
+    resume = perf_counter()
+    scheduler.update_from_output(scheduled, output)
+    return (perf_counter() - resume) + (middle - begin)
+
+
 def lookup(work: Work) -> list[float]:
     chunk = CHUNK[work.layout]
     peer = Peer(work, 2 * _blocks(work.layout, LOOKUP_PROMPT, chunk) + 1, chunk, 2)
@@ -230,7 +273,12 @@ def lookup(work: Work) -> list[float]:
     return times[work.warmup :]
 
 
-WORKLOADS: dict[str, Callable[[Work], list[float]]] = {"decode": decode, "prefill": prefill, "lookup": lookup}
+WORKLOADS: dict[str, Callable[[Work], list[float]]] = {
+    "decode": decode,
+    "prefill": prefill,
+    "manager": manager,
+    "lookup": lookup,
+}
 
 
 def measure(work: Work, repeat: int) -> dict[str, object]:
@@ -242,7 +290,7 @@ def measure(work: Work, repeat: int) -> dict[str, object]:
         gc.collect()
     best, median = min(means), statistics.median(means)
     figures = {"best_ms": round(best * 1e3, 4), "median_ms": round(median * 1e3, 4)}
-    if work.workload == "prefill":
+    if work.workload in ("prefill", "manager"):
         figures["best_tokens_per_s"] = round(PREFILL_PROMPT / best)
         figures["median_tokens_per_s"] = round(PREFILL_PROMPT / median)
     return {**asdict(work), "repeat": repeat, **figures}
@@ -252,7 +300,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", choices=sorted(WORKLOADS), required=True)
     parser.add_argument("--layout", choices=sorted(CHUNK), default="full")
-    parser.add_argument("--requests", type=int, help="decode: 1024, prefill: 8 live ones, lookup: 1")
+    parser.add_argument("--requests", type=int, help="decode: 1024, prefill and manager: 8 live ones, lookup: 1")
     parser.add_argument("--steps", type=int, default=320)
     parser.add_argument("--warmup", type=int, default=32)
     parser.add_argument("--repeat", type=int, default=1)

@@ -8,14 +8,15 @@ Equal keys mean equal model, layout, dtype, scope and tokens from the first one 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from quire.core.request import Tokens
 
 
-def root_key(fields: Sequence[str]) -> bytes:
+@lru_cache(maxsize=1024)
+def root_key(fields: tuple[str, ...]) -> bytes:
     """Over typed, length-prefixed fields, so that no two lists of fields can run into each other."""
     digest = hashlib.sha256(b"quire-prefix/1")
     for field in fields:

@@ -69,7 +69,11 @@ class Nodes:
 
     def follow(self, keys: Sequence[bytes], most: int, known: Chain = NO_NODES) -> Chain:
         """Nodes of the first keys, `most` of them or as many as have any. `known`: what they were some time ago."""
-        begin = self._run_begin(known) if self._are(known, keys) else 0
+        begin = 0
+        if self._are(known, keys):
+            if not self.children[known[-1]]:
+                return known[:most]
+            begin = self._run_begin(known)
         chains = [known[:begin], *self._along(keys, begin, most)]
         return chains[1] if not begin and len(chains) == 2 else np.concatenate(chains)
 

@@ -80,8 +80,10 @@ class Rows:
         """Tokens [begin, end) of a request, prompt and outputs."""
         prompt = self.requests[row].prompt
         size = len(prompt)
-        outputs = self.outputs[row, max(0, begin - size) : max(0, end - size)]
-        return outputs if begin >= size else np.concatenate([prompt[begin:end], outputs])
+        if end <= size:
+            return prompt[begin:end]
+        outputs = self.outputs[row, max(0, begin - size) : end - size]
+        return outputs if begin >= size else np.concatenate([prompt[begin:], outputs])
 
     def batch(self, rows: Ints, starts: Ints, counts: Ints) -> npt.NDArray[np.int32]:
         """The tokens that rows compute in a step, one row after another; those still in flight are SAMPLED."""
