@@ -19,9 +19,8 @@ from quire.core.errors import InputError
 from quire.core.units import MIB, format_bytes
 from quire.machine import available_bytes
 from quire.plan.file import encode, layout_fingerprint
-from quire.plan.host import SESSION_TOKENS
 from quire.plan.plan import Plan
-from quire.plan.records import Records
+from quire.plan.records import Records, host_plan
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
@@ -114,9 +113,6 @@ def weights_identity(folder: Path) -> str:
 
 def describe(plan: Plan, tiers: Tiers) -> list[str]:
     """For the report at the start: what each tier holds, and how many idle sessions that keeps warm."""
-    records = Records(plan)
-    tokens = records.unit_tokens * max(1, min(SESSION_TOKENS, plan.max_length) // records.unit_tokens)
-    session = max(1, records.session_bytes(tokens))
     budgets: Sequence[tuple[str, int | None]] = [
         ("host", tiers.memory_bytes),
         *([("disk", tiers.disk_bytes)] if tiers.disk else []),
@@ -126,10 +122,10 @@ def describe(plan: Plan, tiers: Tiers) -> list[str]:
         if budget is None:
             lines.append(f"{name}: as much as is free in {tiers.disk}")
             continue
-        blocks = budget // records.block_bytes
+        holds = host_plan(plan, budget)
         lines.append(
-            f"{name}: {format_bytes(budget)}, {blocks:,} blocks of {format_bytes(records.block_bytes)} "
-            f"({records.unit_tokens} tokens); {budget // session:,} idle sessions of {tokens:,} tokens stay warm"
+            f"{name}: {format_bytes(budget)}, {holds.blocks:,} blocks of {format_bytes(holds.block_bytes)}; "
+            f"{holds.warm_sessions:,} idle sessions of {holds.session_tokens:,} tokens stay warm"
         )
     if tiers.remote:
         lines.append("remote: a server, as much as it keeps")

@@ -25,9 +25,15 @@ from small_kinds import KINDS
 LAYOUT = Layout("c" * 64, 8, 1000, 100, "[]")
 
 
-def small_plan(names: list[str], sheets: int = 200) -> Plan:
+def small_plan(names: list[str], sheets: int = 200, block_tokens: int | None = None, unit_tokens: int = 8) -> Plan:
     shape = ModelShape("small", "test", tuple(KINDS[name] for name in names), max_length=150, weights_known=False)
-    settings = Settings(batch_tokens=48, max_requests=4, page_tokens={"": 8}, match_unit_tokens=8)
+    settings = Settings(
+        batch_tokens=48,
+        max_requests=4,
+        page_tokens={"": 8},
+        match_unit_tokens=unit_tokens,
+        host_block_tokens=block_tokens,
+    )
     return make_plan(shape, settings, Budget(sheets=(sheets,)))
 
 

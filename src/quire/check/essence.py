@@ -45,7 +45,7 @@ KNOWN = {
     "Queue": "bound _by_claim _by_arrival _by_name",
     "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains",
     "Stores": "_keeper _records _index _copies _tell due",
-    "Records": "unit_tokens max_length _growing _others has_units has_boundaries unit_bytes block_bytes",
+    "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes block_bytes largest_boundary_bytes",
     "Junctions": "_prompts _next _ahead wanted",
     "PrefixIndex": "memories coverage disabled unit nodes leaves ends _before",
     "Leaves": "nodes coverage memories order _ranked _held was_given_back paths",

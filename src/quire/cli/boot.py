@@ -65,6 +65,7 @@ def _settings_of(plan: Plan) -> Settings:
         state_dtype=DType(plan.state_dtype) if plan.state_dtype else None,
         page_tokens=pages,
         match_unit_tokens=plan.match_unit_tokens,
+        host_block_tokens=plan.host_block_tokens,
         reserved_pages=plan.reserved_pages,
         speculative_tokens=plan.lookahead,
     )

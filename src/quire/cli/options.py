@@ -114,6 +114,9 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--pool", type=size, metavar="BYTES", help="fix the pool, per rank: 64.68GiB")
     group.add_argument("--sheets", type=reading(_numbers), metavar="N[,N…]", help="fix the pool in sheets, per stage")
     group.add_argument("--host-memory", type=size, metavar="BYTES", help="size a host tier of this budget")
+    group.add_argument(
+        "--host-block", type=reading(positive), metavar="N", help="tokens of its blocks (default: one match unit)"
+    )
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
@@ -222,6 +225,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         stage_layers=options.stage_layers,
         speculative_tokens=options.speculative_tokens,
         host_bytes=options.host_memory,
+        host_block_tokens=options.host_block,
     )
 
 

@@ -192,7 +192,8 @@ def _host(plan: Plan) -> None:
     rows = [(name, f"{pages:,}", format_bytes(plan.host.page_bytes[name])) for name, pages in plan.host.pages.items()]
     table(("kind", "pages", "page bytes, each byte once"), rows)
     print(f"  {plan.host.warm_sessions:,} idle sessions of {plan.host.session_tokens:,} tokens stay warm "
-          f"in {format_bytes(plan.host.budget_bytes)}")  # fmt: skip
+          f"in {format_bytes(plan.host.budget_bytes)}: {plan.host.blocks:,} blocks of "
+          f"{format_bytes(plan.host.block_bytes)}")  # fmt: skip
 
 
 def _target(target: Target | None, has_memory: bool) -> None:

@@ -154,6 +154,8 @@ def _host(host: HostPlan | None) -> dict[str, Any] | None:
     single = len(host.pages) == 1
     return {
         "budget_bytes": host.budget_bytes,
+        "block_bytes": host.block_bytes,
+        "blocks": host.blocks,
         "pages": next(iter(host.pages.values())) if single else dict(host.pages),
         "page_bytes": next(iter(host.page_bytes.values())) if single else dict(host.page_bytes),
         "warm_sessions": host.warm_sessions,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from quire.core.errors import PlanError
 from quire.kinds import Kind
 from quire.models.shape import ModelShape
 from quire.plan.geometry import choose_geometry, match_unit
-from quire.plan.host import plan_host
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.ranks import find_bottleneck, plan_ranks
+from quire.plan.records import check_host_block, host_plan
 from quire.plan.settings import Budget, Settings
 from quire.plan.shares import KindShare, StageShare, divide, uneven_heads
 from quire.plan.stages import CutStage, cut_stage, longest_length, seal_stage, shortfall
@@ -35,7 +36,7 @@ def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
     fits = length >= (settings.max_length or 1)
     stages = tuple(seal_stage(cut, settings, length, one) for cut, one in zip(cuts, longest, strict=True))
     bottleneck = find_bottleneck(stages, settings.speculative_tokens, settings.reserved_pages, length)
-    return Plan(
+    plan = Plan(
         model=model.name,
         family=model.family,
         model_max_length=model.max_length,
@@ -52,12 +53,15 @@ def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
         lookahead=settings.speculative_tokens,
         reserved_pages=settings.reserved_pages,
         match_unit_tokens=unit,
+        host_block_tokens=settings.host_block_tokens,
         stages=stages,
         ranks=plan_ranks(cuts, stages, settings, budget, length),
         bottleneck_stage=bottleneck,
-        host=plan_host(stages, settings.host_bytes, length) if settings.host_bytes else None,
+        host=None,
         notes=_notes(model, settings, budget, unit, length),
     )
+    check_host_block(plan)
+    return plan if settings.host_bytes is None else replace(plan, host=host_plan(plan, settings.host_bytes))
 
 
 def _divide(

@@ -45,6 +45,12 @@ class KindPlan:
         return self.kind.name
 
     @property
+    def unique_page_bytes(self) -> int:
+        """A page of all groups over all ranks, each byte once: as it lies on one rank, and what the others add."""
+        others = (self.unique_unit_bytes - self.unit_bytes) * self.kind.units_per_page(self.page_tokens)
+        return self.groups * self.page_bytes + others
+
+    @property
     def token_bytes(self) -> float:
         """What one token writes; 0 for kinds that do not store by token."""
         return 0.0 if self.kind.kind in ("state", "cross") else self.unit_bytes / self.kind.tokens_per_unit
@@ -116,12 +122,17 @@ class StagePlan:
 
 @dataclass(frozen=True, slots=True)
 class HostPlan:
+    """What a budget of host memory holds."""
+
     budget_bytes: int
+    block_bytes: int
+    blocks: int
     pages: Mapping[str, int]
+    """Of each kind, if idle sessions of `session_tokens` tokens fill the blocks."""
     page_bytes: Mapping[str, int]
     """One page of all layers, over all ranks and stages, each byte once."""
     warm_sessions: int
-    """Idle sessions of `session_tokens` tokens that stay warm."""
+    """So many of these sessions stay warm."""
     session_tokens: int
 
 
@@ -145,6 +156,8 @@ class Plan:
     lookahead: int
     reserved_pages: int
     match_unit_tokens: int
+    host_block_tokens: int | None
+    """What a block of host memory holds of kinds that grow, as asked for; None: one unit of reuse."""
     stages: tuple[StagePlan, ...]
     ranks: tuple[RankPlan, ...]
     bottleneck_stage: int

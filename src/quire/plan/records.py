@@ -9,19 +9,25 @@ A record is its pages one after another: stage by stage, kind by kind, page by p
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.errors import PlanError
 from quire.core.units import ceil_div
 from quire.kinds import counts
-from quire.plan.plan import KindPlan, Plan
+from quire.plan.plan import HostPlan, KindPlan, Plan
 
 Logical = npt.NDArray[np.int64]
 """Numbers of pages, counted from a request's first token."""
 UNIT, BOUNDARY = b"u", b"b"
+SESSION_TOKENS = 8192
+"""Of the idle sessions that host memory is measured by."""
 
 
 def unit_name(key: bytes) -> bytes:
@@ -43,21 +49,22 @@ class Span:
 
     @property
     def bytes(self) -> int:
-        return len(self.logical) * self.plan.groups * self.plan.page_bytes
+        return len(self.logical) * self.plan.unique_page_bytes
 
 
 class Records:
     def __init__(self, plan: Plan) -> None:
         self.unit_tokens = plan.reuse_unit_tokens
-        self.max_length = plan.max_length
-        stages = [stage for stage in plan.stages if stage.kinds]
-        kinds = [(s, k, kind) for s, stage in enumerate(stages) for k, kind in enumerate(stage.kinds)]
-        self._growing = [one for one in kinds if one[2].kind.grows]
-        self._others = [one for one in kinds if not one[2].kind.grows]
+        self._kinds = _kinds(plan)
+        self._growing = [one for one in self._kinds if one[2].kind.grows]
+        self._others = [one for one in self._kinds if not one[2].kind.grows]
         self.has_units, self.has_boundaries = bool(self._growing), bool(self._others)
         self.unit_bytes = size_bytes(self.in_unit(0))
-        self.block_bytes = self.unit_bytes or self.largest_boundary_bytes
-        """Staging memory is cut into blocks of this size: one unit, or one boundary where nothing grows."""
+        self.largest_boundary_bytes = self._boundary_bytes(plan.max_length)
+        blocks = self.unit_tokens // (plan.host_block_tokens or self.unit_tokens)
+        self.block_bytes = max(1, ceil_div(self.unit_bytes, blocks) or self.largest_boundary_bytes)
+        """Staging memory is cut into blocks of this size: so many tokens of a unit, or one boundary where nothing
+        grows."""
 
     def in_unit(self, unit: int) -> list[Span]:
         return self.between(unit * self.unit_tokens, (unit + 1) * self.unit_tokens)
@@ -73,18 +80,72 @@ class Records:
         """Of the other kinds, for a request that goes on at `boundary`, a whole number of units."""
         return [Span(stage, kind, plan, _tail(plan, boundary)) for stage, kind, plan in self._others]
 
-    @property
-    def largest_boundary_bytes(self) -> int:
-        return size_bytes(self.at(self.unit_tokens * max(1, self.max_length // self.unit_tokens)))
+    def _boundary_bytes(self, tokens: int) -> int:
+        """No boundary up to so many tokens takes more."""
+        return sum(self.most_pages(plan, tokens) * plan.unique_page_bytes for _, _, plan in self._others)
+
+    def most_pages(self, plan: KindPlan, tokens: int) -> int:
+        """Of one kind, what an idle request of up to so many tokens keeps, by the demand that rows have too."""
+        last, page_tokens = self._whole(tokens), plan.page_tokens
+        if plan.kind.grows:
+            return last // page_tokens
+        period = math.lcm(plan.kind.period_tokens(page_tokens), self.unit_tokens)
+        boundaries = np.arange(max(self.unit_tokens, last - period), last + 1, self.unit_tokens)
+        return int(plan.kind.pages(boundaries, counts(0), counts(0), page_tokens).max())
+
+    def _whole(self, tokens: int) -> int:
+        """Whole units of so many tokens, at least one."""
+        return self.unit_tokens * max(1, tokens // self.unit_tokens)
 
     def blocks(self, size: int) -> int:
         return ceil_div(size, self.block_bytes)
 
-    def session_bytes(self, tokens: int) -> int:
-        """What staging memory an idle session of so many tokens takes."""
-        units = tokens // self.unit_tokens
-        boundary = size_bytes(self.at(units * self.unit_tokens))
-        return self.block_bytes * (units * self.blocks(self.unit_bytes) + self.blocks(boundary))
+    def session_blocks(self, tokens: int) -> int:
+        """What an idle session of up to so many tokens takes of staging memory."""
+        units = self._whole(tokens) // self.unit_tokens
+        return max(1, units * self.blocks(self.unit_bytes) + self.blocks(self._boundary_bytes(tokens)))
+
+
+def _kinds(plan: Plan) -> list[tuple[int, int, KindPlan]]:
+    stages = [stage for stage in plan.stages if stage.kinds]
+    return [(s, k, kind) for s, stage in enumerate(stages) for k, kind in enumerate(stage.kinds)]
+
+
+def host_plan(plan: Plan, budget_bytes: int) -> HostPlan:
+    """What a budget of host memory holds: blocks, and in them idle sessions of 8k tokens, each byte once."""
+    records, kinds = Records(plan), [kind for _, _, kind in _kinds(plan)]
+    tokens = records.unit_tokens * max(1, min(SESSION_TOKENS, plan.max_length) // records.unit_tokens)
+    blocks, each = budget_bytes // records.block_bytes, records.session_blocks(tokens)
+    page_bytes: Counter[str] = Counter()
+    for kind in kinds:
+        page_bytes[kind.name] += kind.unique_page_bytes
+    return HostPlan(
+        budget_bytes=budget_bytes,
+        block_bytes=records.block_bytes,
+        blocks=blocks,
+        pages=MappingProxyType({kind.name: blocks * records.most_pages(kind, tokens) // each for kind in kinds}),
+        page_bytes=MappingProxyType(dict(page_bytes)),
+        warm_sessions=blocks // each,
+        session_tokens=tokens,
+    )
+
+
+def check_host_block(plan: Plan) -> None:
+    """A block that would cut a page, or of which no whole number makes up a unit, is refused."""
+    asked, unit = plan.host_block_tokens, plan.reuse_unit_tokens
+    growing = {kind.page_tokens: kind.name for _, _, kind in _kinds(plan) if kind.kind.grows}
+    if asked is None:
+        return
+    if not growing:
+        raise PlanError(f"--host-block {asked:,}: nothing of {plan.model} grows with its tokens: leave it out")
+    page = math.lcm(*growing)
+    if asked % page or unit % asked:
+        pages = " and ".join(f"{tokens} tokens ({name})" for tokens, name in growing.items())
+        fitting = ", ".join(str(size) for size in range(page, unit + 1, page) if unit % size == 0)
+        raise PlanError(
+            f"--host-block {asked:,} must be whole pages of {pages} and divide the {unit:,} tokens of a match unit: "
+            f"choose one of {fitting}"
+        )
 
 
 def _tail(plan: KindPlan, boundary: int) -> Logical:

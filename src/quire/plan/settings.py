@@ -21,6 +21,7 @@ RANGES = {
     "pipeline_parallel": (1, 4096),
     "match_unit_tokens": (1, LARGEST_MATCH_UNIT),
     "host_bytes": (1, 1 << 60),
+    "host_block_tokens": (1, 1 << 20),
 }
 """Least and most of each setting: beyond them lies a typing mistake, and arithmetic that no longer fits 64 bits."""
 MOST_SHEETS = 1 << 32
@@ -79,6 +80,8 @@ class Settings:
     stage_layers: tuple[int, ...] | None = None
     speculative_tokens: int = 0
     host_bytes: int | None = None
+    host_block_tokens: int | None = None
+    """None: one unit of reuse."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -93,4 +96,5 @@ class Settings:
 
 
 def _option(name: str) -> str:
-    return {"match_unit_tokens": "--match-unit", "host_bytes": "--host-memory"}.get(name, "--" + name.replace("_", "-"))
+    names = {"match_unit_tokens": "--match-unit", "host_bytes": "--host-memory", "host_block_tokens": "--host-block"}
+    return names.get(name, "--" + name.replace("_", "-"))

@@ -10,7 +10,7 @@ import pytest
 from shapes import FULL, GEMMA_3_27B, GEMMA_4_31B, attention, latent, model, state
 
 from quire.core.dtypes import DType
-from quire.core.errors import DoesNotFit
+from quire.core.errors import DoesNotFit, PlanError
 from quire.core.units import GIB
 from quire.kinds import Chunked, Full, Window
 from quire.plan import bound
@@ -80,6 +80,37 @@ def test_host_pages_hold_every_head_once_even_when_ranks_keep_copies() -> None:
     settings = [replace(forced, tensor_parallel=ranks) for ranks in (1, 8, 16)]
     pages = [make_plan(model([FULL] * 4), one, Budget(pool_bytes=8 * GIB)).host for one in settings]
     assert pages[0] == pages[1] == pages[2]
+
+
+def test_a_host_block_of_four_pages_holds_a_quarter_as_often() -> None:
+    """The fixture in pages of 16 tokens: blocks of 16, 32 or 64 of them, and as many pages as whole blocks hold."""
+    forced = Settings(page_tokens=MappingProxyType({"": 16}), host_bytes=64 * GIB)
+    blocks = {}
+    for tokens in (16, 32, 64):
+        host = make_plan(
+            model([latent()] * 61), replace(forced, host_block_tokens=tokens), Budget(pool_bytes=8 * GIB)
+        ).host
+        assert host is not None
+        assert host.block_bytes == 1152 * 61 * tokens
+        assert dict(host.pages) == {"latent": host.blocks * tokens // 16}
+        blocks[tokens] = host.blocks
+    assert blocks == {16: 61_119, 32: 30_559, 64: 15_279}
+
+
+@pytest.mark.parametrize(("asked", "page"), [(48, 16), (8, 16), (128, 32)])
+def test_a_host_block_that_does_not_divide_is_refused_with_both_numbers_and_the_option(asked: int, page: int) -> None:
+    settings = Settings(page_tokens=MappingProxyType({"": page}), host_block_tokens=asked)
+    with pytest.raises(PlanError) as refused:
+        make_plan(model([FULL] * 4), settings, Budget(pool_bytes=GIB))
+    assert f"--host-block {asked}" in str(refused.value)
+    assert f"pages of {page} tokens (full) and divide the 64 tokens" in str(refused.value)
+
+
+def test_a_host_budget_smaller_than_a_block_holds_no_page() -> None:
+    settings = Settings(page_tokens=MappingProxyType({"": 64}), host_bytes=1024)
+    host = make_plan(model([latent()] * 61), settings, Budget(pool_bytes=GIB)).host
+    assert host is not None
+    assert (host.blocks, host.pages["latent"], host.warm_sessions) == (0, 0, 0)
 
 
 def test_thirty_two_sheets_of_sixteen_tokens_refuse_16384_and_advertise_512() -> None:

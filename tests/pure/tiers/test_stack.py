@@ -19,13 +19,15 @@ from quire.core.memory import Memory, Part
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.engine.engine import Engine
+from quire.kinds import counts
 from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
-from quire.plan.records import Records
+from quire.plan.records import Records, host_plan, size_bytes
 from quire.plan.settings import Budget, Settings
 from quire.tiers.shelf import HostShelf
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, small_plan
+from small_kinds import KINDS
 
 MIXES = [["full"], ["full", "window"], ["state", "full", "chunked"], ["state"]]
 
@@ -206,6 +208,37 @@ def test_the_blocks_of_host_memory_are_counted_from_the_plan() -> None:
         settings = Settings(page_tokens={"": 64}, tensor_parallel=ranks)
         plan = make_plan(shape, settings, Budget(pool_bytes=8 << 30))
         assert (64 << 30) // Records(plan).block_bytes == 15_279
+
+
+@pytest.mark.parametrize(
+    ("names", "block_tokens"),
+    [*((names, None) for names in MIXES), *((names, 8) for names in (["full"], ["full", "sink", "chunked"]))],
+)
+def test_as_many_idle_sessions_stay_warm_as_the_plan_says(names: list[str], block_tokens: int | None) -> None:
+    """Their records, laid into blocks as the tier does it, fill host memory and push none of them out; one session
+    more does not fit."""
+    plan = small_plan(names, block_tokens=block_tokens, unit_tokens=16)
+    records = Records(plan)
+    host = host_plan(plan, 1 << 20)
+    shelf = HostShelf(host.blocks, host.block_bytes)
+    assert shelf.blocks == Bytes((1 << 20) // records.block_bytes, records.block_bytes).blocks
+    boundary = max(size_bytes(records.at(end)) for end in range(16, host.session_tokens + 1, 16))
+    sizes = [records.unit_bytes] * (host.session_tokens // 16) * records.has_units + [boundary] * records.has_boundaries
+    assert host.warm_sessions > 3
+    for session in range(host.warm_sessions):
+        assert all(shelf.reserve(bytes([session % 256, record]), size) for record, size in enumerate(sizes))
+    assert not all(shelf.reserve(b"one more", size) for size in sizes)
+
+
+@pytest.mark.parametrize("name", sorted(set(KINDS) - {"cross", "full", "latent"}))
+def test_a_boundary_record_has_the_pages_that_a_request_standing_there_needs(name: str) -> None:
+    """The demand that rows are admitted by, and no formula of its own."""
+    records = Records(small_plan([name]))
+    for boundary in range(8, 144, 8):
+        for span in records.at(boundary):
+            needed = span.plan.kind.pages(counts(boundary), counts(0), counts(0), span.plan.page_tokens)
+            assert len(set(span.logical.tolist())) == len(span.logical) == int(needed)
+            assert size_bytes(records.at(boundary)) <= records.largest_boundary_bytes
 
 
 def test_a_shelf_hands_out_every_block_once_and_forgets_the_least_recently_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +26,21 @@ def prompt_of(length: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(3, 97, length).astype(np.int32)
 
 
-GEOMETRIES: dict[str, tuple[str, dict[str, int]]] = {
-    **{what: (name, {"": PAGE}) for name, what in MODELS.items()},
-    "full and chunked": ("llama4_text", {"": PAGE}),
-    "full in pages of 16, window of 8": ("gemma3_text", {"full": 16, "window": 8}),
-    "full in pages of 8, window of 16": ("gemma3_text", {"full": 8, "window": 16}),
+GEOMETRIES: dict[str, tuple[str, dict[str, int], int]] = {
+    **{what: (name, {"": PAGE}, PAGE) for name, what in MODELS.items()},
+    "full and chunked": ("llama4_text", {"": PAGE}, PAGE),
+    "full in pages of 16, window of 8": ("gemma3_text", {"full": 16, "window": 8}, PAGE),
+    "full in pages of 8, window of 16": ("gemma3_text", {"full": 8, "window": 16}, PAGE),
+    "a host block for each of two pages": ("gemma3_text", {"full": 8, "window": 16}, 8),
 }
+"""Model, tokens of its pages, tokens of a block of host memory."""
 
 
 @pytest.mark.parametrize("what", GEOMETRIES)
 def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(what: str) -> None:
     """Each prompt is computed, forgotten and asked again, twice: all its whole units but the last token's come back."""
-    name, pages = GEOMETRIES[what]
-    plan = plan_of(name, batch_tokens=32, pages=pages)
+    name, pages, block_tokens = GEOMETRIES[what]
+    plan = replace(plan_of(name, batch_tokens=32, pages=pages), host_block_tokens=block_tokens)
     assert plan.reuse_unit_tokens == PAGE
     service = TieredService(name, plan)
     for length in LENGTHS:
