@@ -247,7 +247,8 @@ class Reuse:
         if computed <= state.known[row]:
             tokens, keys = state.tokens(row, 0, computed), self._keys(row, waiting, computed // unit)
             self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known)
-            self.stores.offer(self.index.nodes.follow(keys, computed // unit))
+            if self.stores.has_keeper:
+                self.stores.offer(self.index.nodes.follow(keys, computed // unit))
         else:
             units = int(state.settled[row]) // unit
             chain = self.index.remember(row, self._keys(row, waiting, units), units, known)

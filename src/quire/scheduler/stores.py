@@ -28,6 +28,7 @@ class Stores:
         self, keeper: Keeper | None, plan: Plan, index: PrefixIndex, copies: Sequence[Copy], tell: Callable[..., None]
     ) -> None:
         self._keeper = None if index.disabled else keeper
+        self.has_keeper = self._keeper is not None
         self._records = Records(plan)
         self._index = index
         self._copies = copies
