@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported bench-tiers bench-serve soak soak-serve clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported bench-tiers bench-serve bench-hour soak soak-serve clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -66,6 +66,9 @@ bench-decode: setup  ## A whole decode step on this GPU: ARGUMENTS=--compile
 
 bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
 	$(BIN)/python bench/tiers.py $(ARGUMENTS)
+
+bench-hour: setup  ## An hour of a request trace on virtual time, behind a tier with random faults: ARGUMENTS=FILE
+	$(BIN)/python bench/hour.py $(ARGUMENTS)
 
 soak: setup  ## The long runs: a writer killed at a hundred random moments, random checks of stores and loads
 	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed

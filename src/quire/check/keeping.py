@@ -41,14 +41,7 @@ class KeepingTier(FaultyTier):
         """By number: names of records that were accepted."""
 
     def find(self, keys: Sequence[bytes]) -> int:
-        units = [not self._records.has_units or unit_name(key) in self._kept for key in keys]
-        depth = units.index(False) if False in units else len(units)
-        ends = (
-            [boundary_name(key) in self._kept for key in keys[:depth]]
-            if self._records.has_boundaries
-            else [True] * depth
-        )
-        return max((place + 1 for place, is_there in enumerate(ends) if is_there), default=0)
+        return self._records.greatest(keys, lambda names: [name in self._kept for name in names])
 
     def renew(self, names: Sequence[bytes]) -> list[int]:
         return [place for place, name in enumerate(names) if name not in self._kept]

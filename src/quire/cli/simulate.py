@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from quire.plan.plan import Plan
     from quire.simulate.cost import CostModel
     from quire.simulate.replay import Progress
+    from quire.simulate.tier import HostCost
 
 SYNTHETIC = "synthetic:"
 PLOT_FORMATS = (".svg", ".png")
 FIXED = ("help", "json", "plot", "compare")
 """Not settings of a run: --compare does not change them."""
 BAR_CELLS = 40
+LOADS = ("loads_done", "loads_failed", "loads_gone", "loads_late")
 
 
 def _number(least: float, most: float) -> Callable[[str], float]:
@@ -86,6 +88,15 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
     speed, share = _number(1e-6, 1e6), _number(1e-6, 1)
     group.add_argument("--bandwidth", type=speed, metavar="GB/S", help="memory that one device reads in a second")
     group.add_argument("--flops", type=speed, metavar="TFLOP/S", help="what one device computes in a second")
+    group.add_argument(
+        "--host-bandwidth", type=speed, default=50.0, metavar="GB/S", help="of loads from --host-memory (default 50)"
+    )
+    group.add_argument(
+        "--tier-faults",
+        type=common.reading(_seed),
+        metavar="S",
+        help="loads fail, come late; the tier is lost and back",
+    )
     group.add_argument("--overhead", type=_number(0, 1e6), default=1.0, metavar="MS", help="of each step (default 1.0)")
     group.add_argument(
         "--active-share", type=share, default=1.0, metavar="F", help="of the weights in one token (default 1.0)"
@@ -101,6 +112,7 @@ class _Run:
     cost: CostModel
     trace: Trace
     rules: Rules
+    host: HostCost | None
 
 
 def run(options: argparse.Namespace) -> None:
@@ -112,7 +124,7 @@ def run(options: argparse.Namespace) -> None:
     asked = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
     runs = {setting: _prepared(changed) for setting, changed in asked.items()}
     played = {
-        setting: Replay(run.plan, run.cost, run.trace, run.rules).play(progress_bar(setting))
+        setting: Replay(run.plan, run.cost, run.trace, run.rules, run.host).play(progress_bar(setting))
         for setting, run in runs.items()
     }
     reports = [{"setting": setting, **runs[setting].about, **report(played[setting])} for setting in runs]
@@ -164,7 +176,17 @@ def _prepared(options: argparse.Namespace) -> _Run:
         "policy": options.policy,
         "cost": cost.figures(),
     }
-    return _Run(about, plan, cost, trace, Rules(policy=Policy(options.policy)))
+    return _Run(about, plan, cost, trace, Rules(policy=Policy(options.policy)), _host(options))
+
+
+def _host(options: argparse.Namespace) -> HostCost | None:
+    from quire.simulate.tier import HostCost
+
+    if options.host_memory is None:
+        if options.tier_faults is not None:
+            raise InputError("--tier-faults needs a tier to fail: give --host-memory too")
+        return None
+    return HostCost(options.host_bandwidth * 1e9, options.tier_faults)
 
 
 def _trace(options: argparse.Namespace) -> Trace:
@@ -204,6 +226,10 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
     print()
     head = ("", *(str(one["setting"]) for one in reports))
     table(head, [(name, *(write(one) for one in reports)) for name, write in LINES])
+    if any(one["tier"] for one in reports):
+        heading("Host tier")
+        cells = [(name, *(write(one["tier"]) if one["tier"] else "–" for one in reports)) for name, write in TIER_LINES]
+        table(head, cells)
     heading(f"Memory of one device ({first['setting']})")
     table(
         ("kind", "held, mean", "held, most", "cached, mean", "cached, most"),
@@ -240,6 +266,15 @@ LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("preemptions", lambda one: f"{one['preemptions']:,}"),
     ("evictions", lambda one: f"{one['evictions']:,}"),
     ("… tokens forgotten", lambda one: f"{one['evicted_tokens']:,}"),
+)
+
+
+TIER_LINES: tuple[tuple[str, Callable[[dict[str, int]], str]], ...] = (
+    ("loads done / failed / gone / late", lambda one: " / ".join(f"{one[name]:,}" for name in LOADS)),
+    ("tokens brought back", lambda one: f"{one['loaded_tokens']:,}, {format_bytes(one['loaded_bytes'])}"),
+    ("records stored", lambda one: f"{one['stored_records']:,}, {format_bytes(one['stored_bytes'])}"),
+    ("… not stored", lambda one: f"{one['not_stored']:,}"),
+    ("times that it was lost", lambda one: f"{one['outages']:,}"),
 )
 
 

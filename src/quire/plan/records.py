@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import PlanError
+from quire.core.tier import Load
 from quire.core.units import ceil_div
 from quire.kinds import counts
 from quire.plan.plan import HostPlan, KindPlan, Plan
@@ -79,6 +80,23 @@ class Records:
     def at(self, boundary: int) -> list[Span]:
         """Of the other kinds, for a request that goes on at `boundary`, a whole number of units."""
         return [Span(stage, kind, plan, _tail(plan, boundary)) for stage, kind, plan in self._others]
+
+    def greatest(self, keys: Sequence[bytes], found: Callable[[list[bytes]], list[bool]]) -> int:
+        """Behind how many of these units every kind can go on, if `found` says of names which records are there."""
+        units = found([unit_name(key) for key in keys]) if self.has_units else [True] * len(keys)
+        depth = units.index(False) if False in units else len(units)
+        if not depth or not self.has_boundaries:
+            return depth
+        boundaries = found([boundary_name(key) for key in keys[:depth]])
+        return max((place + 1 for place, is_there in enumerate(boundaries) if is_there), default=0)
+
+    def wanted(self, load: Load) -> list[tuple[bytes, int]]:
+        """Names and sizes of what a load brings: units that the row does not hold whole, then the boundary."""
+        keys = load.keys[load.held_tokens // self.unit_tokens :] if self.has_units else ()
+        units = [(unit_name(key), self.unit_bytes) for key in keys]
+        if not self.has_boundaries:
+            return units
+        return [*units, (boundary_name(load.keys[-1]), size_bytes(self.at(load.tokens)))]
 
     def _boundary_bytes(self, tokens: int) -> int:
         """No boundary up to so many tokens takes more."""

@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from quire.core.errors import NeverFits, QueueFull
+from quire.core.errors import NeverFits, QueueFull, QuireError
 from quire.core.request import Request
 from quire.core.rules import Rules
 from quire.engine.engine import Engine
 from quire.plan.plan import Plan
+from quire.plan.records import Records
 from quire.simulate.ceiling import Ceiling
 from quire.simulate.cost import CostModel
 from quire.simulate.recorder import MemoryUse, Recorder
 from quire.simulate.runner import CostRunner, VirtualClock
+from quire.simulate.tier import NEVER, HostCost, SimulatedTier
 from quire.simulate.tokens import mixed_tokens, seed_of
 from quire.simulate.traces import Asked, Trace
 
+TICK_SECONDS = 1e-6
+"""So much later than the moment itself, so that it has passed."""
 Progress = Callable[[int, int], None]
 
 
@@ -47,16 +51,34 @@ class Played:
     refused: int
     turned_away: int
     """Requests that found the queue full, and came again later."""
+    tier: Mapping[str, int] | None
+    """What a tier counted, if there was one."""
+
+
+class Stalled(QuireError):
+    """Nothing was computed for longer than a load may take: the promise of progress is broken."""
 
 
 class Replay:
-    def __init__(self, plan: Plan, cost: CostModel, trace: Trace, rules: Rules) -> None:
+    def __init__(self, plan: Plan, cost: CostModel, trace: Trace, rules: Rules, host: HostCost | None = None) -> None:
+        """`host`: with the plan's host memory as a tier."""
         self.trace = trace
         self.clock = VirtualClock()
         self.recorder = Recorder(trace.requests)
         self.seeds = np.array([seed_of(asked.name) for asked in trace.requests], dtype=np.uint64)
-        self.runner = CostRunner(cost, self.clock, self.recorder, self.seeds)
-        self.engine = Engine(plan, self.runner, rules=rules, clock=self.clock, listeners=[self.recorder.hear])
+        self.tier = _tier(plan, host, rules.load_seconds, self.clock)
+        self.runner = CostRunner(cost, self.clock, self.recorder, self.seeds, self.tier)
+        self.engine = Engine(
+            plan,
+            self.runner,
+            rules=rules,
+            tier=self.tier,
+            keeper=self.tier,
+            clock=self.clock,
+            pause=self._wait_for_load,
+            listeners=[self.recorder.hear],
+        )
+        self._load_seconds, self._moved = rules.load_seconds, (0, 0.0)
         self.recorder.attach(self.engine.scheduler.rows.row_of, plan.max_requests)
         self.memory = MemoryUse(self.engine.scheduler.memories)
         has_tails = any(not kind.kind.grows for stage in plan.stages for kind in stage.kinds)
@@ -79,6 +101,23 @@ class Replay:
             done += self._follow_up()
             progress(done + self.refused, total)
         return self._played()
+
+    def _wait_for_load(self) -> None:
+        """Only a load can bring something to do: until it returns or is given up, or somebody comes."""
+        assert self.tier is not None
+        if self._moved[0] != self.recorder.steps:
+            self._moved = self.recorder.steps, self.clock.now
+        late = self._moved[1] + self._load_seconds
+        if self.clock.now > late:
+            raise Stalled(f"nothing was computed for {self.clock.now - self._moved[1]:g} s, and requests wait")
+        coming = self._coming[0][0] if self._coming else late
+        self.clock.now = max(self.clock.now, min(self.tier.next_moment(), coming, late)) + TICK_SECONDS
+
+    def wait_for_transfers(self) -> None:
+        """Until those that nobody waits for have returned as well."""
+        while self.tier is not None and (moment := self.tier.next_moment()) < NEVER:
+            self.clock.now = max(self.clock.now, moment)
+            self.tier.answers()
 
     def _submit(self) -> None:
         """Everyone who has come by now; those who found the queue full go first, in their order."""
@@ -135,7 +174,14 @@ class Replay:
             self.ceiling_tokens,
             self.refused,
             self.turned_away,
+            None if self.tier is None else dict(self.tier.counters),
         )
+
+
+def _tier(plan: Plan, host: HostCost | None, load_seconds: float, clock: VirtualClock) -> SimulatedTier | None:
+    if host is None or plan.host is None:
+        return None
+    return SimulatedTier(Records(plan), plan.host.blocks, host, load_seconds, clock)
 
 
 def _followers(requests: Sequence[Asked]) -> list[list[int]]:

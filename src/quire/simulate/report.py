@@ -12,6 +12,18 @@ from quire.simulate.replay import Played
 PERCENTILES = (50, 95, 99)
 DIGITS = 9
 """After the point, in JSON: a nanosecond."""
+TIER_FIELDS = (
+    "loads_done",
+    "loads_failed",
+    "loads_gone",
+    "loads_late",
+    "loaded_tokens",
+    "loaded_bytes",
+    "stored_records",
+    "stored_bytes",
+    "not_stored",
+    "outages",
+)
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,6 +53,7 @@ def report(played: Played) -> dict[str, Any]:
         "preemptions": recorder.preemptions,
         "evictions": recorder.evictions,
         "evicted_tokens": recorder.evicted_tokens,
+        "tier": None if played.tier is None else {name: played.tier.get(name, 0) for name in TIER_FIELDS},
         "memory": _memory(played),
         "tenants": _tenants(played),
     }

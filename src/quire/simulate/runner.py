@@ -15,6 +15,7 @@ import numpy as np
 from quire.core.step import Ints, Step, StepResult
 from quire.simulate.cost import CostModel
 from quire.simulate.recorder import Recorder
+from quire.simulate.tier import SimulatedTier
 from quire.simulate.tokens import Words, mixed_tokens
 
 
@@ -37,15 +38,27 @@ class _Flight:
 class CostRunner:
     """Yields tokens that depend on a request's name and the position alone."""
 
-    def __init__(self, cost: CostModel, clock: VirtualClock, recorder: Recorder, seeds: Words) -> None:
-        self.cost, self.clock, self.recorder, self.seeds = cost, clock, recorder, seeds
+    def __init__(
+        self,
+        cost: CostModel,
+        clock: VirtualClock,
+        recorder: Recorder,
+        seeds: Words,
+        tier: SimulatedTier | None = None,
+    ) -> None:
+        self.cost, self.clock, self.recorder, self.seeds, self.tier = cost, clock, recorder, seeds, tier
         self.busy_seconds = 0.0
         self._free_at = 0.0
         self._flying: deque[_Flight] = deque()
 
     def launch(self, step: Step) -> None:
+        if self.tier is not None:
+            for store in step.stores:
+                self.tier.stored(store.place.number)
+            for number, _ in step.loads:
+                self.tier.landed(number)
         samples = np.flatnonzero(step.samples)
-        seconds = self.cost.seconds(step.starts, step.counts, len(samples))
+        seconds = self.cost.seconds(step.starts, step.counts, len(samples)) if len(step.rows) else 0.0
         self._free_at = max(self._free_at, self.clock.now) + seconds
         self.busy_seconds += seconds
         places = self.recorder.place_in_row[step.rows[samples]]

@@ -77,6 +77,20 @@ class HostShelf:
         if not record.pins and not record.is_published:
             self._free += record.blocks
 
+    @property
+    def unpinned_blocks(self) -> int:
+        """Of records that nobody reads or writes."""
+        return sum(len(record.blocks) for record in self._records.values() if not record.pins)
+
+    def forget_all(self) -> None:
+        """What is pinned goes with its last pin."""
+        for record in list(self._records.values()):
+            if record.pins:
+                del self._records[record.name]
+                record.is_published = False
+            else:
+                self._forget(record)
+
     def _forget(self, record: Record) -> None:
         del self._records[record.name]
         record.is_published = False

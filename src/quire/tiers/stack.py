@@ -20,7 +20,7 @@ from typing import Protocol
 
 from quire.core.connector import Connector, Layout
 from quire.core.tier import Answer, Load, Place, Staged
-from quire.plan.records import Records, boundary_name, size_bytes, unit_name
+from quire.plan.records import Records
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
 
@@ -77,13 +77,7 @@ class Stack:
     def find(self, keys: Sequence[bytes]) -> int:
         """The greatest number of units behind which every kind can go on, wherever their records lie."""
         self._mend()
-        units = self._found([unit_name(key) for key in keys]) if self._records.has_units else [True] * len(keys)
-        depth = units.index(False) if False in units else len(units)
-        depth = min(depth, self._most_units())
-        if not depth or not self._records.has_boundaries:
-            return depth
-        boundaries = self._found([boundary_name(key) for key in keys[:depth]])
-        return max((place + 1 for place, is_there in enumerate(boundaries) if is_there), default=0)
+        return self._records.greatest(keys[: self._most_units()], self._found)
 
     def _most_units(self) -> int:
         """What host memory could hold at once, the boundary beside."""
@@ -101,17 +95,8 @@ class Stack:
                 found[place] = is_there
         return found
 
-    def _wanted(self, load: Load) -> list[tuple[bytes, int]]:
-        """Names and sizes of what a load brings: units that the row does not hold whole, then the boundary."""
-        first = load.held_tokens // self._records.unit_tokens
-        keys = load.keys[first:] if self._records.has_units else ()
-        units = [(unit_name(key), self._records.unit_bytes) for key in keys]
-        if not self._records.has_boundaries:
-            return units
-        return [*units, (boundary_name(load.keys[-1]), size_bytes(self._records.at(load.tokens)))]
-
     def begin(self, load: Load) -> None:
-        wanted = self._wanted(load)
+        wanted = self._records.wanted(load)
         with self._lock:
             here = self._pinned([name for name, _ in wanted])
             missing = self._reserved([(name, size) for name, size in wanted if name not in here])
