@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.core.tier import Answer, Load
+from quire.core.tier import Answer, Ends, Found, Load
 
 
 class ScriptedTier:
@@ -17,10 +17,11 @@ class ScriptedTier:
         self._answers: list[Answer] = []
         self.names_by_key: dict[bytes, str] = {}
 
-    def find(self, keys: Sequence[bytes]) -> int:
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        del ends
         if isinstance(self.units, int):
-            return min(self.units, len(keys))
-        return min(self.units.get(self.names_by_key.get(keys[0], ""), 0), len(keys)) if keys else 0
+            return Found(min(self.units, len(keys)))
+        return Found(min(self.units.get(self.names_by_key.get(keys[0], ""), 0), len(keys)) if keys else 0)
 
     def begin(self, load: Load) -> None:
         self.begun.append(load)

@@ -137,7 +137,7 @@ class CheckingRunner(Idle):
             self._compare(unit_name(key), blocks, self._records.unit_bytes)
         if self._records.has_boundaries:
             size = size_bytes(self._records.at(staged.load.tokens))
-            self._compare(boundary_name(staged.load.keys[-1]), staged.boundary, size)
+            self._compare(boundary_name(staged.load.end or staged.load.keys[-1]), staged.boundary, size)
         self._stack.landed(number)
 
     def _compare(self, name: bytes, blocks: Blocks, size: int) -> None:

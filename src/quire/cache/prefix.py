@@ -149,8 +149,8 @@ class PrefixIndex:
 
     def keep_end(
         self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes, known: Chain
-    ) -> None:
-        """A turn ended behind these tokens: the row's pages stay where they are, its states too.
+    ) -> Chain:
+        """A turn ended behind these tokens: the row's pages stay where they are, its states too. Returns its chain.
 
         `came_from`: the end that it went on from, of no more use unless others went on from there as well.
         """
@@ -160,6 +160,7 @@ class PrefixIndex:
             chain = self._keep_turn(row, keys, root, tokens, came_from, chain)
         if len(chain):
             self.leaves.rank(chain)
+        return chain
 
     def _keep_turn(
         self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes, chain: Chain

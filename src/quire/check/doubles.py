@@ -13,7 +13,7 @@ from quire.cache.pool import Holder, Pages
 from quire.check.definitions import Ints, Violation, is_fixed
 from quire.check.shadow import KindContents, ShadowRunner
 from quire.core.request import Tokens
-from quire.core.tier import Answer, Load
+from quire.core.tier import Answer, Ends, Found, Load
 from quire.scheduler.scheduler import Scheduler
 
 
@@ -143,8 +143,9 @@ class FaultyTier:
         """Of loads begun since somebody asked."""
         self._late: list[OpenLoad] = []
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        return next((place for place, key in enumerate(keys) if key not in self.known), len(keys))
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        del ends
+        return Found(next((place for place, key in enumerate(keys) if key not in self.known), len(keys)))
 
     def begin(self, load: Load) -> None:
         now, fate = self.clock(), self.random.choice(list(Fate))

@@ -32,7 +32,7 @@ KNOWN = {
     "drafts _views _order _order_is_stale _arrivals _now steps flying typical_output",
     "Room": "plan memories rows index cache_is_in_use no_pages _copies _tell",
     "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _tell _told _epochs",
-    "Loads": "_tier _seconds _unit _open _number_of _numbers",
+    "Loads": "_tier _seconds _unit _has_ends _open _number_of _numbers",
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets _last_place",
@@ -45,7 +45,8 @@ KNOWN = {
     "Queue": "bound _by_claim _by_arrival _by_name",
     "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains",
     "Stores": "_keeper _records _index _copies _tell due",
-    "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes block_bytes largest_boundary_bytes",
+    "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
+    "block_bytes",
     "Junctions": "_prompts _next _ahead wanted",
     "PrefixIndex": "memories coverage disabled unit nodes leaves ends _before",
     "Leaves": "nodes coverage memories order _ranked _held was_given_back paths",

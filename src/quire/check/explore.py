@@ -25,7 +25,7 @@ from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
 from quire.core.request import Tokens
 from quire.core.step import Step, StepResult
-from quire.core.tier import Answer, Load
+from quire.core.tier import Answer, Ends, Found, Load
 from quire.scheduler.endings import Ended
 from quire.scheduler.scheduler import Scheduler
 
@@ -54,8 +54,9 @@ class ChosenTier:
         """By request: the load that it waits for, and since when."""
         self.ready: list[Answer] = []
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        return min(self.known, len(keys))
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        del ends
+        return Found(min(self.known, len(keys)))
 
     def begin(self, load: Load) -> None:
         self.open[load.request] = load.number, self.now

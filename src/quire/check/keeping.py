@@ -10,7 +10,7 @@ import numpy as np
 
 from quire.check.definitions import Ints
 from quire.check.doubles import Fate, FaultyTier
-from quire.core.tier import Answer, Load, Place, Store
+from quire.core.tier import Answer, Ends, Found, Load, Place, Store
 from quire.plan.plan import Plan
 from quire.plan.records import Records, Span, boundary_name, unit_name
 
@@ -40,8 +40,8 @@ class KeepingTier(FaultyTier):
         self._coming: list[bytes] = []
         """By number: names of records that were accepted."""
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        return self._records.greatest(keys, lambda names: [name in self._kept for name in names])
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        return self._records.greatest(keys, ends, lambda names: [name in self._kept for name in names])
 
     def renew(self, names: Sequence[bytes]) -> list[int]:
         return [place for place, name in enumerate(names) if name not in self._kept]
@@ -72,8 +72,9 @@ class KeepingTier(FaultyTier):
             spans, slots = self._records.in_unit(unit), self._kept[unit_name(load.keys[unit])]
             brought += [Brought(span, own, load.held_tokens) for span, own in zip(spans, slots, strict=True)]
         if self._records.has_boundaries:
-            spans, slots = self._records.at(load.tokens), self._kept[boundary_name(load.keys[-1])]
-            brought += [Brought(span, own, 0) for span, own in zip(spans, slots, strict=True)]
+            spans, slots = self._records.at(load.tokens), self._kept[boundary_name(load.end or load.keys[-1])]
+            held = [load.held_tokens * span.plan.kind.grows for span in spans]
+            brought += [Brought(*one) for one in zip(spans, slots, held, strict=True)]
         return brought
 
     def learn(self, keys: Sequence[bytes], digests: Ints, unit: int) -> None:

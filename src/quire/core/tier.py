@@ -8,9 +8,9 @@ them, and from then on the tier has a copy of its own. No page waits for a tier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,22 @@ class Load:
     keys: tuple[bytes, ...]
     """Of the units that make up these tokens."""
     tokens: int
+    end: bytes = b""
+    """Key of the place between two units where they end; empty: they end with a unit."""
     held_tokens: int = 0
     """The row has these already, as far as kinds that grow are concerned: their whole pages are not brought again."""
+
+
+Ends = Callable[[int], Sequence[bytes]]
+"""Keys of the places 1, 2, … tokens behind so many units of a request: a turn may have ended there."""
+
+
+class Found(NamedTuple):
+    """How much of a request a tier can bring back so that every kind may go on behind it."""
+
+    units: int
+    behind: int = 0
+    """Tokens behind the last of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +59,8 @@ class Answer:
 
 
 class Tier(Protocol):
-    def find(self, keys: Sequence[bytes]) -> int:
-        """How many units from the first on it can bring back so that every kind may go on behind them. A question."""
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        """What it can bring back of these units, from the first on, and behind the last of them. A question."""
         ...
 
     def begin(self, load: Load) -> None: ...

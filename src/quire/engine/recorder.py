@@ -27,12 +27,12 @@ from quire.core.request import GREEDY, Request, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.sampling import Sampling
 from quire.core.step import Runner, Step, StepResult
-from quire.core.tier import Answer, Load, Tier
+from quire.core.tier import Answer, Ends, Found, Load, Tier
 from quire.engine.engine import Engine, Stream
 from quire.plan.file import decode, encode
 from quire.plan.plan import Plan
 
-FORMAT = 1
+FORMAT = 2
 Line = dict[str, Any]
 WITHOUT_DRAFTS = Sampling(logprobs=0)
 """Stands for any sampling that allows none: all that a replay must know of it."""
@@ -125,10 +125,10 @@ class _RecordedTier:
     def __init__(self, tier: Tier, inputs: Line) -> None:
         self._tier, self._inputs = tier, inputs
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        units = self._tier.find(keys)
-        self._inputs.setdefault("found", []).append(units)
-        return units
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        found = self._tier.find(keys, ends)
+        self._inputs.setdefault("found", []).append(found)
+        return found
 
     def begin(self, load: Load) -> None:
         self._tier.begin(load)
@@ -181,9 +181,9 @@ class _Played:
     def clock(self) -> float:
         return float(self.line["clock"].pop(0))
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        del keys
-        return int(self.line["found"].pop(0))
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        del keys, ends
+        return Found(*self.line["found"].pop(0))
 
     def begin(self, load: Load) -> None: ...
 

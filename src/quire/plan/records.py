@@ -1,9 +1,10 @@
 """What a tier keeps of a prefix: records, each under a name, cut so that a hit can be proved by names alone.
 
     unit record        everything that kinds which grow keep of one unit of tokens
-    boundary record    everything that the other kinds need to go on behind a unit: window tails, sinks, checkpoints
+    boundary record    everything that the other kinds need to go on at one place: window tails, sinks, checkpoints;
+                       between two units, where a turn ended, also what kinds that grow keep behind the last unit
 
-A prefix of n units can be brought back if the unit records of all n are there, and the boundary record of the last.
+A prefix can be brought back if the records of all its units are there, and the boundary record of its end.
 A record is its pages one after another: stage by stage, kind by kind, page by page, group by group.
 """
 
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import PlanError
-from quire.core.tier import Load
+from quire.core.tier import Ends, Found, Load
 from quire.core.units import ceil_div
 from quire.kinds import counts
 from quire.plan.plan import HostPlan, KindPlan, Plan
@@ -71,24 +72,29 @@ class Records:
         return self.between(unit * self.unit_tokens, (unit + 1) * self.unit_tokens)
 
     def between(self, begin: int, end: int) -> list[Span]:
-        """Of kinds that grow, from one token to another, both at ends of pages."""
+        """Of kinds that grow, from the end of a page on."""
         return [
-            Span(stage, kind, plan, np.arange(begin // plan.page_tokens, end // plan.page_tokens))
+            Span(stage, kind, plan, np.arange(begin // plan.page_tokens, ceil_div(end, plan.page_tokens)))
             for stage, kind, plan in self._growing
         ]
 
     def at(self, boundary: int) -> list[Span]:
-        """Of the other kinds, for a request that goes on at `boundary`, a whole number of units."""
-        return [Span(stage, kind, plan, _tail(plan, boundary)) for stage, kind, plan in self._others]
+        """For a request that goes on at `boundary`: of the other kinds, and of those that grow what is in no unit."""
+        whole = boundary // self.unit_tokens * self.unit_tokens
+        growing = self.between(whole, boundary) if whole < boundary else []
+        return growing + [Span(stage, kind, plan, _tail(plan, boundary)) for stage, kind, plan in self._others]
 
-    def greatest(self, keys: Sequence[bytes], found: Callable[[list[bytes]], list[bool]]) -> int:
-        """Behind how many of these units every kind can go on, if `found` says of names which records are there."""
+    def greatest(self, keys: Sequence[bytes], ends: Ends, found: Callable[[list[bytes]], list[bool]]) -> Found:
+        """The end of the longest prefix behind which every kind can go on; `found` says which records are there."""
         units = found([unit_name(key) for key in keys]) if self.has_units else [True] * len(keys)
         depth = units.index(False) if False in units else len(units)
-        if not depth or not self.has_boundaries:
-            return depth
-        boundaries = found([boundary_name(key) for key in keys[:depth]])
-        return max((place + 1 for place, is_there in enumerate(boundaries) if is_there), default=0)
+        if not self.has_boundaries:
+            return Found(depth)
+        places = [Found(unit) for unit in range(1, depth + 1)]
+        behind = ends(depth)
+        places += [Found(depth, tokens) for tokens in range(1, len(behind) + 1)]
+        is_there = found([boundary_name(key) for key in (*keys[:depth], *behind)])
+        return max((place for place, one in zip(places, is_there, strict=True) if one), default=Found(0))
 
     def wanted(self, load: Load) -> list[tuple[bytes, int]]:
         """Names and sizes of what a load brings: units that the row does not hold whole, then the boundary."""
@@ -96,19 +102,19 @@ class Records:
         units = [(unit_name(key), self.unit_bytes) for key in keys]
         if not self.has_boundaries:
             return units
-        return [*units, (boundary_name(load.keys[-1]), size_bytes(self.at(load.tokens)))]
+        return [*units, (boundary_name(load.end or load.keys[-1]), size_bytes(self.at(load.tokens)))]
 
     def _boundary_bytes(self, tokens: int) -> int:
         """No boundary up to so many tokens takes more."""
-        return sum(self.most_pages(plan, tokens) * plan.unique_page_bytes for _, _, plan in self._others)
+        others = sum(self.most_pages(plan, tokens) * plan.unique_page_bytes for _, _, plan in self._others)
+        return others + self.unit_bytes if others else 0
 
     def most_pages(self, plan: KindPlan, tokens: int) -> int:
         """Of one kind, what an idle request of up to so many tokens keeps, by the demand that rows have too."""
         last, page_tokens = self._whole(tokens), plan.page_tokens
         if plan.kind.grows:
             return last // page_tokens
-        period = math.lcm(plan.kind.period_tokens(page_tokens), self.unit_tokens)
-        boundaries = np.arange(max(self.unit_tokens, last - period), last + 1, self.unit_tokens)
+        boundaries = np.arange(max(1, last - plan.kind.period_tokens(page_tokens)), last + 1)
         return int(plan.kind.pages(boundaries, counts(0), counts(0), page_tokens).max())
 
     def _whole(self, tokens: int) -> int:
@@ -171,7 +177,8 @@ def _tail(plan: KindPlan, boundary: int) -> Logical:
         return np.zeros(1, dtype=np.int64)
     settled, page_tokens = counts(boundary), plan.page_tokens
     kept = np.arange(int(plan.kind.kept_pages(settled, page_tokens)))
-    return np.concatenate([kept, np.arange(int(plan.kind.first_page(settled, page_tokens)), boundary // page_tokens)])
+    first, end = int(plan.kind.first_page(settled, page_tokens)), ceil_div(boundary, page_tokens)
+    return np.concatenate([kept, np.arange(first, end)])
 
 
 def size_bytes(spans: Sequence[Span]) -> int:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
+from quire.cache.keys import end_key
 from quire.core.tier import Load, Tier
 from quire.scheduler.waiting import Waiting
 
@@ -30,10 +32,12 @@ class Outcome:
 
 
 class Loads:
-    def __init__(self, tier: Tier | None, seconds: float, unit: int) -> None:
+    def __init__(self, tier: Tier | None, seconds: float, unit: int, has_ends: bool = False) -> None:
+        """`has_ends`: a request may also go on from where a turn ended between two units."""
         self._tier = tier
         self._seconds = seconds
         self._unit = unit
+        self._has_ends = has_ends
         self._open: dict[int, tuple[Load, int, float]] = {}
         """By number: the load, its row, its deadline."""
         self._number_of: dict[int, int] = {}
@@ -46,21 +50,32 @@ class Loads:
     def offer(self, waiting: Waiting) -> int:
         """How many tokens of a request the tier can bring, all but the last one at most, if that can be more than were
         found here. Asked once per request."""
-        most = (len(waiting.request.prompt) + len(waiting.outputs) - 1) // self._unit
-        if self._tier is None or most * self._unit <= waiting.hit_tokens:
+        most = len(waiting.request.prompt) + len(waiting.outputs) - 1
+        if self._tier is None or most < waiting.hit_tokens + self._unit:
             return 0
         if not (waiting.may_load and waiting.may_reuse):
             return 0
         if waiting.offer is None:
-            most = min(most, waiting.again[0] // self._unit) if waiting.again else most
-            waiting.offer = self._unit * min(most, self._tier.find(waiting.keys[:most]))
+            most = min(most, waiting.again[0]) if waiting.again else most
+            found = self._tier.find(waiting.keys[: most // self._unit], partial(self._ends, waiting, most))
+            waiting.offer = found.units * self._unit + found.behind
         return waiting.offer
+
+    def _ends(self, waiting: Waiting, most: int, units: int) -> list[bytes]:
+        """Keys of the places behind so many units, up to the next one, where a turn may have ended."""
+        if not self._has_ends:
+            return []
+        begin = units * self._unit
+        tokens = waiting.tokens(begin, min(most, begin + self._unit - 1))
+        before = waiting.keys[units - 1] if units else waiting.root
+        return [end_key(before, tokens[:count]) for count in range(1, len(tokens) + 1)]
 
     def begin(self, row: int, waiting: Waiting, now: float, held_tokens: int) -> Load:
         assert self._tier is not None
         assert waiting.offer, "nothing was offered"
-        keys = tuple(waiting.keys[: waiting.offer // self._unit])
-        load = Load(self._numbers, waiting.request.name, keys, waiting.offer, held_tokens)
+        units, behind = divmod(waiting.offer, self._unit)
+        end = self._ends(waiting, waiting.offer, units)[-1] if behind else b""
+        load = Load(self._numbers, waiting.request.name, tuple(waiting.keys[:units]), waiting.offer, end, held_tokens)
         self._numbers += 1
         self._open[load.number] = (load, row, waiting.again[1] if waiting.again else now + self._seconds)
         self._number_of[row] = load.number
@@ -93,4 +108,4 @@ class Loads:
     def _close(self, number: int, reason: str, has_less: bool = False) -> Outcome:
         load, row, deadline = self._open.pop(number)
         del self._number_of[row]
-        return Outcome(load, row, reason, (load.tokens - self._unit, deadline) if has_less else None)
+        return Outcome(load, row, reason, (load.tokens - 1, deadline) if has_less else None)

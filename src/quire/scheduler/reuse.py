@@ -246,9 +246,7 @@ class Reuse:
             return
         if computed <= state.known[row]:
             tokens, keys = state.tokens(row, 0, computed), self._keys(row, waiting, computed // unit)
-            self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known)
-            if self.stores.has_keeper:
-                self.stores.offer(self.index.nodes.follow(keys, computed // unit))
+            self.stores.offer(self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known))
         else:
             units = int(state.settled[row]) // unit
             chain = self.index.remember(row, self._keys(row, waiting, units), units, known)

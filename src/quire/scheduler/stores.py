@@ -28,7 +28,6 @@ class Stores:
         self, keeper: Keeper | None, plan: Plan, index: PrefixIndex, copies: Sequence[Copy], tell: Callable[..., None]
     ) -> None:
         self._keeper = None if index.disabled else keeper
-        self.has_keeper = self._keeper is not None
         self._records = Records(plan)
         self._index = index
         self._copies = copies
@@ -47,10 +46,11 @@ class Stores:
             places = self._boundaries(chain)
             names = [boundary_name(keys[place]) for place in places]
             for place in self._keeper.renew(names):
-                end = places[place] + 1
-                self._take(names[place], self._records.at(end * self._index.unit), chain[:end], taken)
+                own = chain[: places[place] + 1]
+                self._take(names[place], self._records.at(int(self._index.nodes.tokens[own[-1]])), own, taken)
         if self._records.has_units:
-            names = [unit_name(key) for key in keys]
+            units = int(self._index.nodes.tokens[chain[-1]]) // self._index.unit
+            names = [unit_name(key) for key in keys[:units]]
             for unit in self._keeper.renew(names):
                 if not self._take(names[unit], self._records.in_unit(unit), chain, taken):
                     break

@@ -50,6 +50,12 @@ class Waiting:
     miss: str = ""
     reason: str = "just came"
 
+    def tokens(self, begin: int, end: int) -> npt.NDArray[np.int32]:
+        """Tokens [begin, end) of its prompt and of what it has yielded."""
+        size = len(self.request.prompt)
+        outputs = self.outputs[max(0, begin - size) : max(0, end - size)]
+        return np.concatenate([self.request.prompt[begin:end], outputs])
+
     @property
     def may_reuse(self) -> bool:
         """Log-probabilities of a prompt come from computing it: whoever wants them computes all of it, once."""

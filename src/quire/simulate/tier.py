@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
-from quire.core.tier import Answer, Load, Place
+from quire.core.tier import Answer, Ends, Found, Load, Place
 from quire.plan.records import Records
 from quire.tiers.shelf import HostShelf, Record
 
@@ -85,10 +85,10 @@ class SimulatedTier:
 
     # ── loads ─────────────────────────────────────────────────────────────
 
-    def find(self, keys: Sequence[bytes]) -> int:
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
         if self._is_down():
-            return 0
-        return self._records.greatest(keys, lambda names: [name in self._shelf for name in names])
+            return Found(0)
+        return self._records.greatest(keys, ends, lambda names: [name in self._shelf for name in names])
 
     def _is_down(self) -> bool:
         """What it kept is gone every other time that it is lost."""

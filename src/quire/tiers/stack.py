@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.connector import Connector, Layout
-from quire.core.tier import Answer, Load, Place, Staged
+from quire.core.tier import Answer, Ends, Found, Load, Place, Staged
 from quire.plan.records import Records
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
@@ -74,10 +74,10 @@ class Stack:
 
     # ── what a load needs ─────────────────────────────────────────────────
 
-    def find(self, keys: Sequence[bytes]) -> int:
-        """The greatest number of units behind which every kind can go on, wherever their records lie."""
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        """The longest prefix behind which every kind can go on, wherever its records lie."""
         self._mend()
-        return self._records.greatest(keys[: self._most_units()], self._found)
+        return self._records.greatest(keys[: self._most_units()], ends, self._found)
 
     def _most_units(self) -> int:
         """What host memory could hold at once, the boundary beside."""

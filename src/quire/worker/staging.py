@@ -45,20 +45,21 @@ class Staging:
         for unit, blocks in enumerate(staged.units, first):
             self._write(blocks, self._records.in_unit(unit), row, tables, load.held_tokens)
         if self._records.has_boundaries:
-            self._write(staged.boundary, self._records.at(load.tokens), row, tables, 0)
+            self._write(staged.boundary, self._records.at(load.tokens), row, tables, load.held_tokens)
         self._shelf.landed(number)
 
     def _write(
         self, blocks: Blocks, spans: list[Span], row: int, tables: Sequence[Sequence[TableView]], held_tokens: int
     ) -> None:
-        """One record; pages that hold nothing but tokens which the row has already stay as they are."""
+        """One record; pages of kinds that grow which hold nothing but tokens that the row has stay as they are."""
         data = self._data(blocks)
         begin = 0
         for span in spans:
             view = tables[span.stage][span.kind]
             addresses = view.addresses[row][:, view.column(span.logical)].T.ravel()
             pages = data[begin : begin + span.bytes].view(len(addresses), span.plan.page_bytes)
-            skipped = int((span.logical < held_tokens // span.plan.page_tokens).sum()) * span.plan.groups
+            held_pages = held_tokens // span.plan.page_tokens if span.plan.kind.grows else 0
+            skipped = int((span.logical < held_pages).sum()) * span.plan.groups
             self._arenas[span.stage].write(span.kind, addresses[skipped:].astype(np.int64), pages[skipped:])
             begin += span.bytes
 

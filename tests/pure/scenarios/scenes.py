@@ -11,7 +11,7 @@ from quire.core.events import Event, What
 from quire.core.request import Request, Tokens
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
-from quire.core.tier import Answer, Load
+from quire.core.tier import Answer, Ends, Found, Load
 from quire.engine.engine import Engine, Stream
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
@@ -71,9 +71,10 @@ class KeyedTier:
         self.asked: list[tuple[bytes, ...]] = []
         self.begun: dict[int, tuple[Load, float]] = {}
 
-    def find(self, keys: Sequence[bytes]) -> int:
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        del ends
         self.asked.append(tuple(keys))
-        return next((place for place, key in enumerate(keys) if key not in self.known), len(keys))
+        return Found(next((place for place, key in enumerate(keys) if key not in self.known), len(keys)))
 
     def begin(self, load: Load) -> None:
         self.begun[load.number] = (load, self.now)

@@ -109,6 +109,36 @@ def test_what_host_memory_forgot_comes_back_from_the_tier_below(names: list[str]
     world.check_nothing_is_held()
 
 
+@pytest.mark.parametrize("names", MIXES[1:3], ids=" ".join)
+@pytest.mark.parametrize("has_tier_below", [False, True])
+def test_a_talk_goes_on_from_where_its_last_turn_ended_between_two_units(
+    names: list[str], has_tier_below: bool
+) -> None:
+    """100 + 3 tokens, of which 102 were computed: 12 units of 8 and 6 tokens behind them come back."""
+    world = World(names, [Drawer()] * has_tier_below, blocks=64)
+    prompt = np.arange(100)
+    world.ask("first turn", prompt)
+    answer = next(event for event in world.told if event.what is What.ENDED)
+    assert answer.numbers["outputs"] == 3
+    world.forget() if has_tier_below else world.drop_cache()
+    world.ask("second turn", np.concatenate([prompt, [100, 101, 102], 500 + np.arange(20)]))
+    assert world.loaded() == [102]
+    world.check_nothing_is_held()
+
+
+def test_a_turn_that_ended_before_its_first_unit_comes_back() -> None:
+    world = World(["full", "window"], [], blocks=64)
+    world.ask("first turn", np.arange(3), outputs=4)
+    world.drop_cache()
+    world.ask("second turn", np.array([0, 1, 2, 3, 4, 5, *range(50, 80)]))
+    assert world.loaded() == []
+    world.drop_cache()
+    world.ask("long", np.arange(60), outputs=1)
+    world.drop_cache()
+    world.ask("long again", np.arange(70), outputs=1)
+    assert world.loaded() == [60]
+
+
 def test_the_same_prompt_in_another_scope_finds_nothing_on_any_tier() -> None:
     """Scenario 12."""
     drawer = Drawer()
@@ -222,7 +252,7 @@ def test_as_many_idle_sessions_stay_warm_as_the_plan_says(names: list[str], bloc
     host = host_plan(plan, 1 << 20)
     shelf = HostShelf(host.blocks, host.block_bytes)
     assert shelf.blocks == Bytes((1 << 20) // records.block_bytes, records.block_bytes).blocks
-    boundary = max(size_bytes(records.at(end)) for end in range(16, host.session_tokens + 1, 16))
+    boundary = max(size_bytes(records.at(end)) for end in range(1, host.session_tokens + 1))
     sizes = [records.unit_bytes] * (host.session_tokens // 16) * records.has_units + [boundary] * records.has_boundaries
     assert host.warm_sessions > 3
     for session in range(host.warm_sessions):
@@ -232,12 +262,17 @@ def test_as_many_idle_sessions_stay_warm_as_the_plan_says(names: list[str], bloc
 
 @pytest.mark.parametrize("name", sorted(set(KINDS) - {"cross", "full", "latent"}))
 def test_a_boundary_record_has_the_pages_that_a_request_standing_there_needs(name: str) -> None:
-    """The demand that rows are admitted by, and no formula of its own."""
+    """The demand that rows are admitted by, and no formula of its own: before the next token, and at most with it."""
     records = Records(small_plan([name]))
-    for boundary in range(8, 144, 8):
+    for boundary in range(1, 144):
         for span in records.at(boundary):
-            needed = span.plan.kind.pages(counts(boundary), counts(0), counts(0), span.plan.page_tokens)
-            assert len(set(span.logical.tolist())) == len(span.logical) == int(needed)
+            before, beside = (
+                int(span.plan.kind.pages(counts(boundary), counts(new), counts(0), span.plan.page_tokens))
+                for new in (0, 1)
+            )
+            assert before <= len(span.logical) <= beside
+            assert len(set(span.logical.tolist())) == len(span.logical)
+            assert boundary % 8 or len(span.logical) == before
             assert size_bytes(records.at(boundary)) <= records.largest_boundary_bytes
 
 

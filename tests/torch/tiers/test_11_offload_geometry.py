@@ -55,6 +55,26 @@ def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(w
     service.stack.close()
 
 
+@pytest.mark.parametrize("what", [what for what in GEOMETRIES if "full and" in what or "window" in what])
+def test_a_talk_that_comes_back_goes_on_from_where_its_turn_ended_between_two_units(what: str) -> None:
+    """Three turns, the cache forgotten before each: tokens are those of a talk that was never interrupted."""
+    name, pages, block_tokens = GEOMETRIES[what]
+    plan = replace(plan_of(name, batch_tokens=32, pages=pages), host_block_tokens=block_tokens)
+    service, cold = TieredService(name, plan), TieredService(name, plan)
+    talk, ended = prompt_of(2 * PAGE + 3), 0
+    for turn, outputs in enumerate((5, 7, 3)):
+        service.events.clear()
+        answer = service.ask(talk, outputs, f"turn {turn} ").tokens()
+        cold.engine.scheduler.reuse.index.drop()
+        assert answer.tolist() == cold.ask(talk, outputs, f"{turn}: {what} ").tokens().tolist()
+        assert service.tokens(What.LOADED) == ([ended] if turn else [])
+        assert ended % PAGE or not turn
+        ended = len(talk) + outputs - 1
+        talk = np.concatenate([talk, answer, prompt_of(PAGE + 4, seed=turn)])
+        service.drop_cache()
+    service.stack.close()
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_every_byte_of_every_layer_comes_back_from_disk_into_other_pages(name: str, tmp_path: Path) -> None:
     """A second engine loads what the first one stored; each part of each layer is equal, token by token."""
