@@ -37,6 +37,8 @@ class Accepts:
     """Of what is stored, as the manifest names them."""
     kernel_tokens: tuple[int, ...] = ()
     """Tokens of the pages that its kernels see."""
+    states: tuple[frozenset[str], ...] = ()
+    """Parts that make up a state which it runs."""
 
     def refusal(self, plan: KindPlan, device: str) -> str:
         """Why it does not run this kind; empty if it does."""
@@ -47,6 +49,8 @@ class Accepts:
             return f"does not run on {device}"
         if self.dtypes and not stored <= self.dtypes:
             return f"does not read {', '.join(sorted(stored - self.dtypes))}"
+        if plan.kind.kind == "state" and self.states and (unknown := _states(plan) - set(self.states)):
+            return f"does not know a state of {', '.join(sorted(min(unknown, key=sorted)))}"
         if self.kernel_tokens and not self.kernel_page(plan):
             pages = " or ".join(map(str, self.kernel_tokens))
             return f"needs pages that kernel pages of {pages} tokens divide, not {plan.page_tokens}"
@@ -57,6 +61,14 @@ class Accepts:
         cut = plan.kind.tokens_per_unit
         choices = self.kernel_tokens or (plan.page_tokens,)
         return max((tokens for tokens in choices if not plan.page_tokens % tokens and not tokens % cut), default=0)
+
+
+def _states(plan: KindPlan) -> set[frozenset[str]]:
+    """The parts of each layer."""
+    layers: dict[int, set[str]] = {}
+    for entry in plan.manifest:
+        layers.setdefault(entry.layer, set()).add(entry.part)
+    return {frozenset(parts) for parts in layers.values()}
 
 
 class Backend(Protocol):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from quire.core.errors import PlanError
+from quire.core.errors import ModelError, PlanError
 from quire.worker.backends import REFERENCE, choose
 from quire.worker.kernels.backend import Triton
+from quire.worker.mixers.packed import PackedMixer
 from tiny_models import Service, plan_of
 
-NAMES = ("gpt_oss", "llama4_text", "deepseek_v3")
-"""Windows, sink logits and heads that share keys; chunks; latents."""
+NAMES = ("gpt_oss", "llama4_text", "deepseek_v3", "bamba", "qwen3_next", "lfm2")
+"""Windows, sink logits and heads that share keys; chunks; latents; Mamba-2, a delta rule, short convolutions."""
 PROMPTS = (0, 5)
 """Of the reference: one token, and longer than a window."""
 OUTPUTS = 3
@@ -26,11 +27,19 @@ def test_prompts_in_chunks_and_decoding_rows_yield_the_right_tokens(name: str) -
         assert stream.tokens().tolist() == service.reference.tokens[place][:OUTPUTS]
 
 
-def test_states_go_to_the_reference() -> None:
-    stage = plan_of("bamba", batch_tokens=8).stages[0]
+def test_states_that_it_does_not_know_go_to_the_reference() -> None:
+    stage = plan_of("jamba", batch_tokens=8).stages[0]
     names = {
         plan.kind.kind: backend.name for plan, backend in zip(stage.kinds, choose(stage, "cpu", BOTH), strict=True)
     }
     assert names == {"state": "reference", "full": "triton"}
-    with pytest.raises(PlanError, match="triton does not know state"):
+    with pytest.raises(PlanError, match="triton does not know a state of conv, ssm"):
         choose(stage, "cpu", BOTH[:1])
+
+
+def test_a_mixer_that_calls_what_nobody_here_knows_is_refused_by_name() -> None:
+    service = Service("bamba", plan_of("bamba", batch_tokens=8), backends=BOTH[:1])
+    mixer = next(module for module in service.runner.model.model.modules() if type(module).__name__ == "BambaMixer")
+    mixer.__class__ = type("Renamed", (type(mixer),), {"forward": lambda *_arguments: None})
+    with pytest.raises(ModelError, match="Renamed of this transformers calls nothing that is known here"):
+        PackedMixer(mixer, service.runner.model.seat, BOTH[0])

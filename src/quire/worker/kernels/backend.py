@@ -1,4 +1,4 @@
-"""The attention backend `triton`: every kind that keeps tokens, on Quire's own kernels.
+"""The backend `triton`: every kind that keeps tokens, and states, on Quire's own kernels.
 
 Once a step, the tables of its rows go to the device as they are: no token is spelled out. Once a layer, new keys and
 values go into their slots, then rows with one query attend, then the others.
@@ -20,11 +20,20 @@ from quire.worker.batch import KindBatch, Packed
 from quire.worker.kernels.launch import Launch, Memory, attend, plan
 from quire.worker.kernels.pages import write
 from quire.worker.kernels.shape import Table
+from quire.worker.kernels.states import StateRows, convolve, recur, rows_of
 from quire.worker.kernels.tile import INTERPRETED
 from quire.worker.kernels.tiles import Heads
 from quire.worker.kernels.work import Rows, Sight
+from quire.worker.recurrent import Columns, Matrices, Recurrence
 
 INTERPRETER_PROCESSORS = 4
+STATES = (
+    frozenset({"delta", "conv_qk", "conv_v"}),
+    frozenset({"delta", "conv_q", "conv_k", "conv_v"}),
+    frozenset({"ssm", "conv_x", "conv_bc"}),
+    frozenset({"conv"}),
+)
+"""Of Gated DeltaNet, Kimi's delta attention, Mamba-2 and short convolutions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,13 +65,16 @@ class Triton:
 
     name = "triton"
     accepts = Accepts(
-        ATTENTION,
+        ATTENTION | {"state"},
         devices=frozenset({"cpu" if INTERPRETED.value else "cuda"}),
         dtypes=frozenset({"bf16", "fp16", "fp32"}),
+        states=STATES,
     )
 
     def prepare(self, plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
         step, kind = packed.step, plan.kind
+        if kind.kind == "state":
+            return KindBatch({}, kernel=rows_of(step, packed.begins, table, device))
         columns = table.addresses.shape[2]
         if kind.grows:
             columns = min(columns, int((-(-(step.starts + step.counts) // plan.page_tokens)).max(initial=1)))
@@ -92,6 +104,25 @@ class Triton:
         for launch in step.launch(heads):
             attend(query, held, table, launch, scores, out)
         return out
+
+    def convolve(
+        self,
+        kind: KindBatch,
+        columns: Columns,
+        inputs: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        has_silu: bool,
+    ) -> torch.Tensor:
+        return convolve(_state_rows(kind), columns, inputs, weight, bias, has_silu)
+
+    def recur(self, kind: KindBatch, matrices: Matrices, tokens: Recurrence) -> torch.Tensor:
+        return recur(_state_rows(kind), matrices, tokens)
+
+
+def _state_rows(kind: KindBatch) -> StateRows:
+    assert isinstance(kind.kernel, StateRows), "this backend prepared the step"
+    return kind.kernel
 
 
 def processors_of(device: torch.device) -> int:

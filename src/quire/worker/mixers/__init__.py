@@ -5,6 +5,7 @@ A class that is not in these tables is refused by name: what it keeps would be w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,8 +13,10 @@ import torch
 
 from quire.core.errors import ModelError
 from quire.worker.mixers import latent
+from quire.worker.mixers.packed import PackedMixer
 from quire.worker.mixers.seat import Seat
 from quire.worker.mixers.states import Form, StateMixer
+from quire.worker.recurrent import Recurrent
 
 _MAMBA2 = Form(lambda module: (module.head_dim, module.ssm_state_size))
 _MAMBA1 = Form(lambda module: (module.ssm_state_size,), goes_on=False)
@@ -47,12 +50,21 @@ def attach(model: Any, seat: Seat) -> None:
         if hasattr(module, "layer_idx"):
             module.quire_seat = seat
             if type(module).__name__ in STATES:
-                module.forward = StateMixer(module, seat, STATES[type(module).__name__])
+                module.forward = _mixer(module, seat)
             elif type(module).__name__ in LATENTS:
                 latent.attach(module)
         elif type(module).__name__ == "FalconH1RMSNormGated":
             _flatten(module)
     _refuse_unknown(model, seat)
+
+
+def _mixer(module: Any, seat: Seat) -> Callable[..., torch.Tensor]:
+    """All rows at once where the backend of states runs them itself, else those that are alike."""
+    kept = (part for name, part in seat.arena.layers[module.layer_idx].items() if name not in ("key", "value"))
+    backend = seat.backends[next(kept).kind]
+    if isinstance(backend, Recurrent):
+        return PackedMixer(module, seat, backend)
+    return StateMixer(module, seat, STATES[type(module).__name__])
 
 
 def _flatten(norm: Any) -> None:

@@ -21,10 +21,8 @@ import torch
 
 from quire.worker.arena import PartView
 from quire.worker.batch import Alike
+from quire.worker.mixers.packed import BLOCKS
 from quire.worker.mixers.seat import Seat
-
-BLOCKS = {"conv_qk": 2, "conv_bc": 2}
-"""Parts that keep two inputs of each head together; the convolution has all heads of one before all of the other."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""Recurrent layers over state pages, against their definition. Pages that nobody names stay as they were: NaN."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from state_case import DEVICE, Pages, convolution_by_definition, recurrence_by_definition
+
+from quire.worker.kernels.states import convolve, recur
+from quire.worker.recurrent import Recurrence
+
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+@dataclass(frozen=True)
+class Case:
+    counts: tuple[int, ...] = (1, 1, 1)
+    drafts: tuple[int, ...] = (0, 0, 0)
+    heads: int = 4
+    key_heads: int = 2
+    keys: int = 8
+    values: int = 12
+    delta: bool = True
+    by_key: bool = False
+    dtype: torch.dtype = torch.float32
+
+
+MIXED = (1, 0, 70)
+CASES = {
+    "delta rule: one token each": Case(),
+    "delta rule: prompts of one chunk and more, a row without tokens": Case(counts=MIXED),
+    "delta rule: a prompt that ends with its chunk": Case(counts=(64, 1, 128), heads=2),
+    "delta rule: drafts": Case(counts=(1, 5, 3), drafts=(0, 3, 2)),
+    "delta rule: bf16": Case(counts=MIXED, dtype=torch.bfloat16),
+    "delta rule: in blocks of values": Case(counts=(1, 17, 2), heads=1, key_heads=1, keys=16, values=600),
+    "decays of their own for each key": Case(counts=(1, 0, 20), drafts=(0, 0, 2), by_key=True),
+    "no delta rule: one token each": Case(delta=False),
+    "no delta rule: prompts, a row without tokens": Case(counts=MIXED, delta=False),
+    "no delta rule: drafts": Case(counts=(1, 5, 3), drafts=(0, 3, 2), delta=False),
+    "no delta rule: bf16": Case(counts=MIXED, delta=False, dtype=torch.bfloat16),
+}
+
+
+def tokens_of(case: Case) -> Recurrence:
+    count = sum(case.counts)
+
+    def random(*shape: int) -> torch.Tensor:
+        return torch.randn(count, *shape, device=DEVICE)
+
+    both = random(2 * case.key_heads + 1, case.keys).to(case.dtype)
+    faded = random(case.heads, case.keys) if case.by_key else random(case.heads)
+    return Recurrence(
+        query=both[:, : case.key_heads],
+        key=both[:, case.key_heads : -1],
+        value=random(case.heads, case.values).to(case.dtype),
+        decay=-faded.exp() / 8,
+        weight=random(case.heads).sigmoid(),
+        scale=0.3,
+        skip=None if case.delta else torch.randn(case.heads, device=DEVICE),
+        has_delta=case.delta,
+        is_normalised=case.delta,
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recurrences_follow_the_definition(name: str) -> None:
+    torch.manual_seed(0)
+    case = CASES[name]
+    pages = Pages(list(case.counts), list(case.drafts), case.heads * case.keys * case.values, torch.float32)
+    tokens, matrices = tokens_of(case), pages.matrices(case.heads, keys_first=case.delta)
+    expected = recurrence_by_definition(pages, tokens, keys_first=case.delta)
+    out = recur(pages.rows(), matrices, tokens)
+    assert float((out.double() - expected).norm() / expected.norm()) < TOLERANCE[case.dtype]
+    pages.check(TOLERANCE[case.dtype] * 3)
+
+
+def test_keys_that_repeat_do_not_spoil_a_chunk() -> None:
+    """Nothing fades, every token overwrites what the same key said before: sums of powers would lose all digits."""
+    torch.manual_seed(0)
+    pages, each = Pages([64], [0], 8 * 12, torch.float32), torch.ones(64, 1, device=DEVICE)
+    key = torch.randn(1, 1, 8, device=DEVICE).expand(64, 1, 8).contiguous()
+    value = torch.randn(64, 1, 12, device=DEVICE)
+    tokens = Recurrence(key, key, value, 0 * each, each, 1.0, None, has_delta=True, is_normalised=True)
+    expected = recurrence_by_definition(pages, tokens, keys_first=True)
+    out = recur(pages.rows(), pages.matrices(1, keys_first=True), tokens)
+    assert float((out.double() - expected).norm() / expected.norm()) < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize(("taps", "has_silu"), [(4, True), (3, False)])
+@pytest.mark.parametrize(
+    ("counts", "drafts"), [((1, 0, 1), (0, 0, 0)), ((2, 1, 70), (0, 0, 0)), ((6, 2, 4), (3, 1, 0))]
+)
+def test_convolutions_follow_the_definition(
+    counts: tuple[int, ...], drafts: tuple[int, ...], taps: int, has_silu: bool, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    channels = 130
+    pages = Pages(list(counts), list(drafts), channels * (taps - 1), dtype)
+    inputs = torch.randn(sum(counts), channels + 3, device=DEVICE).to(dtype)[:, :channels]
+    weight = torch.randn(channels, taps, device=DEVICE).to(dtype)
+    bias = torch.randn(channels, device=DEVICE).to(dtype) if has_silu else None
+    expected = convolution_by_definition(pages, inputs, weight, bias, has_silu)
+    out = convolve(pages.rows(), pages.columns(torch.arange(channels) * (taps - 1)), inputs, weight, bias, has_silu)
+    assert float((out.double() - expected).norm() / expected.norm()) < TOLERANCE[dtype]
+    pages.check(0)
