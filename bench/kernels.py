@@ -1,6 +1,6 @@
 """Kernels on this GPU: attention over pages in random order, beside FlashInfer where it is installed, one run.
 
-    python bench/kernels.py [--tables decode window prefill latent pages] [--json FILE]
+    python bench/kernels.py [--tables pages decode window prefill latent recurrent] [--json FILE]
 
 Each call is recorded in a CUDA graph; times are medians of replays, each between two events. Decode reads more than a
 gigabyte, so that no replay finds its bytes in the cache. Results are compared with FlashInfer's before timing.
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -22,38 +21,19 @@ import torch
 import triton
 import triton.language as tl
 
+from measure import DEVICE, GRANULE, microseconds, random_numbers, show
 from quire.worker.attention import Scores
 from quire.worker.kernels.launch import Memory, attend, plan
 from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages
 from quire.worker.kernels.shape import Table
 from quire.worker.kernels.tiles import Heads
 from quire.worker.kernels.work import Rows, Sight
+from recurrent import recurrent_table
 
-DEVICE = torch.device("cuda")
 LLAMA = Heads(32, 8, 128, 128, 2)
 PAGE = 16
 DECODE = ((8, 32_768), (64, 4_096), (128, 4_096), (256, 1_024), (512, 512))
 PREFILL = ((4, 4_096), (1, 16_384))
-GRANULE = 128
-"""256 bytes, in numbers of bf16."""
-REPLAYS = 50
-
-
-def microseconds(action: Callable[[], object]) -> float:
-    action()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        action()
-    for _ in range(5):
-        graph.replay()
-    events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(REPLAYS)]
-    for begin, end in events:
-        begin.record()
-        graph.replay()
-        end.record()
-    torch.cuda.synchronize()
-    return 1e3 * statistics.median(begin.elapsed_time(end) for begin, end in events)
 
 
 class Pool:
@@ -84,10 +64,6 @@ def processors() -> int:
 def rows_of(rows: int, count: int, position: int) -> Rows:
     each = np.arange(rows)
     return Rows(each, each * count, np.full(rows, position), np.full(rows, count))
-
-
-def random_queries(tokens: int, heads: int, width: int) -> torch.Tensor:
-    return torch.randn(tokens, heads, width, device=DEVICE, dtype=torch.bfloat16)
 
 
 def attention(pool: Pool, rows: Rows, query: torch.Tensor, sight: Sight, heads: Heads) -> tuple[Any, torch.Tensor]:
@@ -146,7 +122,7 @@ def decode_table(peer: FlashInfer | None) -> list[dict[str, object]]:
     table = []
     for rows, length in DECODE:
         pool = Pool(rows, length // PAGE)
-        query = random_queries(rows, LLAMA.query, LLAMA.width)
+        query = random_numbers(rows, LLAMA.query, LLAMA.width)
         read = rows * length * 2 * LLAMA.key * LLAMA.width * 2
         ours = attention(pool, rows_of(rows, 1, length - 1), query, Sight(), LLAMA)
         line: dict[str, object] = {"rows × tokens": f"{rows} × {length:,}"}
@@ -164,7 +140,7 @@ def window_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
     """Rows at 32,768 tokens that hold no more than their window, beside rows of that length."""
     table = []
     for rows in (64, 256):
-        query = random_queries(rows, LLAMA.query, LLAMA.width)
+        query = random_numbers(rows, LLAMA.query, LLAMA.width)
         full, ring = Pool(rows, 1_024 // PAGE), Pool(rows, 1_024 // PAGE + 2, wraps=True)
         alone = microseconds(attention(full, rows_of(rows, 1, 1_023), query, Sight(), LLAMA)[0])
         far = microseconds(attention(ring, rows_of(rows, 1, 32_767), query, Sight(window=1_024), LLAMA)[0])
@@ -177,7 +153,7 @@ def prefill_table(peer: FlashInfer | None) -> list[dict[str, object]]:
     table = []
     for rows, length in PREFILL:
         pool = Pool(rows, length // PAGE)
-        query = random_queries(rows * length, LLAMA.query, LLAMA.width)
+        query = random_numbers(rows * length, LLAMA.query, LLAMA.width)
         operations = 4 * LLAMA.query * LLAMA.width * rows * length * (length + 1) / 2
         ours = attention(pool, rows_of(rows, length, 0), query, Sight(), LLAMA)
         line: dict[str, object] = {"rows × tokens": f"{rows} × {length:,}"}
@@ -197,7 +173,7 @@ def latent_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
     pool = Pool(rows, length // PAGE, widths=(latent, rope))
     for heads in (16, 128):
         shape = Heads(heads, 1, latent, latent, 2, rope)
-        query = random_queries(rows, heads, latent + rope)
+        query = random_numbers(rows, heads, latent + rope)
         took = microseconds(attention(pool, rows_of(rows, 1, length - 1), query, Sight(), shape)[0])
         read, operations = rows * length * (latent + rope) * 2, 2 * rows * length * heads * (2 * latent + rope)
         table.append({"rows × tokens": f"{rows} × {length:,}", "heads": heads, "TB/s": round(read / took / 1e6, 2),
@@ -231,13 +207,7 @@ def pages_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
 
 
 TABLES = {"pages": pages_table, "decode": decode_table, "window": window_table, "prefill": prefill_table,
-          "latent": latent_table}  # fmt: skip
-
-
-def show(name: str, table: list[dict[str, object]]) -> None:
-    print(f"\n{name}\n\n| {' | '.join(table[0])} |\n|{' --- |' * len(table[0])}")
-    for line in table:
-        print(f"| {' | '.join(str(value) for value in line.values())} |", flush=True)
+          "latent": latent_table, "recurrent": lambda _peer: recurrent_table()}  # fmt: skip
 
 
 def main() -> None:

@@ -62,9 +62,12 @@ def convolve_chunks(
     inputs += place * input_token + channel * input_channel
     result = tl.full([tokens, block], 0.0, tl.float32)
     for tap in tl.static_range(taps):
-        seen = load_inputs(inputs, input_token, before, first + token - (taps - 1) + tap, mask, taps)
+        index = first + token - (taps - 1) + tap
+        seen = tl.load(inputs + index * input_token, mask=mask & (index >= 0), other=0.0).to(tl.float32)
+        if first == 0:
+            seen += tl.load(before + index + (taps - 1), mask=mask & (index < 0), other=0.0).to(tl.float32)
         factor = tl.load(weight + channel * taps + tap, mask=channel < channels, other=0.0).to(tl.float32)
-        result += seen.to(tl.float32) * factor
+        result += seen * factor
     result = finish(result, bias + channel, channel < channels, has_bias, has_silu)
     tl.store(out + (place + first + token) * out_token + channel, result.to(out.dtype.element_ty), mask=mask)
 

@@ -88,11 +88,17 @@ def solve_chunks(
         weights = tl.load(weight + (place + token) * shape.heads + head, mask=there, other=0.0).to(tl.float32)
         below = tl.where(row > column, product(keys, tl.trans(keys)) * fading * weights[:, None], 0.0)
         inverse = tl.where(row == column, 1.0, 0.0)
-        for power in tl.static_range(shape.doublings):
-            size: tl.constexpr = 1 << power
-            is_pair = (row // size % 2 == 1) & (column // size == row // size - 1)
-            inverse -= exact(exact(inverse, tl.where(is_pair, below, 0.0), shape), inverse, shape)
+        doublings: tl.constexpr = shape.doublings
+        for power in tl.static_range(doublings):
+            inverse = with_pairs(inverse, below, row // (1 << power), column // (1 << power), shape)
         tl.store(solution + lines, (inverse * weights[None, :]).to(solution.dtype.element_ty))
+
+
+@triton.jit
+def with_pairs(inverse, below, row_block, column_block, shape: tl.constexpr):
+    """From inverses of diagonal blocks to those of blocks twice as large."""
+    between = tl.where((row_block % 2 == 1) & (column_block == row_block - 1), below, 0.0)
+    return inverse - exact(exact(inverse, between, shape), inverse, shape)
 
 
 @triton.jit

@@ -20,6 +20,8 @@ FEW_TOKENS = 16
 """Up to so many, tokens go one by one."""
 TILE_NUMBERS = 8192
 """Of a state, in one program's registers."""
+CHANNELS = 64
+"""Of a convolution, in one program."""
 ROW_FIELDS = ("table_row", "place", "count", "known", "first_chunk")
 CHUNK_FIELDS = ("table_row", "place", "first", "count")
 
@@ -73,18 +75,18 @@ def convolve(
     strides = (
         channels, inputs.stride(0), inputs.stride(1), out.stride(0), addresses.stride(0), columns.granule,
     )  # fmt: skip
-    wide, blocks = 128, triton.cdiv(channels, 128)
+    blocks = triton.cdiv(channels, CHANNELS)
     ends = (bias is not None, has_silu)
     if len(rows.few):
         convolve_rows[(len(rows.few), blocks)](
-            *given, rows.few, *strides, taps, padded(taps, 1), wide, *ends, False, num_warps=4
+            *given, rows.few, *strides, taps, padded(taps, 1), CHANNELS, *ends, False, num_warps=4
         )
     if len(rows.many):
         convolve_chunks[(len(rows.chunks), blocks)](
-            *given, rows.chunks, *strides, taps, CHUNK_TOKENS, wide, *ends, num_warps=4
+            *given, rows.chunks, *strides, taps, CHUNK_TOKENS, CHANNELS, *ends, num_warps=8
         )
         convolve_rows[(len(rows.many), blocks)](
-            *given, rows.many, *strides, taps, padded(taps, 1), wide, *ends, True, num_warps=4
+            *given, rows.many, *strides, taps, padded(taps, 1), CHANNELS, *ends, True, num_warps=4
         )
     return out
 
