@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Iterator
@@ -72,7 +73,6 @@ def test_a_body_and_headers_beyond_their_limits_are_refused(client: httpx.Client
 
 def test_clients_that_send_too_slowly_are_sent_away(tiny_server: RunningServer, keys: Any) -> None:
     """One that stops in the middle of its body gets 408; one that does not finish its headers is cut off."""
-    host, port = tiny_server.address.removeprefix("http://").split(":")
     for head, expected in (
         (
             f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys.alice}\r\ncontent-length: 9\r\n\r\n{{",
@@ -80,9 +80,50 @@ def test_clients_that_send_too_slowly_are_sent_away(tiny_server: RunningServer, 
         ),
         ("GET /v1/models HTTP/1.1\r\nhost: ", b""),
     ):
-        with socket.create_connection((host, int(port)), timeout=20) as connection:
+        with _connected(tiny_server) as connection:
             connection.sendall(head.encode())
             assert expected in connection.recv(4096)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("first", ["", "GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n"])
+def test_a_head_that_comes_byte_by_byte_is_cut_off_whichever_of_a_connection_it_is(
+    tiny_server: RunningServer, first: str
+) -> None:
+    with _connected(tiny_server) as connection:
+        if first:
+            connection.sendall(first.encode())
+            assert b" 200 " in connection.recv(4096)
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nx: ")
+        assert _is_cut_off(connection)
+
+
+def test_a_body_that_goes_on_behind_its_refusal_is_cut_off(tiny_server: RunningServer, keys: Any) -> None:
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {keys.alice}\r\ncontent-length: 999999\r\n\r\n"
+    with _connected(tiny_server) as connection:
+        connection.sendall(head.encode())
+        assert b" 413 " in connection.recv(4096)
+        assert _is_cut_off(connection)
+
+
+def _connected(server: RunningServer) -> socket.socket:
+    host, port = server.address.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=20)
+
+
+def _is_cut_off(connection: socket.socket) -> bool:
+    """Sends a byte now and then, for long enough."""
+    connection.settimeout(0.3)
+    for _ in range(60):
+        try:
+            if not connection.recv(4096):
+                return True
+        except TimeoutError:
+            with contextlib.suppress(BrokenPipeError):
+                connection.sendall(b"x")
+        except ConnectionResetError:
+            return True
+    return False
 
 
 def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers(client: httpx.Client) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -54,15 +55,36 @@ class _Server(uvicorn.Server):
 
 def _protocol(header_seconds: float) -> type[H11Protocol]:
     class Protocol(H11Protocol):
-        """Closes connections that do not get round to sending a whole head."""
+        """Closes connections that take too long over a head, their first one or a later one. One that has its answer
+        and goes on sending a body that nobody reads is closed as well."""
+
+        _closing: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             super().connection_made(transport)
-            self.loop.call_later(header_seconds, self._close_if_silent)
+            self._close_soon()
 
-        def _close_if_silent(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
-                self.transport.close()
+        def handle_events(self) -> None:
+            """Called whenever bytes came. The time runs from the first of them, however many follow."""
+            super().handle_events()
+            theirs, ours = self.conn.their_state, self.conn.our_state
+            is_unread = theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
+            if is_unread or (theirs is h11.IDLE and self.conn.trailing_data[0]):
+                self._close_soon()
+            elif theirs is not h11.IDLE:
+                self._stay_open()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stay_open()
+            super().connection_lost(exc)
+
+        def _close_soon(self) -> None:
+            self._closing = self._closing or self.loop.call_later(header_seconds, self.transport.close)
+
+        def _stay_open(self) -> None:
+            if self._closing is not None:
+                self._closing.cancel()
+                self._closing = None
 
     return Protocol
 
