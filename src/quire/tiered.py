@@ -21,6 +21,7 @@ from quire.machine import available_bytes
 from quire.plan.file import encode, layout_fingerprint
 from quire.plan.plan import Plan
 from quire.plan.records import Records, host_plan
+from quire.tiers.guarded import GuardedTier
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
@@ -111,22 +112,30 @@ def weights_identity(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def describe(plan: Plan, tiers: Tiers) -> list[str]:
-    """For the report at the start: what each tier holds, and how many idle sessions that keeps warm."""
-    budgets: Sequence[tuple[str, int | None]] = [
-        ("host", tiers.memory_bytes),
-        *([("disk", tiers.disk_bytes)] if tiers.disk else []),
-    ]
-    lines = []
-    for name, budget in budgets:
-        if budget is None:
-            lines.append(f"{name}: as much as is free in {tiers.disk}")
-            continue
-        holds = host_plan(plan, budget)
-        lines.append(
-            f"{name}: {format_bytes(budget)}, {holds.blocks:,} blocks of {format_bytes(holds.block_bytes)}; "
-            f"{holds.warm_sessions:,} idle sessions of {holds.session_tokens:,} tokens stay warm"
-        )
+def describe(plan: Plan, tiers: Tiers, behind: Sequence[GuardedTier]) -> list[str]:
+    """For the report at the start: what each tier holds, and how many idle sessions that keeps warm. `behind`: those
+    behind host memory, as they were attached; one that does not work promises nothing."""
+    promises = []
+    if tiers.disk:
+        free = f"nine tenths of what is free in {tiers.disk}"
+        promises.append(free if tiers.disk_bytes is None else _capacity(plan, tiers.disk_bytes))
     if tiers.remote:
-        lines.append("remote: a server, as much as it keeps")
-    return lines
+        promises.append("a server, as much as it keeps")
+    promises += ["a store of your own, as much as it keeps"] * len(tiers.connectors)
+    lines = [f"{tier.name}: {_state(tier) or promise}" for tier, promise in zip(behind, promises, strict=True)]
+    return [f"host: {_capacity(plan, tiers.memory_bytes)}", *lines]
+
+
+def _capacity(plan: Plan, budget: int) -> str:
+    holds = host_plan(plan, budget)
+    blocks = f"{holds.blocks:,} blocks of {format_bytes(holds.block_bytes)}"
+    warm = f"{holds.warm_sessions:,} idle sessions of {holds.session_tokens:,} tokens stay warm"
+    return f"{format_bytes(budget)}, {blocks}; {warm}"
+
+
+def _state(tier: GuardedTier) -> str:
+    """What is wrong with it; empty: nothing."""
+    if tier.can_write:
+        return ""
+    reason = tier.reason.removeprefix("cannot use: ")
+    return f"READ ONLY, nothing new is kept there: {reason}" if tier.can_read else f"NOT IN USE, {reason}"

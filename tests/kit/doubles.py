@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.core.connector import Layout
 from quire.core.tier import Answer, Ends, Found, Load
 
 
@@ -35,3 +36,24 @@ class ScriptedTier:
     def answers(self) -> Sequence[Answer]:
         answers, self._answers = self._answers, []
         return answers
+
+
+class Sieve:
+    """A connector that keeps nothing of what it is given."""
+
+    name = "sieve"
+
+    def register(self, layout: Layout) -> None: ...
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        return [False] * len(names)
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None: ...
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        del name, parts
+        return False
+
+    def drop(self, name: bytes) -> None: ...
+
+    def close(self) -> None: ...

@@ -19,6 +19,22 @@ def test_what_was_computed_is_there_after_a_restart(tiny_folder: Path, tmp_path:
                 answers.append(chat(client, messages=LONG, max_tokens=8, temperature=0).json()["choices"])
             server.until("it is idle", server.is_idle)
             loads.append(server.metric("quire_loads_total"))
-            assert any("host" in line for line in server.report)
+            server.until("its tiers are reported", lambda: any("host: 8.00 MiB" in line for line in server.report), 5)
     assert answers[0] == answers[1]
     assert loads == [0, 1]
+
+
+def test_tiers_that_do_not_work_promise_nothing_and_the_server_serves(tiny_folder: Path, tmp_path: Path) -> None:
+    """A folder that is a file, a server that is not there, a store whose writes are lost."""
+    (tmp_path / "file").touch()
+    wrong = ("--disk", f"{tmp_path / 'file'}:1GiB", "--remote", "redis://127.0.0.1:1", "--connector", "doubles:Sieve")
+    with running_server(str(tiny_folder), *SIZE, *wrong, "--model-name", "tiny", model="tiny") as server:
+        server.until("its tiers are reported", lambda: any(line.startswith("sieve") for line in server.report), 5)
+        disk, remote, sieve = server.report[-3:]
+        assert disk.startswith("disk: NOT IN USE, cannot use the folder ")
+        assert disk.endswith(": Not a directory\n")
+        assert remote.startswith("remote: NOT IN USE, redis://127.0.0.1:1 cannot be reached: ")
+        assert sieve.startswith("sieve: READ ONLY, nothing new is kept there: cannot write: what was written does not ")
+        assert not any("stay warm" in line for line in (disk, remote, sieve))
+        with server.client() as client:
+            assert chat(client, messages=LONG, max_tokens=2).status_code == 200

@@ -104,7 +104,7 @@ def start(options: argparse.Namespace) -> LLM:
     budget = Budget(pool_bytes=options.pool) if options.pool else None
     tiers = common.tiers_of(options)
     llm = LLM(options.model, settings=settings, budget=budget, tiers=tiers, progress=Bar(hidden=("load",)))
-    for line in [] if tiers.is_empty else describe(llm.plan, tiers):
+    for line in describe(llm.plan, tiers, llm.parts.stack.tiers) if llm.parts.stack else ():
         print(line, file=sys.stderr)
     return llm
 

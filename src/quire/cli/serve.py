@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 
 from quire.cli import options as common
@@ -93,12 +94,9 @@ def run(typed: argparse.Namespace) -> None:
     folder = _folder(options.model)
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
-    from quire.tiered import describe
 
     plan, planned_for = boot_plan(options, folder, dtype)
     tiers = common.tiers_of(options)
-    for line in [] if tiers.is_empty else describe(plan, tiers):
-        print(line)
     serve(
         plan,
         folder,
@@ -108,7 +106,7 @@ def run(typed: argparse.Namespace) -> None:
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
         tiers={name: getattr(tiers, name) for name in STORES} | {"connectors": tuple(options.connector)},
-        announce=lambda address: print(f"\nserving {options.model_name or folder.name} at {address}", flush=True),
+        announce=partial(print, flush=True),
     )
 
 

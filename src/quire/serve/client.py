@@ -97,6 +97,7 @@ class EngineClient:
         """The latest one that had a status."""
         self.restarts = 0
         self.on_tokens: Callable[[Ticket, int, float], None] = lambda _ticket, _tokens, _now: None
+        self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
         self.given_up = asyncio.Event()
@@ -206,13 +207,18 @@ class EngineClient:
                 if question is not None and not question.done():
                     question.set_result(value)
             case Ready():
-                life.is_ready = self._was_ready = True
-                self.progress.reset()
-                seconds = round(time.monotonic() - life.started_at, 2)
-                self._tell("engine_ready", process=life.process.pid, seconds=seconds)
+                self._begin(life, message)
             case Failed():
                 self.boot_failure = message
                 self._tell("engine_failed", "error", message=message.message)
+
+    def _begin(self, life: Life, ready: Ready) -> None:
+        if not self._was_ready:
+            self.on_first_ready(ready)
+        life.is_ready = self._was_ready = True
+        self.progress.reset()
+        seconds = round(time.monotonic() - life.started_at, 2)
+        self._tell("engine_ready", process=life.process.pid, seconds=seconds)
 
     def _heard(self, beat: Beat) -> None:
         now = time.monotonic()

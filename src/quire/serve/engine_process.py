@@ -58,7 +58,7 @@ def main(connection: Connection) -> None:
     setup: EngineSetup = connection.recv()
     news = News()
     try:
-        parts = _boot(setup, news)
+        parts, tiers = _boot(setup, news)
     except QuireError as error:
         connection.send(Failed(str(error), error.exit_code))
         sys.exit(error.exit_code)
@@ -66,22 +66,25 @@ def main(connection: Connection) -> None:
         traceback.print_exc()
         connection.send(Failed(f"the engine cannot start: {error!r}", 1))
         sys.exit(1)
-    connection.send(Ready())
+    connection.send(Ready(tiers))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
         EngineLoop(parts.engine, connection, news).run()
     if parts.stack is not None:
         parts.stack.close()
 
 
-def _boot(setup: EngineSetup, news: News) -> Assembled:
+def _boot(setup: EngineSetup, news: News) -> tuple[Assembled, tuple[str, ...]]:
+    """And a line for each tier."""
     from quire.assemble import assemble, tiers_from
+    from quire.tiered import describe
 
+    tiers = tiers_from(setup.tiers)
     plan = decode(dict(setup.plan))
     parts = assemble(
         Path(setup.folder),
         dtype=DType(setup.dtype),
         rules=setup.rules,
-        tiers=tiers_from(setup.tiers),
+        tiers=tiers,
         listeners=(news,),
         plan=plan,
     )
@@ -92,7 +95,7 @@ def _boot(setup: EngineSetup, news: News) -> Assembled:
     parts.grammars.on_failure = lambda row, why: news.failed.append((row, why))
     if setup.freeze_file is not None:
         parts.engine.runner = FreezingRunner(parts.engine.runner, Path(setup.freeze_file))
-    return parts
+    return parts, tuple(describe(plan, tiers, parts.stack.tiers)) if parts.stack else ()
 
 
 class FreezingRunner:

@@ -64,6 +64,9 @@ Order = Submit | Cancel | Explain | DropCache
 class Ready:
     """Weights are loaded; from here on beats come."""
 
+    tiers: tuple[str, ...] = ()
+    """A line for each: what it holds, or why it is not in use."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failed:

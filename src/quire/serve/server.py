@@ -29,7 +29,7 @@ from quire.serve.app import make_app
 from quire.serve.client import EngineClient, EngineGone
 from quire.serve.edge import Edge
 from quire.serve.keys import KeyRing
-from quire.serve.messages import EngineSetup
+from quire.serve.messages import EngineSetup, Ready
 from quire.serve.progress import Progress
 from quire.serve.service import Service
 from quire.serve.settings import ServeSettings
@@ -143,6 +143,7 @@ async def _serve(
     service = Service(plan, folder, settings, ring, client, planned_for)
     server = _Server(_configuration(Edge(make_app(service), settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)
+    client.on_first_ready = lambda ready: _announce_tiers(ready, announce)
     client.start()
     serving = asyncio.ensure_future(server.serve([listener]))
     failing = asyncio.ensure_future(client.given_up.wait())
@@ -184,7 +185,12 @@ async def _announce(
         await asyncio.sleep(0.02)
     host, port = listener.getsockname()[:2]
     logs.tell("started", host=host, port=port, model=service.model)
-    announce(f"http://{host}:{port}/v1")
+    announce(f"\nserving {service.model} at http://{host}:{port}/v1")
+
+
+def _announce_tiers(ready: Ready, announce: Callable[[str], None]) -> None:
+    if ready.tiers:
+        announce("\n".join(("\nTiers", *ready.tiers)))
 
 
 def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import time
 from pathlib import Path
 
 import pytest
 
+from doubles import Sieve
 from quire.cli.main import build_parser, main
 from quire.cli.options import tiers_of
 from quire.core.errors import InputError
 from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
 from quire.movers.host import check_budget
-from quire.tiered import Tiers, describe, layout_of, weights_identity
+from quire.tiered import Tiers, _connectors, describe, layout_of, weights_identity
+from quire.tiers.guarded import GuardedTier
 from tiny_models import plan_of
 
 
@@ -41,14 +44,20 @@ def test_host_memory_that_is_not_there_is_refused_before_it_is_allocated() -> No
         check_budget(2 << 30, 1 << 30, "--host-memory")
 
 
-def test_the_report_at_the_start_counts_what_stays_warm() -> None:
+def test_the_report_at_the_start_counts_what_stays_warm_in_tiers_that_work(tmp_path: Path) -> None:
     """Sessions as long as the longest request: 6 units of 16 tokens, and where they end a window of 19 or its like."""
     plan = plan_of("gemma3_text", batch_tokens=32)
-    host, disk, remote = describe(plan, Tiers(1 << 20, Path("d"), 1 << 21, "redis://:secret@host"))
+    tiers = Tiers(1 << 20, tmp_path, 1 << 21, f"unix://{tmp_path}/nobody?password=secret", (Sieve(),))
+    behind = [GuardedTier(one, layout_of(plan, ""), time.monotonic) for one in _connectors(tiers)]
+    for tier in behind:
+        tier.mend()
+    host, disk, remote, sieve = describe(plan, tiers, behind)
     assert host.startswith("host: 1.00 MiB, ")
     assert "idle sessions of 96 tokens stay warm" in host
     assert disk.startswith("disk: 2.00 MiB, ")
+    assert remote.startswith(f"remote: NOT IN USE, unix://{tmp_path}/nobody cannot be reached: ")
     assert "secret" not in remote
+    assert sieve.startswith("sieve: READ ONLY, nothing new is kept there: ")
     warm = [int(line.split("; ")[1].split()[0]) for line in (host, disk)]
     assert 0 < 2 * warm[0] <= warm[1]
 
