@@ -143,4 +143,5 @@ def assemble(
     engine = Engine(
         plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=listeners
     )
+    grammars.on_failure = engine.fail
     return Assembled(engine, plan, tokenizer, grammars, folder, stack)

@@ -70,7 +70,8 @@ class LLM:
         n: int = 1,
     ) -> list[Completion]:
         """All prompts together, `n` samples of each: the samples of the first prompt, then those of the second. Text is
-        put to the model as a user's message where it has a chat template, unless `raw`."""
+        put to the model as a user's message where it has a chat template, unless `raw`. One that cannot go on (its
+        grammar has grown too large) ends with an `error`; the others do not notice."""
         if n < 1:
             raise InputError(f"n is {n}: ask for at least 1 sample of each prompt")
         asked = [prompts] if isinstance(prompts, str) else prompts
@@ -88,13 +89,14 @@ class LLM:
     def stream(
         self, prompt: Prompt, sampling: Sampling | None = None, *, max_tokens: int = DEFAULT_TOKENS, raw: bool = False
     ) -> Iterator[str]:
-        """The answer piece by piece. Leaving the loop early ends the request."""
+        """The answer piece by piece. Leaving the loop early ends the request; one that cannot go on raises."""
         talk = self._submit(*self._requests(prompt, sampling or Sampling(), max_tokens, raw))
         try:
             while not talk.is_over:
                 self._step([talk])
                 if piece := talk.take():
                     yield piece
+            _raise_failure(talk)
         finally:
             self._cancel([talk])
 
@@ -108,6 +110,7 @@ class LLM:
                 await asyncio.to_thread(self._step, [talk])
                 if piece := talk.take():
                     yield piece
+            _raise_failure(talk)
         finally:
             self._cancel([talk])
 
@@ -155,3 +158,8 @@ class LLM:
         if len(prompt) and isinstance(prompt[0], Mapping):
             return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         return prompt  # type: ignore[return-value]
+
+
+def _raise_failure(talk: Talk) -> None:
+    if talk.failure:
+        raise InputError(talk.failure)

@@ -36,6 +36,8 @@ class Completion:
     """One for each of `token_ids`, where the sampling asked for them."""
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
     """One for each token of the prompt from the second on, where the sampling asked for them."""
+    error: str = ""
+    """Why it could not go on, where `ending` is "failed"; `text` is what came before."""
 
 
 class Talk:
@@ -51,6 +53,10 @@ class Talk:
     @property
     def name(self) -> str:
         return self._stream.request.name
+
+    @property
+    def failure(self) -> str:
+        return self._stream.failure
 
     @property
     def is_over(self) -> bool:
@@ -71,7 +77,7 @@ class Talk:
                 return
         if ended is not None:
             self._pieces += [self._stops.feed(self._text.finish()).text, self._stops.finish()]
-            self._ending = ended.value
+            self._ending = "failed" if self.failure else ended.value
 
     def take(self) -> str:
         pieces, self._given = self._pieces[self._given :], len(self._pieces)
@@ -93,6 +99,7 @@ class Talk:
             reused,
             None if request.sampling.logprobs is None else self._logprobs(prompt, prompt + len(tokens)),
             first.prompt_logprobs(),
+            self.failure,
         )
 
     def prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:

@@ -32,6 +32,8 @@ class Stream:
     _engine: Engine
     _read: int = 0
     ended: Ended | None = field(default=None)
+    failure: str = ""
+    """Why it could not go on, if that is how it ended."""
     logprobs: dict[int, Logprob] = field(default_factory=dict)
     """By the token's place in the request, where it asked for them: of the prompt from the second token on."""
 
@@ -83,6 +85,7 @@ class Engine:
         self._beginnings: dict[str, set[bytes]] = {}
         """By scope: the first keys of its prompts, under which the cache may keep something."""
         self._deadlines: dict[str, float] = {}
+        self._failures: list[tuple[int, str]] = []
 
     def submit(self, request: Request) -> Stream:
         """Raises NeverFits or QueueFull within the call; otherwise the request will end."""
@@ -156,7 +159,21 @@ class Engine:
                 self._end(ended)
         elif step is None and len(self.scheduler.loads):
             self.pause()
+        if self._failures:
+            self._give_up()
         return not self.scheduler.is_idle()
+
+    def fail(self, row: int, why: str) -> None:
+        """Told from within a step: the request in this row cannot go on. It ends behind the step, and nobody else."""
+        self._failures.append((row, why))
+
+    def _give_up(self) -> None:
+        failures, self._failures = self._failures, []
+        for row, why in failures:
+            request = self.scheduler.rows.requests.get(row)
+            if request is not None:
+                self.streams[request.name].failure = why
+                self.cancel(request.name)
 
     def drain(self) -> None:
         """Runs until everything accepted has ended."""

@@ -92,7 +92,6 @@ def _boot(setup: EngineSetup, news: News) -> tuple[Assembled, tuple[str, ...]]:
         import torch
 
         torch.set_num_threads(setup.threads)
-    parts.grammars.on_failure = lambda row, why: news.failed.append((row, why))
     if setup.freeze_file is not None:
         parts.engine.runner = FreezingRunner(parts.engine.runner, Path(setup.freeze_file))
     return parts, tuple(describe(plan, tiers, parts.stack.tiers)) if parts.stack else ()
@@ -118,8 +117,6 @@ class News:
 
     def __init__(self) -> None:
         self.came: dict[str, Came] = {}
-        self.failed: list[tuple[int, str]] = []
-        """Rows whose grammars cannot go on, and why."""
 
     def __call__(self, event: Event) -> None:
         if event.what is What.ADMITTED and not event.numbers["preemptions"]:
@@ -131,6 +128,9 @@ class News:
         return self.came.get(name) or Came(name)
 
     def read(self, stream: Stream) -> None:
+        if stream.failure:
+            self.came[stream.request.name] = Came(stream.request.name, refusal=stream.failure)
+            return
         tokens = tuple(stream.take().tolist())
         if tokens:
             known = self.of(stream.request.name)
@@ -163,21 +163,10 @@ class EngineLoop:
             self._obey(self.connection.recv())
             timeout = 0
         self.engine.step()
-        self._give_up()
         over = [self._streams.pop(came.name) for came in self.news.came.values() if came.ending]
         for stream in (*self.engine.running(), *over):
             self.news.read(stream)
         self._beat()
-
-    def _give_up(self) -> None:
-        """Ends requests whose grammars cannot go on: their own fault, and nobody else's trouble."""
-        for row, why in self.news.failed:
-            request = self.engine.scheduler.rows.requests.get(row)
-            if request is not None:
-                self.engine.cancel(request.name)
-                self.news.came[request.name] = Came(request.name, refusal=why)
-                del self._streams[request.name]
-        self.news.failed.clear()
 
     def _beat(self) -> None:
         """The status comes with it now and then, and whenever the engine becomes idle."""

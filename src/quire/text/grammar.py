@@ -51,7 +51,7 @@ class Grammars:
         self._rows: dict[int, Constraint] = {}
         self.on_failure: Callable[[int, str], None] | None = None
         """Told of a row whose grammar cannot go on (it has become too large, say), and why: from then on only an end
-        may follow. Without it that is raised, and takes everyone's step with it."""
+        may follow. Without it that is raised, and takes everyone's step with it. An engine sets it (`assemble`)."""
 
     def compile(self, grammar: Grammar) -> Constraint:
         """A fresh constraint at its beginning. Call it before submitting: it refuses what cannot be used."""
