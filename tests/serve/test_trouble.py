@@ -108,9 +108,7 @@ def test_killing_the_engine_ends_every_request_and_service_comes_back(tiny_serve
         away = chat(client)
         assert (away.status_code, away.json()["error"]["code"]) == (503, "engine_gone")
         assert int(away.headers["retry-after"]) > 0
-    for thread in threads:
-        thread.join(30)
-    assert len(endings) == 24
+    tiny_server.until("all have an end", lambda: len(endings) == 24, 30)
     assert "cut" not in endings
     assert "engine_gone" in endings
     tiny_server.until("it is ready again", tiny_server.is_ready, 120)
@@ -125,7 +123,7 @@ def test_a_signal_drains_and_ends(tiny_folder: Path, tmp_path: Path) -> None:
     stands still until all that is seen, so that nothing depends on who is faster."""
     freeze = tmp_path / "freeze"
     drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze)}
-    size = (*SIZE, "--model-name", "tiny")
+    size = (*SIZE, "--model-name", "tiny", "--request-seconds", "60")
     with running_server(str(tiny_folder), *size, model="tiny", environment=drill) as server, server.client() as client:
         with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
             lines = stream.iter_lines()
@@ -149,7 +147,7 @@ def test_whoever_waits_beyond_the_draining_time_is_told_so(tiny_folder: Path, tm
     """The engine stands still, so the answer under way cannot be finished: it gets an end all the same."""
     freeze = tmp_path / "freeze"
     drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze)}
-    size = (*SIZE, "--drain-seconds", "0.3", "--model-name", "tiny")
+    size = (*SIZE, "--drain-seconds", "0.3", "--model-name", "tiny", "--request-seconds", "60")
     with running_server(str(tiny_folder), *size, model="tiny", environment=drill) as server, server.client() as client:
         with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
             lines = stream.iter_lines()

@@ -16,9 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from quire.core.errors import InputError, QuireError
 from quire.core.rules import Policy, Rules
@@ -31,6 +29,7 @@ from quire.serve.edge import Edge
 from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineSetup, Ready
 from quire.serve.progress import Progress
+from quire.serve.protocol import protocol
 from quire.serve.service import Service
 from quire.serve.settings import ServeSettings
 
@@ -51,42 +50,6 @@ class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
-
-
-def _protocol(header_seconds: float) -> type[H11Protocol]:
-    class Protocol(H11Protocol):
-        """Closes connections that take too long over a head, their first one or a later one. One that has its answer
-        and goes on sending a body that nobody reads is closed as well."""
-
-        _closing: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self._close_soon()
-
-        def handle_events(self) -> None:
-            """Called whenever bytes came. The time runs from the first of them, however many follow."""
-            super().handle_events()
-            theirs, ours = self.conn.their_state, self.conn.our_state
-            is_unread = theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
-            if is_unread or (theirs is h11.IDLE and self.conn.trailing_data[0]):
-                self._close_soon()
-            elif theirs is not h11.IDLE:
-                self._stay_open()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._stay_open()
-            super().connection_lost(exc)
-
-        def _close_soon(self) -> None:
-            self._closing = self._closing or self.loop.call_later(header_seconds, self.transport.close)
-
-        def _stay_open(self) -> None:
-            if self._closing is not None:
-                self._closing.cancel()
-                self._closing = None
-
-    return Protocol
 
 
 def rules_of(ring: KeyRing, queue: int) -> Rules:
@@ -167,7 +130,7 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=_protocol(settings.header_seconds),
+        http=protocol(settings.header_seconds, settings.body_seconds),
         ws="none",
         server_header=False,
         limit_concurrency=settings.connections,

@@ -1,0 +1,63 @@
+"""Connections of clients that take their time: over a head, over a body that nobody reads, over reading an answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+
+class _Alarm:
+    """Does something unless it is stopped in time. To set it again while it runs changes nothing."""
+
+    def __init__(self, seconds: float, action: Callable[[], None]) -> None:
+        self._seconds, self._action = seconds, action
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self) -> None:
+        self._timer = self._timer or asyncio.get_running_loop().call_later(self._seconds, self._action)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def protocol(head_seconds: float, unread_seconds: float) -> type[H11Protocol]:
+    """uvicorn's, with these limits for each connection."""
+
+    class Protocol(H11Protocol):
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+            super().connection_made(transport)
+            self._late = _Alarm(head_seconds, transport.close)
+            self._unread = _Alarm(unread_seconds, transport.abort)
+            self._late.set()
+
+        def handle_events(self) -> None:
+            """Called whenever bytes came. The time for a head runs from the first of them, however many follow; one who
+            has the answer already and goes on sending a body has as long to come to its end."""
+            super().handle_events()
+            theirs, ours = self.conn.their_state, self.conn.our_state
+            is_for_nobody = theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
+            if is_for_nobody or (theirs is h11.IDLE and self.conn.trailing_data[0]):
+                self._late.set()
+            elif theirs is not h11.IDLE:
+                self._late.stop()
+
+        def pause_writing(self) -> None:
+            """More waits to be read than a connection may keep."""
+            super().pause_writing()
+            self._unread.set()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._unread.stop()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._late.stop()
+            self._unread.stop()
+            super().connection_lost(exc)
+
+    return Protocol
