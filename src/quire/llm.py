@@ -114,6 +114,11 @@ class LLM:
         finally:
             self._cancel([talk])
 
+    def room(self, prompt: Prompt, *, raw: bool = False) -> int:
+        """Tokens that an answer to this prompt can have: `max_tokens` beyond it is cut to it. 0: the prompt itself is
+        too long, and would be refused."""
+        return max(0, self.plan.max_length - len(self._tokens(prompt, raw)))
+
     def close(self) -> None:
         """Ends everything; what goes to a tier is stored first."""
         self.engine.close()

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from quire.cli.main import build_parser
+from quire.core.errors import QuireError
 from quire.core.rules import Rules
 from quire.models.read import read_model
 from quire.plan.make import make_plan
@@ -71,3 +72,11 @@ def test_the_board_asks_for_metrics_that_there_are() -> None:
     names = {re.sub(r"_(bucket|count|sum)$", "", name) for text in asked for name in re.findall(r"quire_\w+", text)}
     assert len(names) > 20
     assert names <= metric_names()
+
+
+def test_every_exit_code_of_an_error_is_on_the_page() -> None:
+    def codes(error: type[QuireError]) -> set[int]:
+        return {error.exit_code}.union(*(codes(each) for each in error.__subclasses__()))
+
+    table = PAGE.split("| exit code | means |")[1].split("\n\n")[0]
+    assert codes(QuireError) | {0, 130} == set(map(int, re.findall(r"^\| (\d+) \|", table, re.MULTILINE)))

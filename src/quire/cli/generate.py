@@ -1,6 +1,7 @@
 """Answers one prompt with a model on this machine. Standard output has the text and nothing else.
 
-Without --model the default one answers: SmolLM2-135M-Instruct, fetched once. Exit 3: the plan does not fit.
+Without --model the default one answers: SmolLM2-135M-Instruct, fetched once. Exit 3: the plan does not fit,
+or the prompt does not fit into it. An answer that cannot be as long as --max-tokens is told on standard error.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from quire.core.sampling import Sampling
 from quire.core.units import format_bytes, parse_bytes, parse_tokens
 
 if TYPE_CHECKING:
-    from quire.llm import LLM
+    from quire.llm import LLM, Prompt
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +68,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError("the prompt is empty: give some text")
     sampling_of(options)  # what is wrong there is told before anything is loaded
     llm = start(options)
+    tell_if_cut(llm, prompt, options.max_tokens, options.raw)
     begin = time.perf_counter()
     first = None
     for piece in _pieces(llm, prompt, options):
@@ -107,6 +109,18 @@ def start(options: argparse.Namespace) -> LLM:
     for line in describe(llm.plan, tiers, llm.parts.stack.tiers) if llm.parts.stack else ():
         print(line, file=sys.stderr)
     return llm
+
+
+def tell_if_cut(llm: LLM, prompt: Prompt, max_tokens: int, raw: bool = False) -> None:
+    """In one line, if the answer cannot have as many tokens as were asked for."""
+    room = llm.room(prompt, raw=raw)
+    if 0 < room < max_tokens:
+        length = llm.plan.max_length
+        print(
+            f"quire: an answer of {max_tokens:,} tokens does not fit behind this prompt of {length - room:,}, "
+            f"the longest request has {length:,}: it is cut to {room:,}",
+            file=sys.stderr,
+        )
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:

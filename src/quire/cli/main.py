@@ -80,7 +80,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 2 not understood, 3 understood but does not fit, 1 anything else on purpose."""
+    """Exit codes: docs/operations.md."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without our blocks and dots still gets the numbers
     parsed = _parse(arguments)

@@ -5,7 +5,7 @@
     │   ├── ModelError              2      a model, or a field of its configuration
     │   ├── PlanError               2      a setting: sizes, splits, pages, layouts
     │   ├── PlanFileError           2      a saved plan: torn, foreign or of another version
-    │   └── NeverFits               2      a request that could not run even alone
+    │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the memory that is there
     ├── QueueFull                   1      too many requests wait already
     ├── FetchError                  1      a model that cannot be had (`quire.fetch.errors`)
@@ -48,6 +48,8 @@ class DoesNotFit(QuireError):
 
 class NeverFits(InputError):
     """A request that could not run alone in the empty pool: an answer, not a wait."""
+
+    exit_code = 3
 
 
 class QueueFull(QuireError):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from quire.core.errors import InputError
+from quire.core.errors import DoesNotFit
 from quire.core.units import format_bytes
 
 
@@ -17,7 +17,7 @@ class HostMemory:
             self.tensor = torch.empty((self.blocks, block_bytes), dtype=torch.uint8, pin_memory=is_pinned)
         except RuntimeError as error:
             pinned = " pinned" if is_pinned else ""
-            raise InputError(f"cannot allocate {format_bytes(budget_bytes)} of{pinned} host memory: {error}") from error
+            raise DoesNotFit(f"cannot allocate {format_bytes(budget_bytes)} of{pinned} host memory: {error}") from error
         self._bytes = self.tensor.numpy()
 
     def parts(self, blocks: Sequence[int], size_bytes: int) -> list[memoryview]:
@@ -30,7 +30,7 @@ class HostMemory:
 def check_budget(budget_bytes: int, available_bytes: int, option: str) -> None:
     """Before anything is allocated: host memory that is not there would be paid for in swapping, or with a kill."""
     if budget_bytes > available_bytes:
-        raise InputError(
+        raise DoesNotFit(
             f"{option} {format_bytes(budget_bytes)} is more than the {format_bytes(available_bytes)} of memory that "
             f"this machine, or the limit of its container, has available: give at most that"
         )

@@ -11,7 +11,7 @@ import pytest
 from doubles import Sieve
 from quire.cli.main import build_parser, main
 from quire.cli.options import tiers_of
-from quire.core.errors import InputError
+from quire.core.errors import DoesNotFit
 from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
 from quire.movers.host import check_budget
@@ -40,7 +40,7 @@ def test_what_is_no_size_or_folder_is_refused(wrong: tuple[str, str], capsys: py
 
 def test_host_memory_that_is_not_there_is_refused_before_it_is_allocated() -> None:
     check_budget(100, 100, "--host-memory")
-    with pytest.raises(InputError, match=r"--host-memory 2.00 GiB is more than the 1.00 GiB"):
+    with pytest.raises(DoesNotFit, match=r"--host-memory 2.00 GiB is more than the 1.00 GiB"):
         check_budget(2 << 30, 1 << 30, "--host-memory")
 
 

@@ -1,0 +1,41 @@
+"""`quire generate` where an answer or a prompt is longer than the plan admits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from quire.cli.main import main
+from tiny_folder import make_folder
+
+
+@pytest.fixture(scope="module")
+def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder: Path = make_folder(tmp_path_factory.mktemp("tiny"))
+    return ["generate", "--model", str(folder), "--pool", "2MiB", "--max-length", "64"]
+
+
+def test_an_answer_that_is_cut_to_what_fits_says_so(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    told = []
+    for most in ("5", "500"):
+        assert main([*arguments, "--raw", "--prompt", "the fox", "--max-tokens", most]) == 0
+        told.append([line for line in capsys.readouterr().err.splitlines() if line.startswith("quire:")])
+    assert told[0] == []
+    (line,) = told[1]
+    assert "an answer of 500 tokens does not fit behind this prompt of 2, the longest request has 64" in line
+    assert line.endswith("it is cut to 62")
+
+
+def test_a_prompt_that_can_never_run_ends_with_the_code_of_what_does_not_fit(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--prompt", "the fox " * 100]) == 3
+    assert "can never run: the longest that fits is 64 tokens" in capsys.readouterr().err
+
+
+def test_host_memory_beyond_the_machine_ends_with_the_code_of_what_does_not_fit(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--prompt", "the fox", "--host-memory", "1000TiB"]) == 3
+    assert "is more than the" in capsys.readouterr().err
