@@ -30,15 +30,33 @@ def client(tiny_server: RunningServer, keys: Any) -> Iterator[httpx.Client]:
         ({"messages": [{"role": "user", "content": "x", "images": []}]}, "messages.0.images is not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "'input_audio' is not supported"),
         ({"messages": [{"role": "user", "content": "half \ud83d"}]}, "half of a surrogate pair"),
-        ({"temperature": -1}, "temperature"),
-        ({"temperature": float("nan")}, "temperature"),
+        ({"temperature": -1}, "temperature is -1: give at least 0"),
+        ({"temperature": float("nan")}, "temperature is NaN: give at most 2"),
+        ({"temperature": "hot"}, 'temperature is "hot": give a number'),
+        ({"model": None}, "model is null: give text"),
+        ({"messages": []}, "messages is []: give at least 1 item"),
+        ({"messages": ["x"]}, 'messages.0 is "x": give an object'),
+        ({"messages": [{"content": "x"}]}, "messages.0.role is missing: give it"),
+        ({"messages": [{"role": "king"}]}, 'messages.0.role is "king": give one of "system", "developer", "user", '),
+        ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content is 3: give text or a list"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text is missing"),
+        ({"tool_choice": "always"}, 'tool_choice is "always": give one of "none", "auto" or "required" or an object'),
+        ({"tool_choice": {"type": "function", "x": 1}}, "tool_choice.x is not supported"),
+        ({"response_format": {"type": "xml"}}, 'response_format is {"type": "xml"}: give one whose "type" is one of '),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema is missing"),
+        ({"logit_bias": {"x": 1}}, 'logit_bias has the key "x": give text that matches'),
+        ({"logit_bias": {"1": 1000}}, "logit_bias.1 is 1000: give at most 100"),
+        ({"user": "u" * 600}, 'uuu…": give at most 512 characters'),
+        ({"stream": "perhaps"}, "give true or false"),
+        ({"store": True}, "store is true: give one of false"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5: give a whole number"),
         ({"logit_bias": {"999999": 1}}, "logit_bias names token 999999"),
         ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
         ({"tool_choice": "required"}, "give tools"),
-        ({"stop": [""]}, "stop"),
-        ({"n": 0}, "n: "),
+        ({"stop": [""]}, 'stop.0 is "": give at least 1 character'),
+        ({"n": 0}, "n is 0: give at least 1"),
         ({"min_tokens": 3, "response_format": {"type": "json_object"}}, "min_tokens is 3 beside a grammar"),
-        ({"max_tokens": 10**30}, "max_tokens"),
+        ({"max_tokens": 10**30}, "give at most 1,073,741,824"),
     ],
 )
 def test_what_cannot_be_done_is_refused_by_name(client: httpx.Client, change: dict[str, Any], words: str) -> None:
@@ -49,17 +67,42 @@ def test_what_cannot_be_done_is_refused_by_name(client: httpx.Client, change: di
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize("sent", [b"", b"{", b"[1", b"\xff\xfe", b"[" * 100_000, b'"text"', b"null"])
-def test_a_body_that_is_no_object_is_refused(client: httpx.Client, sent: bytes) -> None:
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"", "the body is missing: give it"),
+        (b"{", "the body is not JSON"),
+        (b"[1", "the body is not JSON"),
+        (b"\xff\xfe", "the body is not JSON"),
+        (b"[" * 100_000, "the body "),
+        (b'"text"', 'the body is "text": give an object'),
+        (b"null", "the body is null: give an object"),
+    ],
+)
+def test_a_body_that_is_no_object_is_refused(client: httpx.Client, sent: bytes, words: str) -> None:
     answer = client.post(CHAT, content=sent, headers={"content-type": "application/json"})
     assert answer.status_code == 400
-    assert answer.json()["error"]["message"]
+    assert words in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] in ("invalid_json", "invalid_value")
 
 
-@pytest.mark.parametrize("prompt", [[], [0, 10**9], [[1], [2, 999999]], "", [[]], [3, "x"]])
-def test_prompts_that_are_no_tokens_are_refused(client: httpx.Client, prompt: Any) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "words"),
+    [
+        ([], "prompt is []: give text or at least 1 item"),
+        ([0, 10**9], "the prompt has token 1000000000"),
+        ([[1], [2, 999999]], "the prompt has token 999999"),
+        ("", 'prompt is "": give at least 1 character'),
+        ([[]], "prompt.0 is []: give "),
+        ([3, "x"], 'prompt.1 is "x": give a whole number'),
+        ([["x"]], 'prompt.0.0 is "x": give a whole number'),
+        ({"a": [1]}, 'prompt is {"a": […]}: give text or a list'),
+    ],
+)
+def test_prompts_that_are_no_tokens_are_refused(client: httpx.Client, prompt: Any, words: str) -> None:
     answer = client.post("/v1/completions", json={"model": "tiny", "prompt": prompt})
     assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
 
 
 def test_a_body_and_headers_beyond_their_limits_are_refused(client: httpx.Client) -> None:

@@ -13,7 +13,8 @@ from starlette.responses import Response
 
 from quire import __version__
 from quire.serve import generation, operations
-from quire.serve.errors import ApiError, from_validation
+from quire.serve.errors import ApiError
+from quire.serve.invalid import refusal_of
 from quire.serve.schemas import LARGEST_TOKEN
 from quire.serve.service import Service
 
@@ -89,12 +90,13 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return await _refused(request, from_validation(error.errors()))
+    return await _refused(request, refusal_of(error.errors(), error.body))
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
     """Paths and methods that there are none of, and bodies that cannot be parsed at all."""
     assert isinstance(error, HTTPException)
     told = {404: "there is no such path", 405: "the path does not take this method"}
-    found = ApiError(error.status_code, told.get(error.status_code, "the body cannot be read"), "not_found")
-    return await _refused(request, found)
+    if error.status_code not in told:
+        return await _refused(request, ApiError(400, "the body cannot be read: send JSON in UTF-8", "invalid_json"))
+    return await _refused(request, ApiError(error.status_code, told[error.status_code], "not_found"))

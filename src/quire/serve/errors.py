@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,23 +64,3 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 def dumps(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def from_validation(errors: Sequence[Mapping[str, Any]]) -> ApiError:
-    """One sentence out of what a schema found; fields that nobody knows are refused by name."""
-    for error in errors:
-        if error["type"] == "extra_forbidden":
-            name = _path(error["loc"])
-            return ApiError(400, f"{name} is not supported: leave it out", "unsupported_field", name)
-    first = next((error for error in errors if error["type"] == "value_error"), errors[0])
-    name = _path(first["loc"])
-    if first["type"] == "json_invalid":
-        return ApiError(400, "the body is not JSON: send an object as application/json", "invalid_json")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    return ApiError(400, f"{name}: {message}" if name else message, "invalid_value", name or None)
-
-
-def _path(location: Sequence[object]) -> str:
-    """Without the names that a schema's own alternatives put into it."""
-    parts = [str(part) for part in location[1:] if not (isinstance(part, str) and set(part) & set("[(, "))]
-    return ".".join(part for part in parts if part not in ("str", "int", "list"))

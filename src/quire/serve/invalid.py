@@ -1,0 +1,128 @@
+"""What a schema found wrong with a body, in the API's words: which field, what was given, what is allowed.
+
+n is 17: give at most 16
+stop is 3: give text or a list                (a field may be one of several things: what each of them asks for)
+messages.0.role is missing: give it
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from quire.serve.errors import ApiError
+
+MOST_CHARACTERS, MOST_ITEMS = 40, 3
+"""Of what was given, in a message about it."""
+ALLOWED = {
+    "string_type": "text",
+    "string_unicode": "text of whole characters",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_parsing_size": "a smaller number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "none_required": "null, or leave it out",
+    "greater_than": "more than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than_equal": "at most {le}",
+    "too_short": "at least {min_length} item(s)",
+    "too_long": "at most {max_length} items",
+    "string_too_short": "at least {min_length} character(s)",
+    "string_too_long": "at most {max_length} characters",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "literal_error": "one of {expected}",
+    "union_tag_invalid": "one whose {discriminator} is one of {expected_tags}",
+    "union_tag_not_found": "an object with a {discriminator}",
+}
+"""By what pydantic calls a mistake."""
+Mistake = Mapping[str, Any]
+
+
+def refusal_of(mistakes: Sequence[Mistake], body: Any) -> ApiError:
+    """One sentence about the first of them that says most; fields that nobody knows are refused by name."""
+    if mistakes[0]["type"] == "json_invalid":
+        return ApiError(400, "the body is not JSON: send an object as application/json", "invalid_json")
+    named = [(_path(mistake, body), mistake) for mistake in mistakes]
+    for path, mistake in named:
+        if mistake["type"] == "extra_forbidden":
+            return ApiError(400, f"{_name(path)} is not supported: leave it out", "unsupported_field", _name(path))
+    for path, mistake in named:
+        if mistake["type"] == "value_error":
+            return ApiError(400, f"{_name(path)}: {mistake['ctx']['error']}", "invalid_value", _name(path))
+    deepest = max((path for path, _ in named), key=len)
+    about = [mistake for path, mistake in named if path == deepest]
+    return ApiError(400, _sentence(_name(deepest), about), "invalid_value", _name(deepest) if deepest else None)
+
+
+def _name(path: Sequence[str]) -> str:
+    return ".".join(path) or "the body"
+
+
+def _sentence(name: str, mistakes: Sequence[Mistake]) -> str:
+    first = mistakes[0]
+    if first["type"] == "missing":
+        return f"{name} is missing: give it"
+    verb = "has the key" if first["loc"][-1] == "[key]" else "is"
+    allowed = dict.fromkeys(_allowed(mistake) for mistake in mistakes)
+    return f"{name} {verb} {_shown(first['input'])}: give {' or '.join(allowed)}"
+
+
+def _allowed(mistake: Mistake) -> str:
+    told = {key: _told(value) for key, value in mistake.get("ctx", {}).items()}
+    return ALLOWED.get(mistake["type"], "something else").format(**told)
+
+
+def _told(value: Any) -> str:
+    """Numbers as people write them, words as JSON does."""
+    if isinstance(value, (int, float)):
+        return f"{value:g}" if isinstance(value, float) else f"{value:,}"
+    return str(value).replace("'", '"').replace("False", "false")
+
+
+def _shown(given: Any) -> str:
+    """Its beginning, on one level: bodies may be long and deep."""
+    more = ", …" if isinstance(given, (dict, list)) and len(given) > MOST_ITEMS else ""
+    if isinstance(given, dict):
+        pairs = (f"{_scalar(name)}: {_scalar(value)}" for name, value in islice(given.items(), MOST_ITEMS))
+        return "{" + ", ".join(pairs) + more + "}"
+    if isinstance(given, list):
+        return "[" + ", ".join(map(_scalar, given[:MOST_ITEMS])) + more + "]"
+    return _scalar(given)
+
+
+def _scalar(given: Any) -> str:
+    if isinstance(given, (dict, list)):
+        return "{…}" if isinstance(given, dict) else "[…]"
+    text = json.dumps(given[:MOST_CHARACTERS] if isinstance(given, str) else given, default=str)
+    is_cut = isinstance(given, str) and len(given) > MOST_CHARACTERS
+    return text[:-1] + '…"' if is_cut else text[:MOST_CHARACTERS]
+
+
+def _path(mistake: Mistake, body: Any) -> tuple[str, ...]:
+    """Only what stands in the body, or is missing there: a schema's own alternatives put their names between."""
+    source, *parts = mistake["loc"]
+    if source != "body":
+        return tuple(map(str, parts))
+    found, value = [], body
+    for place, part in enumerate(parts):
+        is_last = place == len(parts) - 1
+        is_there = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
+        if is_there and (not is_last or mistake["type"] != "missing"):
+            value = value[part]
+        elif not (is_last and mistake["type"] == "missing"):
+            continue
+        found.append(str(part))
+    if parts and parts[-1] == "[key]":
+        found.pop()
+    return tuple(found)
