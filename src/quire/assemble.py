@@ -61,6 +61,9 @@ def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: 
     """The plan of a checkpoint whose weights will be held as `dtype`; raises before anything heavy happens."""
     if settings.tensor_parallel > 1 or settings.pipeline_parallel > 1:
         raise InputError("one device runs a model for now: leave --tensor-parallel and --pipeline-parallel at 1")
+    if settings.kv_dtype not in TORCH_NAMES:
+        known = ", ".join(dtype.value for dtype in TORCH_NAMES)
+        raise InputError(f"no kernel here reads keys and values as {settings.kv_dtype.value}: choose one of {known}")
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text())

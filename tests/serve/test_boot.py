@@ -41,6 +41,21 @@ def test_the_report_at_boot_is_the_plans(tiny_folder: Path, capsys: pytest.Captu
     assert plan.kv_dtype == "fp32"
 
 
+@pytest.mark.story
+def test_keys_and_values_follow_the_weights_unless_they_are_told_otherwise(tiny_folder: Path) -> None:
+    size = {"pool": 2 << 20, "max_length": 256, "max_requests": 8, "batch_tokens": 64}
+    for given, expected in (({}, "fp32"), ({"kv_dtype": DType.BF16}, "bf16"), ({"kv_dtype": DType.FP16}, "fp16")):
+        assert boot_plan(options(**size, **given), tiny_folder, DType.FP32)[0].kv_dtype == expected
+    with pytest.raises(InputError, match="no kernel here reads keys and values as fp8: choose one of fp32, bf16, fp16"):
+        boot_plan(options(**size, kv_dtype=DType.FP8), tiny_folder, DType.FP32)
+
+
+def test_sizes_beside_a_saved_plan_are_refused(tiny_folder: Path, plan_file: Path) -> None:
+    for name, value in (("pool", 1 << 20), ("max_length", 128), ("kv_dtype", DType.BF16)):
+        with pytest.raises(InputError, match=f"--{name.replace('_', '-')} stands beside --plan"):
+            boot_plan(options(plan=plan_file, **{name: value}), tiny_folder, DType.FP32)
+
+
 def test_a_saved_plan_is_what_the_server_runs_on_and_differences_are_printed(
     tiny_folder: Path, plan_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from quire.assemble import following, plan_folder, require_memory
+from quire.assemble import plan_folder, require_memory
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.dtypes import DType
@@ -23,11 +23,27 @@ COMPARED = ("family", "kv_dtype", "sheet_bytes", "sheets", "pool_bytes", "max_le
 def boot_plan(options: argparse.Namespace, folder: Path, dtype: DType) -> tuple[Plan, str]:
     """Prints its report. Raises before any weight is read if it does not fit."""
     if options.plan is not None:
+        _check_alone(options)
         return _saved(options.plan, folder, dtype)
-    settings, budget = following(common.settings_of(options), dtype), common.budget_of(options)
+    if options.kv_dtype is None:
+        options = argparse.Namespace(**{**vars(options), "kv_dtype": dtype})
+    settings, budget = common.settings_of(options), common.budget_of(options)
     plan = plan_folder(folder, settings, budget, dtype)
     print_plan(plan, document(plan), budget_line(budget))
     return plan, budget_line(budget)
+
+
+def _check_alone(options: argparse.Namespace) -> None:
+    """A saved plan has its sizes already; one beside it would go unheard. Host memory is what tiers take."""
+    parser = argparse.ArgumentParser(add_help=False)
+    common.add_memory_shape_options(parser)
+    parser.set_defaults(kv_dtype=None)
+    for name, default in vars(parser.parse_args([])).items():
+        if name != "host_memory" and getattr(options, name) != default:
+            option = "--" + name.replace("_", "-")
+            raise InputError(
+                f"{option} stands beside --plan, and the plan in {options.plan} has it already: leave one out"
+            )
 
 
 def _saved(path: Path, folder: Path, dtype: DType) -> tuple[Plan, str]:

@@ -38,6 +38,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     _add_engine_options(parser.add_argument_group("engine"))
     _add_http_options(parser.add_argument_group("http"))
     _add_limit_options(parser.add_argument_group("limits of calls"))
+    parser.set_defaults(kv_dtype=None)  # as the weights
 
 
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
