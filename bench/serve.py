@@ -4,7 +4,8 @@
     python bench/serve.py --soak 120 [--clients 200]
 
 The engine alone gets all requests at once and is drained; the server gets them from so many clients, each of which
-sends the next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. With
+sends the next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. Then
+requests that can never fit are refused while others stream, and one prompt is asked by keys of different scopes. With
 --soak a crowd of clients streams, leaves, floods and sends nonsense to a tiny model instead, in a pool too small for
 all of them, and what is left of it is counted: stalls, progress, books, memory.
 """
@@ -30,11 +31,36 @@ from quire.core.request import Request
 from quire.engine.engine import Engine
 from quire.fetch.default import fetch_default
 from quire.plan.settings import Budget, Settings
+from quire.serve.keys import Tenant, add_key
 from running_server import RunningServer, running_server
 from tiny_folder import make_folder
 
 POOL_BYTES = 1 << 30
 MODEL = "smollm2-135m-instruct"
+
+
+KEYS: dict[str, str] = {}
+"""By name; made when the server starts."""
+SCOPES = {"nobody has asked it": "one", "another scope has": "another", "the same scope has": "one's other"}
+"""The same prompt, and the key that asks it, in this order."""
+TEXT = "How long is a piece of string? "
+TOO_LONG = {
+    "an answer of 100,000 tokens": {"prompt": TEXT * 40, "max_tokens": 100_000},
+    "a prompt of 2,561 tokens": {"prompt": TEXT * 320, "max_tokens": 1},
+}
+
+
+def keys_in(folder: Path) -> tuple[str, str]:
+    """Two keys of one scope, and one of another: as an option of the server."""
+    file = folder / "keys.json"
+    for name, scope in (("one", "one"), ("one's other", "one"), ("another", "another")):
+        KEYS[name] = add_key(file, Tenant(name, scope))
+    return "--keys", str(file)
+
+
+def client_of(address: str, key: str, connections: int) -> httpx.AsyncClient:
+    limits, headers = httpx.Limits(max_connections=connections), {"authorization": f"Bearer {key}"}
+    return httpx.AsyncClient(base_url=address, timeout=600, limits=limits, headers=headers)
 
 
 def prompts_of(count: int, length: int, seed: int) -> list[list[int]]:
@@ -49,17 +75,16 @@ def alone(engine: Engine, prompts: list[list[int]], outputs: int, name: str) -> 
     return time.perf_counter() - begin
 
 
-def served(server: RunningServer, prompts: list[list[int]], outputs: int, clients: int) -> float:
+def served(address: str, prompts: list[list[int]], outputs: int, clients: int) -> float:
     begin = time.perf_counter()
-    tokens = asyncio.run(_clients(server.address, prompts, outputs, clients))
+    tokens = asyncio.run(_clients(address, prompts, outputs, clients))
     seconds = time.perf_counter() - begin
     assert tokens == len(prompts) * outputs, f"{tokens} tokens came, {len(prompts) * outputs} were asked for"
     return seconds
 
 
 async def _clients(address: str, prompts: list[list[int]], outputs: int, clients: int) -> int:
-    limits = httpx.Limits(max_connections=clients)
-    async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
+    async with client_of(address, KEYS["one"], clients) as client:
         return sum(await asyncio.gather(*(_one(client, prompts[i::clients], outputs) for i in range(clients))))
 
 
@@ -88,43 +113,83 @@ def compare(options: argparse.Namespace) -> None:
     size = ("--pool", str(POOL_BYTES), "--max-requests", str(options.clients), "--batch-tokens", "2048")
     threads = ("--threads", str(options.threads)) if options.threads else ()
     best = {"engine": float("inf"), "server": float("inf")}
-    with running_server(str(folder), *size, "--max-length", "2048", *threads, model=MODEL, threads=None) as server:
+    with (
+        TemporaryDirectory() as scratch,
+        running_server(
+            str(folder), *size, "--max-length", "2048", *threads, *keys_in(Path(scratch)), model=MODEL, threads=None
+        ) as server,
+    ):
         for turn in range(options.rounds + 1):
             prompts = prompts_of(options.clients * options.turns, options.prompt, turn)
             seconds = {
                 "engine": alone(engine, prompts, options.outputs, f"round{turn}"),
-                "server": served(server, prompts, options.outputs, options.clients),
+                "server": served(server.address, prompts, options.outputs, options.clients),
             }
             if turn:  # the first round warms both up
                 best = {name: min(best[name], seconds[name]) for name in best}
             print(".", end="", file=sys.stderr, flush=True)
-        refused = asyncio.run(refusals(server.address, options.streams))
+        refused, still = asyncio.run(refusals(server.address, options.streams))
+        firsts = asyncio.run(first_tokens(server.address, options.scope_prompt, options.scope_turns))
     tokens = options.clients * options.turns * options.outputs
     print(f"\n{options.clients} clients, {tokens:,} tokens of output, prompts of {options.prompt} tokens")
     for name, took in best.items():
         print(f"  {name:<7}{tokens / took:8.1f} tokens/s")
     print(f"  server ÷ engine {best['engine'] / best['server']:.3f}")
-    median, worst = np.median(refused) * 1e3, max(refused) * 1e3
-    print(f"  what can never fit, while {options.streams} others stream: refused in {median:.1f} ms "
-          f"(median of {len(refused)}), {worst:.1f} ms at worst")  # fmt: skip
+    print(f"  what can never fit, while {options.streams} others stream ({still} still did at the end), is refused in:")
+    for name, took in refused.items():
+        median, worst = np.median(took) * 1e3, max(took) * 1e3
+        print(f"    {name:<32}{median:.1f} ms (median of {len(took)}), {worst:.1f} ms at worst")
+    print(f"  time to the first token of {options.scope_prompt} tokens, median of {options.scope_turns} turns:")
+    for name, seen in firsts.items():
+        seconds, hits = zip(*seen, strict=True)
+        spread = f"{np.median(seconds):.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
+        print(f"    {name:<32}{spread}, {np.median(hits):.0f} tokens reused")
 
 
-async def refusals(address: str, streams: int, times: int = 20) -> list[float]:
-    """Seconds until a request for more tokens than the plan admits has its answer, while others stream."""
-    limits = httpx.Limits(max_connections=streams + 1)
-    async with httpx.AsyncClient(base_url=address, timeout=600, limits=limits) as client:
+async def refusals(address: str, streams: int, times: int = 10) -> tuple[dict[str, list[float]], int]:
+    """Seconds until a request for more tokens than the plan admits has its answer, while others stream. And how many of
+    these still did at the end."""
+    seconds: dict[str, list[float]] = {name: [] for name in TOO_LONG}
+    async with client_of(address, KEYS["one"], streams + 1) as client:
         others = [asyncio.ensure_future(_one(client, [prompt], 24)) for prompt in prompts_of(streams, 16, 99)]
         await asyncio.sleep(1)
-        seconds = []
-        for _ in range(times):
+        for name in [*TOO_LONG] * times:
             begin = time.perf_counter()
-            body = {"model": MODEL, "prompt": "How long is a piece of string? " * 40, "max_tokens": 100_000}
-            answer = await client.post("/v1/completions", json=body)
-            seconds.append(time.perf_counter() - begin)
+            answer = await client.post("/v1/completions", json={"model": MODEL, **TOO_LONG[name]})
+            seconds[name].append(time.perf_counter() - begin)
             assert answer.json()["error"]["code"] == "context_length_exceeded"
             await asyncio.sleep(0.05)
+        still = sum(not other.done() for other in others)
         await asyncio.gather(*others)
-    return seconds
+    return seconds, still
+
+
+async def first_tokens(address: str, length: int, turns: int) -> dict[str, list[tuple[float, int]]]:
+    """Seconds to the first token of the same prompt, and tokens reused, by who has asked it before. Keys take turns:
+    whatever else the machine does meets all of them."""
+    seen: dict[str, list[tuple[float, int]]] = {name: [] for name in SCOPES}
+    for prompt in prompts_of(turns + 1, length, 7):
+        for name, key in SCOPES.items():
+            async with client_of(address, KEYS[key], 1) as client:
+                seen[name].append(await _first_token(client, prompt))
+    return {name: timed[1:] for name, timed in seen.items()}  # the first turn opens sheets and warms up
+
+
+async def _first_token(client: httpx.AsyncClient, prompt: list[int]) -> tuple[float, int]:
+    body = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": 1,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    begin, seconds, usage = time.perf_counter(), 0.0, {}
+    async with client.stream("POST", "/v1/completions", json=body) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data: {"):
+                seconds = seconds or time.perf_counter() - begin
+                usage = json.loads(line.removeprefix("data: "))["usage"] or usage
+    return seconds, int(usage["prompt_tokens_details"]["cached_tokens"])
 
 
 def soak(options: argparse.Namespace) -> None:
@@ -167,6 +232,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--streams", type=int, default=50)
+    parser.add_argument("--scope-prompt", type=int, default=256)
+    parser.add_argument("--scope-turns", type=int, default=7)
     parser.add_argument("--soak", type=float, metavar="SECONDS")
     options = parser.parse_args()
     options.clients = options.clients or (200 if options.soak else 16)
