@@ -188,6 +188,18 @@ def test_what_is_typed_counts_before_the_environment_and_that_before_the_file(
     assert complete(_add, argparse.Namespace()).max_requests == 5
 
 
+@pytest.mark.story
+def test_an_option_that_may_be_repeated_is_a_list_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text('connector = ["stores:one", "stores:other"]\nsheets = [3, 4]\nlog-text = false\n')
+    options = complete(_add, argparse.Namespace(config=file))
+    assert (options.connector, options.sheets, options.log_text) == (["stores:one", "stores:other"], (3, 4), False)
+    monkeypatch.setenv("QUIRE_CONNECTOR", "stores:third")
+    monkeypatch.setenv("QUIRE_LOG_TEXT", "yes")
+    options = complete(_add, argparse.Namespace(config=file))
+    assert (options.connector, options.log_text) == (["stores:third"], True)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [

@@ -20,6 +20,7 @@ FILE = Path("quire.toml")
 PREFIX = "QUIRE_"
 NOT_OURS = ("QUIRE_CACHE", "QUIRE_DRILL_FREEZE_FILE")
 """Of the environment: read elsewhere."""
+Value = str | bool | list[str]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,10 +43,11 @@ def complete(add: Callable[[argparse.ArgumentParser], None], typed: argparse.Nam
     return argparse.Namespace(**(merged | vars(typed)))
 
 
-def _read(parser: _Parser, arguments: Mapping[str, str | bool], source: str) -> dict[str, Any]:
+def _read(parser: _Parser, arguments: Mapping[str, Value], source: str) -> dict[str, Any]:
     """Only what a source says, parsed."""
     parser.source = source
-    line = [part for name, value in arguments.items() for part in _typed(name, value)]
+    repeated = {action.dest for action in parser._actions if isinstance(action.default, list)}
+    line = [part for name, value in arguments.items() for part in _typed(name, value, _destination(name) in repeated)]
     given = {_destination(name) for name in arguments}
     unknown = sorted(given - set(vars(parser.parse_args([]))))
     if unknown:
@@ -53,9 +55,12 @@ def _read(parser: _Parser, arguments: Mapping[str, str | bool], source: str) -> 
     return {name: value for name, value in vars(parser.parse_args(line)).items() if name in given}
 
 
-def _typed(name: str, value: str | bool) -> list[str]:
+def _typed(name: str, value: Value, is_repeated: bool) -> list[str]:
+    """A list is an option that may be repeated, or numbers with commas between."""
     if isinstance(value, bool):
         return [name] if value else []
+    if isinstance(value, list):
+        return [f"{name}={one}" for one in value] if is_repeated else [f"{name}={','.join(value)}"]
     return [value] if name == "--model" else [f"{name}={value}"]
 
 
@@ -63,9 +68,9 @@ def _destination(name: str) -> str:
     return name.removeprefix("--").replace("-", "_")
 
 
-def _environment(parser: argparse.ArgumentParser) -> dict[str, str | bool]:
+def _environment(parser: argparse.ArgumentParser) -> dict[str, Value]:
     flags = {action.dest for action in parser._actions if action.nargs == 0}
-    found: dict[str, str | bool] = {}
+    found: dict[str, Value] = {}
     for name, value in os.environ.items():
         if name.startswith(PREFIX) and name not in NOT_OURS:
             option = "--" + name.removeprefix(PREFIX).lower().replace("_", "-")
@@ -82,13 +87,11 @@ def _table(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from None
 
 
-def _arguments(table: Mapping[str, Any], source: str) -> dict[str, str | bool]:
-    found: dict[str, str | bool] = {}
+def _arguments(table: Mapping[str, Any], source: str) -> dict[str, Value]:
+    found: dict[str, Value] = {}
     for name, value in table.items():
         if isinstance(value, dict):
             raise InputError(f"{source}: [{name}] is a table: write every option at the top, as in max-length = 4096")
-        text = (
-            ",".join(map(str, value)) if isinstance(value, list) else value if isinstance(value, bool) else str(value)
-        )
+        text = list(map(str, value)) if isinstance(value, list) else value if isinstance(value, bool) else str(value)
         found["--" + name.replace("_", "-")] = text
     return found
