@@ -272,6 +272,22 @@ def test_what_waits_names_what_it_lacks_and_no_stranger(tiny_server: RunningServ
         assert not any(name in told for name in calls)
 
 
+def test_a_call_can_be_asked_about_before_its_answer_comes_under_the_id_that_its_client_gave(
+    tiny_server: RunningServer, keys: Any
+) -> None:
+    path, own = "/v1/requests/bobs-own/explain", {"x-request-id": "bobs-own"}
+    with tiny_server.client(keys.alice) as alice, tiny_server.client(keys.bob) as bob, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(bob.post, CHAT, json=body(max_tokens=300, n=16, ignore_eos=True), headers=own)
+        tiny_server.until("it is known", lambda: bob.get(path).status_code == 200, 20)
+        told = bob.get(path).json()["choices"]
+        assert alice.get(path).status_code == 404
+        call = asked.result().json()["id"]
+        assert [one["choice"] for one in told] == list(range(16))
+        assert bob.get(path).json()["choices"] == bob.get(f"/v1/requests/{call}/explain").json()["choices"]
+    with tiny_server.client(keys.admin) as admin:
+        assert admin.get(path).status_code == 200
+
+
 def test_tokens_and_the_plan_can_be_asked_for(client: httpx.Client) -> None:
     tokens = client.post("/v1/tokenize", json={"prompt": "the quick fox"}).json()
     assert tokens["count"] == len(tokens["tokens"]) > 0

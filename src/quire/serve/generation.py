@@ -32,7 +32,7 @@ async def chat(body: ChatBody, request: Request) -> Response:
     size = sum(len(message.text) for message in body.messages)
     needs_grammar = body.response_format is not None or bool(body.tools)
     asked = await service.ask(lambda: service.asking.chat(body), size, needs_grammar)
-    call = service.begin(asked, request.state.tenant)
+    call = service.begin(asked, request.state.tenant, request.state.request_id)
     head = Head(f"chatcmpl-{call.id}", service.model, service.fingerprint)
     form = ChatFormat(head, service.words, bool(body.logprobs), body.wants_usage)
     return await _answer(request, body, _Answering(call, form, request.state.record, service.settings.log_text))
@@ -43,7 +43,7 @@ async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
     size = len(body.prompt) if isinstance(body.prompt, str) else sum(len(str(one)) for one in body.prompt)
     asked = await service.ask(lambda: service.asking.completion(body), size, False)
-    call = service.begin(asked, request.state.tenant)
+    call = service.begin(asked, request.state.tenant, request.state.request_id)
     head = Head(f"cmpl-{call.id}", service.model, service.fingerprint)
     echoes = {c.index: asked.texts[c.index // asked.choices] for c in call.choices} if body.echo else {}
     form = CompletionFormat(head, service.words, body.logprobs is not None, body.wants_usage, echoes)

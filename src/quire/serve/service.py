@@ -43,7 +43,8 @@ class Service:
         self.metrics = Metrics(plan, client, lambda: self.is_draining)
         self.fingerprint = "fp_" + fingerprint(plan)[:12]
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
-        self._calls: OrderedDict[str, tuple[str, tuple[str, ...]]] = OrderedDict()
+        self._calls: OrderedDict[str, tuple[str, str, tuple[str, ...]]] = OrderedDict()
+        """By call: its tenant, the id that its client may have given, the engine's names of its requests."""
         self._beside = ThreadPoolExecutor(1, "asking")
 
     async def ask(self, read: Callable[[], Asked], size_bytes: int, has_grammar: bool) -> Asked:
@@ -52,22 +53,27 @@ class Service:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._beside, read)
 
-    def begin(self, asked: Asked, tenant: Tenant) -> Call:
+    def begin(self, asked: Asked, tenant: Tenant, request_id: str) -> Call:
         if self.is_draining:
             raise ApiError(
                 503, "the server is about to stop: send the request to another one", "draining", retry_seconds=1
             )
         call = Call(asked, tenant, self.client, self.allowances, self.tokenizer, self.settings.request_seconds)
         names = tuple(choice.ticket.request.name for choice in call.choices)
-        self._calls[call.id] = (tenant.name, names)
+        self._calls[call.id] = (tenant.name, request_id, names)
         if len(self._calls) > CALLS_REMEMBERED:
             self._calls.popitem(last=False)
         return call
 
     def names_of(self, call: str, tenant: Tenant) -> tuple[str, ...]:
-        """The engine's names of a call's requests; none if it is not here or somebody else's."""
-        owner, names = self._calls.get(call.partition("-")[2] or call, ("", ()))
-        return names if owner == tenant.name or (tenant.is_admin and names) else ()
+        """The engine's names of a call's requests, by the answer's id or by the request's own (then of the latest call
+        that had it); none if it is not here or somebody else's."""
+        found = self._calls.get(call.partition("-")[2] or call)
+        mine = reversed(self._calls.values()) if found is None else [found]
+        for owner, request_id, names in mine:
+            if (owner == tenant.name or tenant.is_admin) and (found is not None or request_id == call):
+                return names
+        return ()
 
 
 def _vocabulary_tokens(folder: Path, tokenizer: Tokenizer) -> int:
