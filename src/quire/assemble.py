@@ -57,8 +57,11 @@ def tiers_from(fields: Mapping[str, Any]) -> Tiers:
     return Tiers(**{**fields, "connectors": connectors})
 
 
-def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: DType) -> Plan:
-    """The plan of a checkpoint whose weights will be held as `dtype`; raises before anything heavy happens."""
+def plan_folder(
+    folder: Path, settings: Settings, budget: Budget | None, dtype: DType, ignore_fields: Sequence[str] = ()
+) -> Plan:
+    """The plan of a checkpoint whose weights will be held as `dtype`; raises before anything heavy happens.
+    `ignore_fields`: of its configuration, because someone knows that they do not touch memory."""
     if settings.tensor_parallel > 1 or settings.pipeline_parallel > 1:
         raise InputError("one device runs a model for now: leave --tensor-parallel and --pipeline-parallel at 1")
     if settings.kv_dtype not in TORCH_NAMES:
@@ -71,7 +74,7 @@ def plan_folder(folder: Path, settings: Settings, budget: Budget | None, dtype: 
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from error
-    shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name)
+    shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name, ignore_fields)
     shape = replace(shape, draft_layers=())  # nothing runs them: tokens are guessed from those before
     plan = make_plan(shape, settings, budget or _main_memory()).require_fit()
     require_memory(plan, plan, available_bytes())

@@ -15,7 +15,7 @@ from quire.cli.configuration import complete
 from quire.cli.main import main
 from quire.cli.serve import _add
 from quire.core.dtypes import DType
-from quire.core.errors import DoesNotFit, InputError, PlanFileError
+from quire.core.errors import DoesNotFit, InputError, ModelError, PlanFileError
 from quire.machine import Machine
 
 SIZE = ("--pool", "2MiB", "--max-length", "256", "--max-requests", "8", "--batch-tokens", "64")
@@ -48,6 +48,17 @@ def test_keys_and_values_follow_the_weights_unless_they_are_told_otherwise(tiny_
         assert boot_plan(options(**size, **given), tiny_folder, DType.FP32)[0].kv_dtype == expected
     with pytest.raises(InputError, match="no kernel here reads keys and values as fp8: choose one of fp32, bf16, fp16"):
         boot_plan(options(**size, kv_dtype=DType.FP8), tiny_folder, DType.FP32)
+
+
+def test_a_field_that_nobody_knows_is_ignored_where_that_is_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
+    """By the same option as `quire plan`: what can be planned can be served."""
+    strange = tmp_path / "strange"
+    shutil.copytree(tiny_folder, strange)
+    config = json.loads((strange / "config.json").read_text())
+    (strange / "config.json").write_text(json.dumps({**config, "cache_folding": 3}))
+    with pytest.raises(ModelError, match="--ignore-field cache_folding"):
+        boot_plan(options(pool=2 << 20), strange, DType.FP32)
+    assert boot_plan(options(pool=2 << 20, ignore_field=["cache_folding"]), strange, DType.FP32)[0].fits
 
 
 def test_sizes_beside_a_saved_plan_are_refused(tiny_folder: Path, plan_file: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,11 @@ def boot_plan(options: argparse.Namespace, folder: Path, dtype: DType) -> tuple[
     """Prints its report. Raises before any weight is read if it does not fit."""
     if options.plan is not None:
         _check_alone(options)
-        return _saved(options.plan, folder, dtype)
+        return _saved(options.plan, folder, dtype, options.ignore_field)
     if options.kv_dtype is None:
         options = argparse.Namespace(**{**vars(options), "kv_dtype": dtype})
     settings, budget = common.settings_of(options), common.budget_of(options)
-    plan = plan_folder(folder, settings, budget, dtype)
+    plan = plan_folder(folder, settings, budget, dtype, options.ignore_field)
     print_plan(plan, document(plan), budget_line(budget))
     return plan, budget_line(budget)
 
@@ -46,7 +47,7 @@ def _check_alone(options: argparse.Namespace) -> None:
             )
 
 
-def _saved(path: Path, folder: Path, dtype: DType) -> tuple[Plan, str]:
+def _saved(path: Path, folder: Path, dtype: DType, ignore_fields: Sequence[str]) -> tuple[Plan, str]:
     """A plan of another model, dtype or layout is refused; other differences from what this machine would get are
     printed."""
     plan, saved = load(path)
@@ -55,7 +56,7 @@ def _saved(path: Path, folder: Path, dtype: DType) -> tuple[Plan, str]:
     budget = Budget(
         machine.memory_bytes, machine.memory_fraction, device=machine.name, is_accelerator=machine.is_accelerator
     )
-    here = plan_folder(folder, _settings_of(plan), budget, dtype)
+    here = plan_folder(folder, _settings_of(plan), budget, dtype, ignore_fields)
     differences = compare(document(plan), document(here))
     planned_for = f"{saved.get('planned_for', 'an unnamed device')} (saved in {path})"
     print_plan(plan, document(plan), planned_for)

@@ -91,6 +91,10 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="catalogue name, folder, file (config.json, shape or saved plan) or hub id"
     )
     add_memory_shape_options(parser)
+    add_ignore_option(parser)
+
+
+def add_ignore_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore-field",
         action="append",

@@ -34,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder or a GGUF file")
     common.add_memory_shape_options(parser)
+    common.add_ignore_option(parser)
     common.add_store_options(parser.add_argument_group("tiers beside --host-memory: prefixes live on there"))
     _add_engine_options(parser.add_argument_group("engine"))
     _add_http_options(parser.add_argument_group("http"))
