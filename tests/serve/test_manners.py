@@ -320,6 +320,14 @@ def test_logs_are_objects_with_ids_and_without_anything_said(
     assert not tiny_server.told("internal_error")
 
 
+def test_bytes_that_are_no_http_are_an_event_of_the_log(tiny_server: RunningServer) -> None:
+    with _connected(tiny_server) as connection:
+        connection.sendall(b"the quick fox\r\n\r\n")
+        assert b" 400 " in connection.recv(4096)
+    tiny_server.until("it is logged", lambda: tiny_server.told("http"), 10)
+    assert tiny_server.told("http")[-1]["message"] == "Invalid HTTP request received."
+
+
 def test_times_are_measured(tiny_server: RunningServer, client: httpx.Client) -> None:
     before = tiny_server.metric("quire_time_between_tokens_seconds_count")
     first = tiny_server.metric("quire_time_to_first_token_seconds_count")

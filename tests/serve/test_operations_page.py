@@ -23,6 +23,17 @@ from quire.serve.schemas import ChatBody, CompletionBody, TokenizeBody
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text()
+ABOUT_THE_REPORT = {
+    "--explain",
+    "--json",
+    "--lengths",
+    "--output",
+    "--plot",
+    "--target-length",
+    "--target-requests",
+    "--workload",
+}
+"""Options of `quire plan` that say what is shown and asked, and change no plan."""
 
 
 def metric_names() -> set[str]:
@@ -38,6 +49,15 @@ def test_every_option_is_on_the_page() -> None:
     for command in ("serve", "keys"):
         options = {name for action in commands.choices[command]._actions for name in action.option_strings}
         assert not {name for name in options - {"-h", "--help"} if f"`{name}" not in PAGE}
+
+
+def test_the_server_takes_every_option_of_the_planner_that_shapes_memory() -> None:
+    commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
+    plan, serve = (
+        {name for action in commands.choices[command]._actions for name in action.option_strings}
+        for command in ("plan", "serve")
+    )
+    assert plan - serve == ABOUT_THE_REPORT
 
 
 def test_every_metric_is_on_the_page_and_every_one_on_the_page_is_real() -> None:

@@ -36,5 +36,10 @@ def test_tiers_that_do_not_work_promise_nothing_and_the_server_serves(tiny_folde
         assert remote.startswith("remote: NOT IN USE, redis://127.0.0.1:1 cannot be reached: ")
         assert sieve.startswith("sieve: READ ONLY, nothing new is kept there: cannot write: what was written does not ")
         assert not any("stay warm" in line for line in (disk, remote, sieve))
+        assert [line["message"].split(": ")[0] for line in server.told("tier")] == [
+            "tier disk",
+            "tier remote",
+            "tier sieve",
+        ]
         with server.client() as client:
             assert chat(client, messages=LONG, max_tokens=2).status_code == 200

@@ -28,6 +28,7 @@ from quire.core.step import Runner, Step, StepResult
 from quire.engine.engine import Engine, Stream
 from quire.engine.status import status_of
 from quire.plan.file import decode
+from quire.serve import logs
 from quire.serve.messages import (
     Beat,
     Came,
@@ -55,6 +56,7 @@ def main(connection: Connection) -> None:
     """The first message is the setup."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
+    logs.set_up()
     setup: EngineSetup = connection.recv()
     news = News()
     try:

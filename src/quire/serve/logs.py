@@ -24,28 +24,32 @@ EVENTS = {
     "draining": "a signal came; `requests` that are still under way",
     "stopped": "the server ends; `requests` that had to be cut off",
     "internal_error": "a bug in Quire; `where`, `exception`",
+    "tier": "a tier failed or works again; `message`",
+    "http": "a connection that is no HTTP, or one too many; `message`",
 }
 """By name: what it tells. Each appears in docs/operations.md."""
+OTHERS = {"quire.tiers": "tier", "uvicorn.error": "http"}
+"""Loggers of others, whose warnings are events here."""
 _logger = logging.getLogger("quire.serve")
 
 
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        fields: dict[str, Any] = getattr(record, "fields", None) or {"message": record.getMessage()}
-        return json.dumps({"time": stamp, "level": record.levelname.lower(), "event": _event(record), **fields})
+        event = getattr(record, "event", None) or OTHERS[record.name]
+        fields: dict[str, Any] = getattr(record, "fields", {"message": record.getMessage()})
+        return json.dumps({"time": stamp, "level": record.levelname.lower(), "event": event, **fields})
 
 
-def _event(record: logging.LogRecord) -> str:
-    return getattr(record, "event", None) or record.name
-
-
-def set_up(level: str) -> None:
+def set_up(level: str = "warning") -> None:
+    """Of others only warnings are told, never what an exception said."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
-    _logger.handlers[:] = [handler]
+    for logger in (_logger, *map(logging.getLogger, OTHERS)):
+        logger.handlers[:] = [handler]
+        logger.setLevel(max(LEVELS[level], logging.WARNING))
+        logger.propagate = False
     _logger.setLevel(LEVELS[level])
-    _logger.propagate = False
 
 
 def tell(event: str, level: str = "info", **fields: Any) -> None:
