@@ -153,11 +153,12 @@ def read_reasoning(text: str, size: int, prompt: str = "") -> Parted:
         ("", "<think>never ends", Parted("never ends", "")),
         ("", "<thing>", Parted("", "<thing>")),
         ("", "<thi", Parted("", "<thi")),
+        ("<think>", "\n\nhm,\n\nhm\n</think>\n\nYes,\nyes\n", Parted("hm,\n\nhm", "Yes,\nyes\n")),
+        ("", "\nYes", Parted("", "\nYes")),
     ],
 )
 def test_reasoning_is_parted_from_the_answer(size: int, prompt: str, text: str, expected: Parted) -> None:
-    found = read_reasoning(text, size, prompt)
-    assert (found.reasoning.strip(), found.content.strip()) == (expected.reasoning, expected.content)
+    assert read_reasoning(text, size, prompt) == expected
 
 
 def test_tokens_that_are_parts_of_a_character_have_exact_bytes(tiny_folder: Path) -> None:

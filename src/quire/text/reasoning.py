@@ -27,6 +27,8 @@ class Reasoning:
 
     def __init__(self, has_begun: bool) -> None:
         self._state = "reasoning" if has_begun else "before"
+        self._is_new = True
+        """Nothing was shown of this part yet: line ends next to a mark belong to neither side."""
         self._held = ""
 
     @classmethod
@@ -53,22 +55,30 @@ class Reasoning:
         """Blanks before the opening mark do not count."""
         text = self._held.lstrip()
         if text.startswith(BEGIN):
-            self._state, self._held = "reasoning", text[len(BEGIN) :].lstrip("\n")
+            self._state, self._held = "reasoning", text[len(BEGIN) :]
         elif not BEGIN.startswith(text):
-            self._state = "content"
+            self._state, self._is_new = "content", False
 
     def _reason(self) -> Parted:
+        self._open()
         before, mark, behind = self._held.partition(END)
         if mark:
-            self._state, self._held = "content", behind.lstrip("\n")
+            self._state, self._is_new, self._held = "content", True, behind
             return Parted(before.rstrip("\n"), self._content().content)
-        sure = len(self._held) - beginning_of(END, self._held)
+        sure = len(self._held[: len(self._held) - beginning_of(END, self._held)].rstrip("\n"))
         shown, self._held = self._held[:sure], self._held[sure:]
         return Parted(reasoning=shown)
 
     def _content(self) -> Parted:
+        self._open()
         shown, self._held = self._held, ""
         return Parted(content=shown)
+
+    def _open(self) -> None:
+        """However the text is cut, line ends at its beginning are left out."""
+        if self._is_new:
+            self._held = self._held.lstrip("\n")
+            self._is_new = not self._held
 
 
 def beginning_of(mark: str, text: str) -> int:

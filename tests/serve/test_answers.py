@@ -1,0 +1,91 @@
+"""From tokens to what a client reads: reasoning, text and tool calls of one choice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.assemble import plan_folder
+from quire.core.dtypes import DType
+from quire.core.request import Request
+from quire.plan.settings import Budget, Settings
+from quire.serve.answers import Choice, joined
+from quire.serve.asking import Asking
+from quire.serve.client import Mailbox, Ticket
+from quire.serve.formats import ChatFormat, Head, Words
+from quire.serve.messages import Came
+from quire.serve.schemas import ChatBody
+from quire.text.tokenizer import Tokenizer
+
+MESSAGES = [{"role": "user", "content": "the fox"}]
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def reasoning_folder(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its template knows of reasoning, and begins it where a switch says so."""
+    folder = tmp_path_factory.mktemp("reasoning") / "model"
+    shutil.copytree(tiny_folder, folder)
+    file = folder / "tokenizer_config.json"
+    config = json.loads(file.read_text())
+    begins = "{% if add_generation_prompt %}<|assistant|>{% if thinking %}<think>\n{% endif %}{% endif %}{# </think> #}"
+    template = config["chat_template"].partition("{% if add_generation_prompt %}")[0] + begins
+    file.write_text(json.dumps({**config, "chat_template": template}))
+    return folder
+
+
+def answered(folder: Path, said: str, **asking: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The message in one piece, and put together from chunks, when the model says this token by token."""
+    tokenizer = Tokenizer.load(folder)
+    settings = Settings(max_length=256, max_requests=8, batch_tokens=64, kv_dtype=DType.FP32)
+    plan = plan_folder(folder, settings, Budget(pool_bytes=2 << 20), DType.FP32)
+    body = ChatBody(model="tiny", messages=MESSAGES, **asking)  # type: ignore[arg-type]
+    asked = Asking(tokenizer, plan, "tiny", tokenizer.vocab_size).chat(body)
+    ticket = Ticket(Request("call-0", asked.prompts[0], 99), Mailbox())
+    choice = Choice(0, ticket, asked, asked.texts[0], tokenizer)
+    came = [Came("call-0", tokens=(token,)) for token in tokenizer.encode(said, add_special_tokens=False)]
+    deltas = [choice.feed(one) for one in (*came, Came("call-0", ending="stop"))]
+    form = ChatFormat(Head("id", "tiny", "fp"), Words(tokenizer), False, False)
+    whole = form.whole(asked, [choice], {0: joined(deltas)})["choices"][0]
+    pieces = [form.chunk(choice, delta, False)["choices"][0]["delta"] for delta in deltas]
+    parts = {name: "".join(piece.get(name, "") for piece in pieces) for name in ("reasoning_content", "content")}
+    return whole, parts
+
+
+@pytest.mark.parametrize(
+    ("thinking", "said"), [(True, "the dog sees</think>\n\nYes"), (False, "<think>the dog sees</think>Yes")]
+)
+def test_reasoning_has_a_field_of_its_own_where_the_template_marks_it(
+    reasoning_folder: Path, thinking: bool, said: str
+) -> None:
+    whole, parts = answered(reasoning_folder, said, chat_template_kwargs={"thinking": thinking})
+    assert whole["message"] == {
+        "role": "assistant", "content": "Yes", "reasoning_content": "the dog sees", "refusal": None
+    }  # fmt: skip
+    assert parts == {"reasoning_content": "the dog sees", "content": "Yes"}
+    assert whole["finish_reason"] == "stop"
+
+
+def test_marks_are_text_where_the_template_knows_none(tiny_folder: Path) -> None:
+    whole, parts = answered(tiny_folder, "<think>the dog</think>Yes")
+    assert whole["message"]["content"] == parts["content"] == "<think>the dog</think>Yes"
+    assert "reasoning_content" not in whole["message"]
+
+
+def test_a_tool_is_called_behind_reasoning(reasoning_folder: Path) -> None:
+    whole, parts = answered(reasoning_folder, f"<think>the fox</think>{CALL}{CALL}", tools=[TOOL])
+    assert whole["finish_reason"] == "tool_calls"
+    assert whole["message"]["reasoning_content"] == parts["reasoning_content"] == "the fox"
+    assert [call["function"]["arguments"] for call in whole["message"]["tool_calls"]] == ['{"city": "Rome"}'] * 2
+    assert len({call["id"] for call in whole["message"]["tool_calls"]}) == 2
+    assert whole["message"]["content"] is None
+
+
+def test_one_tool_is_called_where_no_more_may_be(tiny_folder: Path) -> None:
+    whole, _ = answered(tiny_folder, CALL + CALL, tools=[TOOL], parallel_tool_calls=False)
+    assert len(whole["message"]["tool_calls"]) == 1
