@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import statistics
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from quire.cli.main import main
 from quire.core.errors import InputError
+from quire.core.rules import Policy
 from quire.serve.keys import KeyRing, Tenant, add_key, digest, read_keys, remove_key
+from quire.serve.server import rules_of
 from running_server import RunningServer
 from serve_kit import CHAT, body, chat
 
@@ -139,6 +142,28 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Any, capsys: pytest.Ca
     assert key not in capsys.readouterr().out
     assert main(["keys", "remove", "ann", "--file", str(file)]) == 0
     assert read_keys(file) == ()
+
+
+def test_a_key_is_compared_with_every_entry_whichever_is_right(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In constant time each: how long it takes tells neither how much of a key is right nor whose it is."""
+    file, compared = tmp_path / "keys.json", []
+    made = [add_key(file, Tenant(name, name)) for name in ("first", "second", "third")]
+    same = hmac.compare_digest
+    monkeypatch.setattr(hmac, "compare_digest", lambda one, other: compared.append(other) or same(one, other))
+    ring = KeyRing(file)
+    for key in (*made, "nobody's"):
+        compared.clear()
+        ring.find(key)
+        assert compared == [digest(one) for one in made]
+
+
+def test_tenants_compete_by_their_weights(tmp_path: Any) -> None:
+    file = tmp_path / "keys.json"
+    for name, weight in (("small", 1.0), ("large", 3.0)):
+        add_key(file, Tenant(name, name, weight))
+    rules = rules_of(KeyRing(file), queue=7)
+    assert (rules.policy, dict(rules.weights), rules.queue_bound) == (Policy.FAIR, {"small": 1.0, "large": 3.0}, 7)
+    assert rules_of(KeyRing(None), queue=7).policy is Policy.FIRST_COME
 
 
 def test_a_ring_follows_its_file_and_survives_a_broken_one(tmp_path: Any) -> None:

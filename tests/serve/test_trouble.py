@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ def test_a_signal_drains_and_ends(tiny_folder: Path, tmp_path: Path) -> None:
     stands still until all that is seen, so that nothing depends on who is faster."""
     freeze = tmp_path / "freeze"
     drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze)}
-    size = (*SIZE, "--model-name", "tiny", "--request-seconds", "60")
+    size = (*SIZE, "--model-name", "tiny", "--request-seconds", "60", "--log-text")
     with running_server(str(tiny_folder), *size, model="tiny", environment=drill) as server, server.client() as client:
         with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as stream:
             lines = stream.iter_lines()
@@ -141,6 +142,22 @@ def test_a_signal_drains_and_ends(tiny_folder: Path, tmp_path: Path) -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(engine, 0)
         assert [line["requests"] for line in server.told("draining")] == [1]
+        (line,) = [line for line in server.told("request") if line.get("finish") == ["length"]]
+        assert "the quick fox" in line["prompts"][0], "as --log-text asks for"
+        assert len(line["outputs"][0]) > 0
+
+
+def test_an_engine_does_not_outlive_the_server_however_that_ends(tiny_folder: Path) -> None:
+    with running_server(str(tiny_folder), *SIZE, "--model-name", "tiny", model="tiny") as server:
+        engine = Path(f"/proc/{server.engine}/stat")
+        assert engine.exists()
+        server.process.kill()
+        server.process.wait(20)
+        for _ in range(200):
+            if not engine.exists() or engine.read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+            time.sleep(0.1)
+    pytest.fail("the engine is still there")
 
 
 def test_whoever_waits_beyond_the_draining_time_is_told_so(tiny_folder: Path, tmp_path: Path) -> None:
