@@ -76,6 +76,8 @@ def plan_folder(
         raise InputError(f"{path} is not JSON: {error}") from error
     shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name, ignore_fields)
     shape = replace(shape, draft_layers=())  # nothing runs them: tokens are guessed from those before
+    if dtype is DType.FP32 and not shape.head_bytes:  # on a CPU a tied head has panels of its own (worker/linears.py)
+        shape = replace(shape, head_bytes=dtype.bytes * shape.vocab_size * shape.hidden_size)
     plan = make_plan(shape, settings, budget or _main_memory()).require_fit()
     require_memory(plan, plan, available_bytes())
     return plan

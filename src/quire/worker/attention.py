@@ -36,7 +36,7 @@ def read(kind: KindBatch, key: PartView, value: PartView, query: torch.Tensor, s
 
     def answer(reading: Reading, asked: torch.Tensor) -> torch.Tensor:
         keys, values = (gather(reading, part, query.dtype) for part in (key, value))
-        return mix(asked, keys, values, reading.mask, scores)
+        return mix(asked, keys, values, reading.mask, scores, is_causal=reading.is_causal)
 
     return for_each_reading(kind, query, value.tensor.shape[-1], answer)
 
@@ -63,11 +63,22 @@ def gather(reading: Reading, part: PartView, dtype: torch.dtype) -> torch.Tensor
 
 
 def mix(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, scores: Scores
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    scores: Scores,
+    *,
+    is_causal: bool = False,
 ) -> torch.Tensor:
-    """(row, head, query, width) over (row, key head, token, width); the mask is (row, query, token)."""
+    """(row, head, query, width) over (row, key head, token, width); the mask is (row, query, token). `is_causal`: it is
+    the plain causal one, half of which need not be computed."""
     seen = None if mask is None else mask[:, None]
     if scores.softcap is None and scores.sinks is None:
+        if is_causal and mask is not None:
+            return functional.scaled_dot_product_attention(
+                query, key, value, is_causal=True, scale=scores.scale, enable_gqa=query.shape[1] != key.shape[1]
+            )
         return _plain(query, key, value, seen, scores.scale)
     repeat = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeat, dim=1), value.repeat_interleave(repeat, dim=1)

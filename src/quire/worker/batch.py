@@ -39,6 +39,8 @@ class Reading:
     """(row, token); padding repeats the row's newest, so that nothing is read which was never written."""
     mask: torch.Tensor | None
     """(row, query, token): what a query sees; none where every query sees every token."""
+    is_causal: bool = False
+    """The mask says: a token and all before it. Rows that begin, read by a kind that forgets none of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +173,7 @@ def _reading(
         _tensor(packed, device),
         _places(plan, table, rows, tokens, device),
         None if mask.all() else _tensor(mask, device),
+        mask.shape[1:] == (count, count) and bool((mask == np.tri(count, dtype=np.bool_)).all()),
     )
 
 

@@ -5,25 +5,57 @@
 
 With few tokens a product costs what reading the weight costs, and rows of outputs are read in the order in which they
 are multiplied. Rows of a multiple of 2 KiB would crowd into a few sets of the cache: they get one cache line more.
+
+A head over a vocabulary is too wide for that: it is cut into panels of 256 outputs, each dense, read one after another.
+Where it is tied to an embedding, which is read row by row, the panels are a copy; the ledger counts it.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import nn
+from torch.nn import functional
 
 LINE_BYTES = 64
 CROWDED_BYTES = 2048
+PANEL_OUTPUTS = 256
+PANEL_TOKENS = 64
+"""With more tokens than this, panels gain nothing, and gathering what they put out costs."""
 
 
 def lay_out(model: nn.Module) -> int:
-    """How many weights were laid out anew. Weights that an embedding reads row by row too stay as they are."""
+    """How many weights were laid out anew. Weights that an embedding reads row by row too stay as they are, beside
+    panels."""
     shared = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     linears = [module for module in model.modules() if type(module) is nn.Linear and _gains(module.weight)]
     chosen = {id(linear.weight): linear.weight for linear in linears if id(linear.weight) not in shared}
     for weight in chosen.values():
         weight.data = _by_inputs(weight.data)
+    for linear in linears:
+        if id(linear.weight) in shared:
+            linear.forward = partial(_by_panels, linear, _panels(linear.weight.detach()))  # type: ignore[method-assign]
     return len(chosen)
+
+
+def _panels(weight: torch.Tensor) -> torch.Tensor:
+    """(panel, in, out): the last one is filled up with zeros."""
+    outputs, inputs = weight.shape
+    panels = weight.new_zeros(-(-outputs // PANEL_OUTPUTS), inputs, PANEL_OUTPUTS)
+    for number, panel in enumerate(panels):
+        rows = weight[number * PANEL_OUTPUTS : (number + 1) * PANEL_OUTPUTS]
+        panel[:, : len(rows)] = rows.T
+    return panels
+
+
+def _by_panels(linear: nn.Linear, panels: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    few = x.flatten(0, -2)
+    if len(few) > PANEL_TOKENS:
+        return functional.linear(x, linear.weight, linear.bias)
+    out = torch.bmm(few.expand(len(panels), *few.shape), panels).transpose(0, 1).flatten(1)[:, : linear.out_features]
+    out = out if linear.bias is None else out + linear.bias
+    return out.view(*x.shape[:-1], -1)
 
 
 def _gains(weight: torch.Tensor) -> bool:

@@ -84,3 +84,11 @@ def test_what_is_read_is_what_was_written_and_nothing_else(window: int) -> None:
             assert torch.equal(seen, expected.to(torch.bfloat16).float())
             assert not found[row].isnan().any()
             begin += length
+
+
+@pytest.mark.parametrize(("window", "second", "is_causal"), [(0, 0, True), (0, 1, False), (19, 0, False)])
+def test_prompts_that_begin_and_forget_nothing_are_plainly_causal(window: int, second: int, is_causal: bool) -> None:
+    (reading,) = batch_of(stage_of(window), [0, second], [24, 24]).kinds[0].readings
+    assert reading.is_causal == is_causal
+    assert reading.mask is not None
+    assert not is_causal or torch.equal(reading.mask[1], torch.ones(24, 24, dtype=torch.bool).tril())

@@ -36,6 +36,17 @@ def test_what_an_embedding_reads_and_other_precisions_stay() -> None:
     assert head.weight.is_contiguous()
 
 
+@pytest.mark.parametrize("outputs", [50, 512, 700])
+def test_a_tied_head_puts_out_the_same_from_panels(outputs: int) -> None:
+    """Whether or not panels divide the vocabulary, for few tokens and for many."""
+    embedding, head = nn.Embedding(outputs, 8), nn.Linear(8, outputs)
+    head.weight = embedding.weight
+    lay_out(nn.ModuleList([embedding, head]))
+    for tokens in (1, 16, 65):
+        x = torch.randn(1, tokens, 8)
+        torch.testing.assert_close(head(x), nn.functional.linear(x, embedding.weight, head.bias))
+
+
 @pytest.mark.parametrize("name", ["llama", "deepseek_v3", "qwen3_moe", "bamba"])
 def test_a_model_computes_what_it_did(name: str) -> None:
     """Whatever reads weights on its own (latents, experts, convolutions) does too."""
