@@ -53,6 +53,10 @@ class KeepingTier(FaultyTier):
         self._coming.append(name)
         return Place(len(self._coming) - 1, ())
 
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        """A load may cost anything, beside steps that nobody measures."""
+        return self.random.choice((None, float(size_bytes)))
+
     def keep(self, store: Store, slots: list[Ints]) -> None:
         """A step has copied a record."""
         self._kept[self._coming[store.place.number]] = slots

@@ -93,6 +93,10 @@ class Keeper(Protocol):
         """Makes room for a record. None: there is none, and nothing is kept."""
         ...
 
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        """What bringing back so many bytes takes, by what was measured; None: nothing was yet."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store:

@@ -15,7 +15,7 @@ from quire.core.events import Listener
 from quire.core.logprobs import Logprob, StepLogprobs
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
-from quire.core.step import Runner, Step
+from quire.core.step import Runner, Step, StepResult
 from quire.core.tier import Keeper, Tier
 from quire.engine.history import Counters, History
 from quire.plan.plan import Plan
@@ -75,6 +75,9 @@ class Engine:
         self.history, self.counters = History(), Counters()
         told: tuple[Listener, ...] = (self.history, self.counters, *listeners)
         self.scheduler = Scheduler(plan, rules or Rules(), tier, told, drafter, keeper)
+        self._is_measuring = keeper is not None
+        self._launch_seconds: list[float] = []
+        """Of the steps in flight: what launching them took."""
         self.runner = runner
         self.overlap = overlap
         """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""
@@ -150,9 +153,9 @@ class Engine:
         self._expire()
         step = self.scheduler.schedule(self.clock())
         if step is not None:
-            self.runner.launch(step)
+            self._launch(step)
         if self.scheduler.flying and (step is None or len(self.scheduler.flying) >= self.overlap):
-            result = self.runner.collect()
+            result = self._collect()
             if result.logprobs is not None:
                 self._keep(self.scheduler.flying[0], result.logprobs)
             for ended in self.scheduler.apply(result):
@@ -174,6 +177,24 @@ class Engine:
             if request is not None:
                 self.streams[request.name].failure = why
                 self.cancel(request.name)
+
+    def _launch(self, step: Step) -> None:
+        begin = self._time()
+        self.runner.launch(step)
+        self._launch_seconds.append(self._time() - begin)
+
+    def _collect(self) -> StepResult:
+        """What a step takes is the time spent in the runner for it: a tier's costs are compared with that."""
+        begin = self._time()
+        result = self.runner.collect()
+        seconds = self._launch_seconds.pop(0) + self._time() - begin
+        step = self.scheduler.flying[0]
+        if self._is_measuring and step.tokens and not (step.loads or step.stores):
+            self.scheduler.meter.note(step.tokens, seconds)
+        return result
+
+    def _time(self) -> float:
+        return self.clock() if self._is_measuring else 0.0
 
     def drain(self) -> None:
         """Runs until everything accepted has ended."""

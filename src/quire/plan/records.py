@@ -104,6 +104,11 @@ class Records:
             return units
         return [*units, (boundary_name(load.end or load.keys[-1]), size_bytes(self.at(load.tokens)))]
 
+    def prefix_bytes(self, tokens: int) -> int:
+        """All records of a prefix of so many tokens."""
+        boundary = size_bytes(self.at(tokens)) if self.has_boundaries else 0
+        return tokens // self.unit_tokens * self.unit_bytes + boundary
+
     def _boundary_bytes(self, tokens: int) -> int:
         """No boundary up to so many tokens takes more."""
         others = sum(self.most_pages(plan, tokens) * plan.unique_page_bytes for _, _, plan in self._others)

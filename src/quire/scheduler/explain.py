@@ -71,7 +71,7 @@ def explain(scheduler: Scheduler, name: str) -> Explanation | None:
     waiting = scheduler.queue.find(name)
     if waiting is not None:
         steps, after = _until(scheduler, waiting)
-        reason = scheduler.why_not_yet(waiting) or waiting.reason
+        reason = "; ".join(filter(None, (scheduler.why_not_yet(waiting) or waiting.reason, waiting.way_back)))
         return Explanation(name, "waiting", reason, _kinds(scheduler, waiting), steps, after)
     row = scheduler.rows.row_of.get(name)
     if row is None:
@@ -81,7 +81,9 @@ def explain(scheduler: Scheduler, name: str) -> Explanation | None:
         return Explanation(name, "loading", f"a tier brings {int(state.computed[row]):,} of its tokens", (), 0, ())
     found = f"{ticket.hit_tokens:,} tokens were reused" if ticket.hit_tokens else f"nothing was reused ({ticket.miss})"
     done = f"{int(state.computed[row]):,} of {int(state.known[row]):,} known tokens computed"
-    return Explanation(name, "running", f"{done}, {found}, preempted {ticket.preemptions} times", (), 0, ())
+    sent = f"preempted {ticket.preemptions} times"
+    reason = "; ".join(filter(None, (f"{done}, {found}, {sent}", ticket.way_back)))
+    return Explanation(name, "running", reason, (), 0, ())
 
 
 def _kinds(scheduler: Scheduler, waiting: Waiting) -> tuple[KindShort, ...]:

@@ -233,8 +233,8 @@ class Reuse:
         self._tell(What.CHECKPOINT, self.rows.requests[row], tokens=len(chain) * self.index.unit)
         return True
 
-    def leave(self, row: int, waiting: Waiting, hand_over: bool) -> None:
-        """A row is about to give its pages back: the cache keeps what someone may go on from."""
+    def leave(self, row: int, waiting: Waiting, hand_over: bool, to_tier: bool = True) -> None:
+        """A row is about to give its pages back: the cache keeps what someone may go on from, and so does a tier."""
         if self.index.disabled:
             return
         state, unit = self.rows, self.index.unit
@@ -246,13 +246,14 @@ class Reuse:
             return
         if computed <= state.known[row]:
             tokens, keys = state.tokens(row, 0, computed), self._keys(row, waiting, computed // unit)
-            self.stores.offer(self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known))
+            chain = self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known)
         else:
             units = int(state.settled[row]) // unit
             chain = self.index.remember(row, self._keys(row, waiting, units), units, known)
             if units:
                 self.index.leaves.rank(chain)
-                self.stores.offer(chain)
+        if to_tier:
+            self.stores.offer(chain)
 
     def _keys(self, row: int, ticket: Waiting, units: int) -> list[bytes]:
         """A request's keys, at least for its first `units` units."""

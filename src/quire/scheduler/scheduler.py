@@ -34,6 +34,7 @@ from quire.scheduler.room import Needs, Pages, Room, add_pages, sum_pages
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.shares import Shares
 from quire.scheduler.waiting import FairQueue, Queue, Waiting, claim_of
+from quire.tiers.costs import StepMeter
 
 MOST_PREEMPTIONS = 2
 """Sent away so often, a request comes back only when everyone can stay, and then gives way to elders alone: nobody is
@@ -78,6 +79,8 @@ class Scheduler:
         self._now = 0.0
         self.steps = 0
         self.flying: list[Step] = []
+        self.meter = StepMeter()
+        """How long steps take, as far as whoever runs them tells."""
         self.typical_output = 128.0
         """Learnt from what ended: how many tokens a request yields."""
 
@@ -124,9 +127,9 @@ class Scheduler:
         self._tell(What.ENDED, ticket.request, ending.value, outputs=len(outputs))
         return Ended(ticket.request, outputs, ending)
 
-    def _vacate(self, row: int, hand_over: bool = True) -> npt.NDArray[np.int32]:
+    def _vacate(self, row: int, hand_over: bool = True, to_tier: bool = True) -> npt.NDArray[np.int32]:
         is_staged = any(landed == row for _, landed in self._landed)
-        self.reuse.leave(row, self.tickets[row], hand_over and not is_staged)
+        self.reuse.leave(row, self.tickets[row], hand_over and not is_staged, to_tier)
         self.loads.cancel(row)
         for number in [number for number, landed in self._landed if landed == row]:
             self.loads.drop(number)
@@ -239,14 +242,19 @@ class Scheduler:
         return True
 
     def _preempt(self, row: int, reason: str) -> None:
-        """Recompute later: pages go back now, tokens stay. Results in flight for it are stale."""
+        """Pages go back now, tokens stay: they are brought back from a tier or computed again, whichever is cheaper.
+        Results in flight for it are stale."""
         ticket, request = self.tickets[row], self.rows.requests[row]
-        outputs = self._vacate(row)
+        computed = int(self.rows.computed[row])
+        way = self.reuse.stores.way_back(computed, self.meter.seconds_for(computed, self.plan.batch_tokens))
+        to_tier = way is None or way.is_load
+        outputs = self._vacate(row, to_tier=to_tier)
         times = ticket.preemptions + 1
         again = Waiting(request, ticket.arrival, ticket.claim, outputs, times, ticket.root, ticket.keys)
-        again.reason = f"preempted: {reason}"
+        again.reason, again.may_load, again.way_back = f"preempted: {reason}", to_tier, str(way or "")
         self.queue.add(again, returning=True)
-        self._tell(What.PREEMPTED, request, reason, times=times)
+        told = reason if way is None else f"{reason}; {way}"
+        self._tell(What.PREEMPTED, request, told, times=times, **(way.numbers if way else {}))
 
     # ── admission ─────────────────────────────────────────────────────────
 

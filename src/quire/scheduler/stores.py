@@ -19,6 +19,7 @@ from quire.core.step import Ints
 from quire.core.tier import Keeper, Store
 from quire.plan.plan import Plan
 from quire.plan.records import Records, Span, boundary_name, size_bytes, unit_name
+from quire.tiers.costs import WayBack
 
 Copy = tuple[int, int, Ints, Ints]
 
@@ -57,6 +58,13 @@ class Stores:
         if taken:
             self.due += reversed(taken)  # a chain's beginning comes last, and so is the last to be forgotten
             self._tell(What.STORED, records=len(taken))
+
+    def way_back(self, tokens: int, compute_seconds: float | None) -> WayBack | None:
+        """How a request with so many tokens computed had best come back; None: there is no tier."""
+        if self._keeper is None:
+            return None
+        size = self._records.prefix_bytes(tokens)
+        return WayBack(tokens, size, self._keeper.seconds_to_load(size), compute_seconds)
 
     def take_due(self) -> tuple[Store, ...]:
         taken = tuple(self.due)

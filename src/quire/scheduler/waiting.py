@@ -49,6 +49,8 @@ class Waiting:
     hit_tokens: int = 0
     miss: str = ""
     reason: str = "just came"
+    way_back: str = ""
+    """After it was preempted, where there is a tier: how its tokens come back, and what that costs."""
 
     def tokens(self, begin: int, end: int) -> npt.NDArray[np.int32]:
         """Tokens [begin, end) of its prompt and of what it has yielded."""

@@ -176,6 +176,9 @@ class SimulatedTier:
         self.counters["stored_records"] += 1
         self.counters["stored_bytes"] += record.size_bytes
 
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        return size_bytes / self._cost.bytes_per_second
+
     # ── questions ─────────────────────────────────────────────────────────
 
     def next_moment(self) -> float:

@@ -21,6 +21,7 @@ from typing import Protocol
 from quire.core.connector import Connector, Layout
 from quire.core.tier import Answer, Ends, Found, Load, Place, Staged
 from quire.plan.records import Records
+from quire.tiers.costs import RateMeter
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
 
@@ -57,7 +58,10 @@ class Stack:
         self.tiers = [GuardedTier(connector, layout, clock) for connector in connectors]
         self.counters: Counter[str] = Counter()
         """Records, for metrics: stored, host_full (not stored), not_written_behind, host_hits, loads, failed_loads."""
-        self._records, self._memory = records, memory
+        self._records, self._memory, self._clock = records, memory, clock
+        self._copying: dict[int, float] = {}
+        """Loads that a step is copying from host memory, and since when."""
+        self._copies = RateMeter()
         self._shelf = HostShelf(memory.blocks, records.block_bytes)
         self._lock = threading.Lock()
         self._open: dict[int, OpenLoad] = {}
@@ -165,13 +169,19 @@ class Stack:
 
     def staged(self, number: int) -> Staged:
         opened = self._open[number]
+        self._copying[number] = self._clock()
         blocks = [record.blocks for record in opened.records]
         boundary = blocks.pop() if self._records.has_boundaries else ()
         return Staged(opened.load, tuple(blocks), boundary)
 
     def landed(self, number: int) -> None:
         with self._lock:
-            self._let_go(self._open.pop(number).records)
+            records = self._open.pop(number).records
+            self._copies.note(sum(record.size_bytes for record in records), self._clock() - self._copying.pop(number))
+            self._let_go(records)
+
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        return self._copies.seconds_for(size_bytes)
 
     def _let_go(self, records: Sequence[Record]) -> None:
         for record in records:

@@ -1,0 +1,91 @@
+"""Whether a preempted request's memory is brought back or computed again: both costs, as measured, and the lesser.
+
+bring back      bytes ÷ bandwidth of the copies from host memory
+compute again   steps × overhead + tokens × seconds a token, fitted to the steps that were run
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.core.units import ceil_div, format_bytes
+
+RATE_DECAY, STEP_DECAY = 0.9, 0.99
+"""What a measurement counts beside the next one: machines and traffic change."""
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """How a request that was sent away comes back. None: not measured yet."""
+
+    tokens: int
+    size_bytes: int
+    load_seconds: float | None
+    compute_seconds: float | None
+
+    @property
+    def is_load(self) -> bool:
+        """What nobody has measured is tried."""
+        if self.load_seconds is None or self.compute_seconds is None:
+            return True
+        return self.load_seconds <= self.compute_seconds
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """For the event; a cost that was not measured is left out."""
+        costs = {"load_microseconds": self.load_seconds, "compute_microseconds": self.compute_seconds}
+        known = {name: round(1e6 * seconds) for name, seconds in costs.items() if seconds is not None}
+        return {"to_tier": int(self.is_load), **known}
+
+    def __str__(self) -> str:
+        way = "brought back" if self.is_load else "computed again"
+        load, compute = (_milliseconds(seconds) for seconds in (self.load_seconds, self.compute_seconds))
+        return (
+            f"its {self.tokens:,} tokens will be {way}: {format_bytes(self.size_bytes)} from the tier take {load}, "
+            f"computing takes {compute}"
+        )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "a time not measured yet" if seconds is None else f"{1e3 * seconds:,.3g} ms"
+
+
+class RateMeter:
+    """So much in so many seconds; the latest counts most."""
+
+    def __init__(self) -> None:
+        self._amount = self._seconds = 0.0
+
+    def note(self, amount: float, seconds: float) -> None:
+        self._amount = RATE_DECAY * self._amount + amount
+        self._seconds = RATE_DECAY * self._seconds + seconds
+
+    def seconds_for(self, amount: float) -> float | None:
+        return amount * self._seconds / self._amount if self._amount else None
+
+
+class StepMeter:
+    """Fits seconds = overhead + tokens × each to the latest steps, by least squares."""
+
+    def __init__(self) -> None:
+        self._count = self._tokens = self._seconds = self._squares = self._products = 0.0
+
+    def note(self, tokens: int, seconds: float) -> None:
+        self._count = STEP_DECAY * self._count + 1
+        self._tokens = STEP_DECAY * self._tokens + tokens
+        self._seconds = STEP_DECAY * self._seconds + seconds
+        self._squares = STEP_DECAY * self._squares + tokens * tokens
+        self._products = STEP_DECAY * self._products + tokens * seconds
+
+    def seconds_for(self, tokens: int, step_tokens: int) -> float | None:
+        """What computing so many tokens takes, at most `step_tokens` of them a step."""
+        if not self._tokens:
+            return None
+        mean_tokens, mean_seconds = self._tokens / self._count, self._seconds / self._count
+        variance = self._squares / self._count - mean_tokens * mean_tokens
+        covariance = self._products / self._count - mean_tokens * mean_seconds
+        if variance <= 0 or covariance <= 0:  # all steps alike: nothing tells overhead and tokens apart
+            return tokens * mean_seconds / mean_tokens
+        each = covariance / variance
+        overhead = max(0.0, mean_seconds - each * mean_tokens)
+        return ceil_div(tokens, step_tokens) * overhead + tokens * each
