@@ -2,7 +2,7 @@
 
     first line   the plan, the rules, the overlap
     then         one line per call: submit, cancel, step (the clock's readings, the runner's tokens, the tier's answers,
-                 what a drafter guessed)
+                 what it takes in, what a drafter guessed)
 
 A step's line also has a checksum of the batch that was launched: a replay that goes another way says where.
 """
@@ -14,7 +14,7 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,7 +27,7 @@ from quire.core.request import GREEDY, Request, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.sampling import Sampling
 from quire.core.step import Runner, Step, StepResult
-from quire.core.tier import Answer, Ends, Found, Load, Tier
+from quire.core.tier import Answer, Ends, Found, Keeper, Load, Place, Tier
 from quire.engine.engine import Engine, Stream
 from quire.plan.file import decode, encode
 from quire.plan.plan import Plan
@@ -49,6 +49,7 @@ class RecordingEngine(Engine):
         *,
         rules: Rules | None = None,
         tier: Tier | None = None,
+        keeper: Keeper | None = None,
         drafter: Drafter | None = None,
         overlap: int = 2,
         clock: Callable[[], float],
@@ -58,12 +59,14 @@ class RecordingEngine(Engine):
         self._inputs: Line = {}
         rules = rules or Rules()
         head = {"plan": encode(plan), "rules": asdict(rules), "overlap": overlap, "tier": tier is not None}
-        self._write({"quire_recording": FORMAT, **head, "drafter": drafter is not None})
+        others = {"keeper": keeper is not None, "drafter": drafter is not None}
+        self._write({"quire_recording": FORMAT, **head, **others})
         super().__init__(
             plan,
             _RecordedRunner(runner, self._inputs),
             rules=rules,
             tier=None if tier is None else _RecordedTier(tier, self._inputs),
+            keeper=None if keeper is None else _RecordedKeeper(keeper, self._inputs),
             drafter=None if drafter is None else _RecordedDrafter(drafter, self._inputs),
             overlap=overlap,
             clock=lambda: self._note("clock", clock()),
@@ -84,8 +87,9 @@ class RecordingEngine(Engine):
         return super().submit(request)
 
     def cancel(self, name: str) -> None:
-        self._write({"cancel": name})
         super().cancel(name)
+        self._write({"cancel": name, "inputs": dict(self._inputs)})
+        self._inputs.clear()
 
     def step(self) -> bool:
         goes_on = super().step()
@@ -138,8 +142,28 @@ class _RecordedTier:
 
     def answers(self) -> Sequence[Answer]:
         answers = self._tier.answers()
-        self._inputs.setdefault("answers", []).append([[one.number, one.is_done, one.reason] for one in answers])
+        self._inputs.setdefault("answers", []).append([astuple(one) for one in answers])
         return answers
+
+
+class _RecordedKeeper:
+    def __init__(self, keeper: Keeper, inputs: Line) -> None:
+        self._keeper, self._inputs = keeper, inputs
+
+    def renew(self, names: Sequence[bytes]) -> list[int]:
+        lacking = self._keeper.renew(names)
+        self._inputs.setdefault("lacking", []).append(lacking)
+        return lacking
+
+    def accept(self, name: bytes, size_bytes: int) -> Place | None:
+        place = self._keeper.accept(name, size_bytes)
+        self._inputs.setdefault("places", []).append(place and astuple(place))
+        return place
+
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        seconds = self._keeper.seconds_to_load(size_bytes)
+        self._inputs.setdefault("seconds_to_load", []).append(seconds)
+        return seconds
 
 
 def checksum(step: Step) -> int:
@@ -147,7 +171,11 @@ def checksum(step: Step) -> int:
     total = 0
     for array in (step.rows, step.starts, step.counts, *(part for copy in step.copies for part in copy[2:])):
         total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
-    return zlib.crc32(repr(step.loads).encode(), total)
+    stores = [
+        (one.place, one.after, [(stage, kind, pages.tolist()) for stage, kind, pages in one.pages])
+        for one in step.stores
+    ]
+    return zlib.crc32(repr((step.loads, stores)).encode(), total)
 
 
 class Diverged(QuireError):
@@ -155,7 +183,7 @@ class Diverged(QuireError):
 
 
 class _Played:
-    """Runner, tier, drafter and clock of a replay: they say again what they said."""
+    """Runner, tier, keeper, drafter and clock of a replay: they say again what they said."""
 
     def __init__(self) -> None:
         self.line: Line = {}
@@ -192,6 +220,20 @@ class _Played:
     def answers(self) -> Sequence[Answer]:
         return [Answer(*one) for one in self.line["answers"].pop(0)]
 
+    def renew(self, names: Sequence[bytes]) -> list[int]:
+        del names
+        return list(self.line["lacking"].pop(0))
+
+    def accept(self, name: bytes, size_bytes: int) -> Place | None:
+        del name, size_bytes
+        place = self.line["places"].pop(0)
+        return place and Place(place[0], tuple(place[1]))
+
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        del size_bytes
+        seconds: float | None = self.line["seconds_to_load"].pop(0)
+        return seconds
+
 
 def replay(path: Path, to_step: int | None = None, listeners: Sequence[Listener] = ()) -> Engine:
     """The engine as it was when `to_step` steps had been launched, or at the recording's end."""
@@ -206,6 +248,7 @@ def replay(path: Path, to_step: int | None = None, listeners: Sequence[Listener]
         played,
         rules=rules,
         tier=played if head["tier"] else None,
+        keeper=played if head["keeper"] else None,
         drafter=played if head.get("drafter") else None,
         overlap=head["overlap"],
         clock=played.clock,
@@ -229,6 +272,7 @@ def _play(engine: Engine, played: _Played, line: Line) -> None:
         with contextlib.suppress(QuireError):  # it was refused then as well
             engine.submit(request)
     elif "cancel" in line:
+        played.line = line["inputs"]
         engine.cancel(line["cancel"])
     else:
         played.line = line["step"]

@@ -1,0 +1,73 @@
+"""A recording of an engine behind a real stack, faults and all, plays back to the same events without any tier."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from quire.core.events import Event, What
+from quire.core.request import Request
+from quire.core.rules import Rules
+from quire.engine.recorder import Diverged, RecordingEngine, replay
+from quire.plan.records import Records
+from quire.tiers.stack import Stack
+from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, small_plan
+
+
+def record(path: Path, names: list[str], sheets: int) -> list[Event]:
+    plan, random, told = small_plan(names, sheets), Random(2), list[Event]()
+    records = Records(plan)
+    memory = Bytes(60, records.block_bytes)
+    stack = Stack(records, memory, [Drawer(Random(5))], LAYOUT)
+    runner = CheckingRunner(plan, stack, memory)
+    with path.open("w") as file:
+        engine = RecordingEngine(
+            file,
+            plan,
+            runner,
+            tier=stack,
+            keeper=stack,
+            clock=time.monotonic,
+            rules=Rules(load_seconds=0.05),
+            listeners=[told.append],
+        )
+        for number in range(60):
+            talk = 1000 * random.randrange(6) + np.arange(random.randint(20, 80))
+            prompt = np.concatenate([talk, 50_000 + number + np.arange(random.randint(1, 20))])
+            engine.submit(Request(f"r{number}", prompt.astype(np.int32), random.randint(1, 40)))
+            for _ in range(random.randint(1, 12)):
+                engine.step()
+            if random.random() < 0.2 and engine.streams:
+                engine.cancel(random.choice(list(engine.streams)))
+        engine.drain()
+    stack.close()
+    return told
+
+
+@pytest.mark.parametrize(("names", "sheets"), [(["full", "window"], 36), (["state", "full", "chunked"], 12)])
+def test_a_recording_with_stores_and_loads_plays_back_event_by_event(
+    tmp_path: Path, names: list[str], sheets: int
+) -> None:
+    path, again = tmp_path / "run.jsonl", list[Event]()
+    told = record(path, names, sheets)
+    happened = {event.what for event in told}
+    assert {What.STORED, What.LOADED} <= happened, happened
+    assert What.PREEMPTED in happened or "chunked" in names
+    replay(path, listeners=[again.append])
+    assert again == told
+
+
+def test_a_replay_notices_that_another_page_would_be_stored(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path, ["full", "window"], 36)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    line = next(line for line in lines if any(line.get("step", {}).get("places", [])))
+    line["step"]["places"][0][1] = [59]
+    path.write_text("\n".join(json.dumps(one) for one in lines))
+    with pytest.raises(Diverged):
+        replay(path)
