@@ -6,6 +6,7 @@ import hmac
 import statistics
 from typing import Any
 
+import openai
 import pytest
 
 from quire.cli.main import main
@@ -102,6 +103,20 @@ def test_a_key_has_no_more_than_its_limits(tiny_server: RunningServer, keys: Any
     assert answers[-1].status_code == 429
     assert answers[-1].json()["error"]["code"] == "tokens_limit"
     assert int(answers[-1].headers["retry-after"]) >= 1
+
+
+def test_the_official_client_knows_these_errors_as_its_own(tiny_server: RunningServer, keys: Any) -> None:
+    def ask(key: str, times: int) -> None:
+        with openai.OpenAI(base_url=tiny_server.address + "/v1", api_key=key, max_retries=0, timeout=60) as client:
+            for _ in range(times):
+                client.completions.create(model="tiny", prompt="fox", max_tokens=350, extra_body={"ignore_eos": True})
+
+    with pytest.raises(openai.AuthenticationError, match="this key is not known"):
+        ask("nobody's", 1)
+    with pytest.raises(openai.RateLimitError, match="tokens asked for") as limited:
+        ask(keys.slow, 4)
+    assert limited.value.code == "tokens_limit"
+    assert int(limited.value.response.headers["retry-after"]) >= 1
 
 
 def test_times_to_the_first_token_do_not_tell_scopes_apart(empty_server: RunningServer, keys: Any) -> None:
