@@ -117,7 +117,8 @@ class Call:
         if came.refusal:
             raise ApiError(400, came.refusal, "refused")
         if came.ending in ("cancelled", "deadline"):
-            raise ApiError(503, "the request was ended before it was complete: send it again", "ended_early")
+            message = "the request was ended before it was complete: send it again"
+            raise ApiError(503, message, "ended_early", retry_seconds=1)
 
     def _check_time(self) -> None:
         if time.monotonic() >= self._ends_at:
