@@ -7,6 +7,7 @@ Left out, because no decision depends on it:
     when something was used, and how valuable it is                   as far as it exceeds the floor of forgetting
     what a drafter was told (here it always guesses)                  it changes nothing
     reasons, hit counts for people, the typical output (held fixed)   nobody asks them when scheduling
+    how long steps took (here nobody measures it)                     what was not measured is always brought back
     copies and stores that wait for the next step                     they move bytes, and bytes decide nothing
     numbers of sheets and pages                                       named by first use; see below
 
@@ -33,6 +34,7 @@ KNOWN = {
     "Room": "plan memories rows index cache_is_in_use no_pages _copies _tell",
     "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _tell _told _epochs",
     "Loads": "_tier _seconds _unit _has_ends _open _number_of _numbers",
+    "StepMeter": "_count _tokens _seconds _squares _products",
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets _last_place",
