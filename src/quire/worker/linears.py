@@ -55,7 +55,7 @@ def _by_panels(linear: nn.Linear, panels: torch.Tensor, x: torch.Tensor) -> torc
         return functional.linear(x, linear.weight, linear.bias)
     out = torch.bmm(few.expand(len(panels), *few.shape), panels).transpose(0, 1).flatten(1)[:, : linear.out_features]
     out = out if linear.bias is None else out + linear.bias
-    return out.view(*x.shape[:-1], -1)
+    return out.view(*x.shape[:-1], linear.out_features)
 
 
 def _gains(weight: torch.Tensor) -> bool:
