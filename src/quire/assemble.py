@@ -2,7 +2,7 @@
 
 folder ──▶ shape ──▶ plan (refused here if it does not fit, before any weight is read)
                       ├──▶ arena
-weights ──▶ model ────┴──▶ runner ──▶ engine
+weights ──▶ model ────┴──▶ runner ──▶ engine        a draft model likewise: its layers lie in the same plan and arena
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.core.drafting import LeftOpen
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import Listener
@@ -22,9 +23,11 @@ from quire.core.units import format_bytes
 from quire.engine.engine import Engine
 from quire.fetch.folder import Progress
 from quire.machine import available_bytes, this_machine
+from quire.models.drafted import drafted
 from quire.models.read import read_config
+from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
-from quire.plan.plan import Plan
+from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
 from quire.scheduler.ngrams import NGramDrafter
 from quire.tiered import Tiers, attach, connector_of, weights_identity
@@ -58,15 +61,33 @@ def tiers_from(fields: Mapping[str, Any]) -> Tiers:
 
 
 def plan_folder(
-    folder: Path, settings: Settings, budget: Budget | None, dtype: DType, ignore_fields: Sequence[str] = ()
+    folder: Path,
+    settings: Settings,
+    budget: Budget | None,
+    dtype: DType,
+    ignore_fields: Sequence[str] = (),
+    draft: Path | None = None,
 ) -> Plan:
     """The plan of a checkpoint whose weights will be held as `dtype`; raises before anything heavy happens.
-    `ignore_fields`: of its configuration, because someone knows that they do not touch memory."""
+    `ignore_fields`: of its configuration, because someone knows that they do not touch memory. `draft`: a draft model
+    that lives in the same pool."""
     if settings.tensor_parallel > 1 or settings.pipeline_parallel > 1:
         raise InputError("one device runs a model for now: leave --tensor-parallel and --pipeline-parallel at 1")
     if settings.kv_dtype not in TORCH_NAMES:
         known = ", ".join(dtype.value for dtype in TORCH_NAMES)
         raise InputError(f"no kernel here reads keys and values as {settings.kv_dtype.value}: choose one of {known}")
+    if draft is not None and not settings.speculative_tokens:
+        raise InputError(
+            f"nothing is planned for the guesses of {draft.name}: plan with --draft-model and --draft-tokens"
+        )
+    shape = _shape_of(folder, dtype, ignore_fields)
+    shape = shape if draft is None else drafted(shape, _shape_of(draft, dtype))
+    plan = make_plan(shape, settings, budget or _main_memory()).require_fit()
+    require_memory(plan, plan, available_bytes())
+    return plan
+
+
+def _shape_of(folder: Path, dtype: DType, ignore_fields: Sequence[str] = ()) -> ModelShape:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text())
@@ -75,12 +96,9 @@ def plan_folder(
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name, ignore_fields)
-    shape = replace(shape, draft_layers=())  # nothing runs them: tokens are guessed from those before
     if dtype is DType.FP32 and not shape.head_bytes:  # on a CPU a tied head has panels of its own (worker/linears.py)
         shape = replace(shape, head_bytes=dtype.bytes * shape.vocab_size * shape.hidden_size)
-    plan = make_plan(shape, settings, budget or _main_memory()).require_fit()
-    require_memory(plan, plan, available_bytes())
-    return plan
+    return replace(shape, draft_layers=())  # nothing runs them: tokens are guessed otherwise
 
 
 def require_memory(plan: Plan, like: Plan, available: int) -> None:
@@ -119,20 +137,23 @@ def assemble(
     listeners: Sequence[Listener] = (),
     progress: Progress | None = None,
     plan: Plan | None = None,
+    draft: Path | None = None,
 ) -> Assembled:
     """`settings.kv_dtype` follows the weights' dtype where it is left at its default. With `speculative_tokens`, tokens
-    are guessed by n-grams. `progress` is told how far the weights are read. `plan`: made already."""
+    are guessed by the model in `draft`, or by n-grams if there is none. `progress` is told how far the weights are
+    read. `plan`: made already."""
     if dtype not in TORCH_NAMES:
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
-    plan = plan or plan_folder(folder, following(settings or Settings(), dtype), budget, dtype)
+    plan = plan or plan_folder(folder, following(settings or Settings(), dtype), budget, dtype, draft=draft)
 
     import torch
 
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
     from quire.worker.arena import DTYPES, Arena
+    from quire.worker.drafting import DraftModel, part_of
     from quire.worker.model import TorchModel, load
     from quire.worker.processor import require_products
     from quire.worker.runner import TorchRunner
@@ -140,16 +161,37 @@ def assemble(
 
     require_products(TORCH_NAMES[dtype])
     tokenizer = Tokenizer.load(folder)
+    if draft is not None:
+        _require_same_tokens(tokenizer, folder, Tokenizer.load(draft), draft)
     arena = Arena(plan.stages[0], torch.device("cpu"))
-    weights = load(folder, DTYPES[dtype.value], None if progress is None else partial(progress, "load"))
-    check_model(weights, plan.stages[0])
-    model = TorchModel(weights, arena)
+
+    def model_of(own: Path, stage: StagePlan) -> TorchModel:
+        weights = load(own, DTYPES[dtype.value], None if progress is None else partial(progress, "load"))
+        check_model(weights, stage)
+        return TorchModel(weights, Arena(stage, arena.bytes.device, arena.bytes))
+
+    whole, guessing = plan.stages[0], 0 if draft is None else len(_shape_of(draft, dtype).layers)
+    model = model_of(folder, part_of(whole, 0, whole.layers - guessing))
+    guesser = None if draft is None else DraftModel(model_of(draft, part_of(whole, whole.layers - guessing, guessing)))
     grammars = Grammars(tokenizer)
-    runner = TorchRunner(plan, model, arena, grammars)
-    drafter = NGramDrafter() if plan.lookahead else None
-    stack = None if tiers.is_empty else attach(plan, runner, tiers, weights_identity(folder))
+    runner = TorchRunner(plan, model, arena, grammars, guesser)
+    drafter = None if not plan.lookahead else NGramDrafter() if guesser is None else LeftOpen()
+    identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
+    stack = None if tiers.is_empty else attach(plan, runner, tiers, identity)
     engine = Engine(
         plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=listeners
     )
     grammars.on_failure = engine.fail
+    if draft is not None and engine.scheduler.drafts.disabled:
+        raise InputError(f"draft model {draft.name} could guess nothing: {engine.scheduler.drafts.disabled}")
     return Assembled(engine, plan, tokenizer, grammars, folder, stack)
+
+
+def _require_same_tokens(tokenizer: Tokenizer, folder: Path, guessing: Tokenizer, draft: Path) -> None:
+    own, other = (one.inner.get_vocab(with_added_tokens=True) for one in (tokenizer, guessing))
+    if own != other:
+        differing = sum(own.get(text) != number for text, number in other.items())
+        raise InputError(
+            f"draft model {draft.name} numbers {differing:,} of its {len(other):,} tokens otherwise than "
+            f"{folder.name}: guesses need the same tokenizer, so choose a draft model of the same family"
+        )

@@ -27,7 +27,7 @@ from quire.core.rules import Rules
 from quire.core.sampling import Sampling
 from quire.fetch.find import find_folder
 from quire.fetch.folder import Progress, in_silence
-from quire.plan.settings import Budget, Settings
+from quire.plan.settings import DRAFT_TOKENS, Budget, Settings, guessing
 from quire.talk import Completion, Talk
 from quire.tiered import Tiers
 
@@ -46,15 +46,25 @@ class LLM:
         dtype: str | DType = DType.FP32,
         rules: Rules | None = None,
         tiers: Tiers = NO_TIERS,
+        draft_model: str | Path | None = None,
+        draft_tokens: int = DRAFT_TOKENS,
         progress: Progress = in_silence,
     ) -> None:
         """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
-        free memory. `tiers`: where prefixes live beyond the pool. `progress` is told what is fetched, converted and
-        loaded."""
+        free memory. `tiers`: where prefixes live beyond the pool. `draft_model`: a smaller one with the same tokenizer,
+        which guesses up to `draft_tokens` tokens a step. `progress` is told what is fetched, converted and loaded."""
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
         dtype = dtype if isinstance(dtype, DType) else parse_dtype(dtype)
+        draft = None if draft_model is None else find_folder(draft_model, progress)
         self.parts = assemble(
-            find_folder(model, progress), settings, budget, dtype=dtype, rules=rules, tiers=tiers, progress=progress
+            find_folder(model, progress),
+            settings if draft is None else guessing(settings, draft_tokens),
+            budget,
+            dtype=dtype,
+            rules=rules,
+            tiers=tiers,
+            progress=progress,
+            draft=draft,
         )
         self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
         self._names = itertools.count()

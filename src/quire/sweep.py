@@ -29,6 +29,7 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.worker.arena import Arena
+from quire.worker.drafting import DraftModel
 from quire.worker.model import TorchModel, build
 from quire.worker.runner import TorchRunner
 from quire.worker.support import check_model
@@ -46,8 +47,8 @@ TOLERANCE = 1e-3
 class WatchedRunner(TorchRunner):
     """Remembers the logits that each token of each request was chosen from."""
 
-    def __init__(self, plan: Plan, model: TorchModel, arena: Arena) -> None:
-        super().__init__(plan, model, arena)
+    def __init__(self, plan: Plan, model: TorchModel, arena: Arena, draft: DraftModel | None = None) -> None:
+        super().__init__(plan, model, arena, draft=draft)
         self.logits: dict[tuple[str, int], torch.Tensor] = {}
         """By the request's name and the length of the sequence before the token."""
         self._names: dict[int, str] = {}

@@ -14,17 +14,20 @@ import numpy as np
 import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from quire.core.drafting import Drafter
+from quire.core.drafting import Drafter, LeftOpen
 from quire.core.dtypes import DType
 from quire.core.request import Request
 from quire.engine.engine import Engine, Stream
+from quire.models.drafted import drafted
 from quire.models.read import read_config
+from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.sweep import WatchedRunner, spread
 from quire.worker.arena import Arena
 from quire.worker.backends import REFERENCE, Backend
+from quire.worker.drafting import DraftModel, part_of
 from quire.worker.model import NAME, TorchModel, build
 from quire.worker.tiny import WINDOW, tiny_config
 
@@ -82,9 +85,10 @@ def plan_of(
     max_requests: int = 8,
     pages: Mapping[str, int] = PAGES,
     lookahead: int = 0,
+    draft: str | None = None,
 ) -> Plan:
-    config = reference(name).config
-    fields = {**json.loads(config.to_json_string()), "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]]}
+    shape = shape_of(name, reference(name).config)
+    shape = shape if draft is None else drafted(shape, shape_of(draft, draft_config(draft, name)))
     settings = Settings(
         max_length=96,
         max_requests=max_requests,
@@ -95,14 +99,38 @@ def plan_of(
         speculative_tokens=lookahead,
     )
     budget = Budget(pool_bytes=8 << 20) if sheets is None else Budget(sheets=(sheets,))
-    return make_plan(read_config(fields, name), settings, budget)
+    return make_plan(shape, settings, budget)
 
 
-def tight_plan(name: str, more_sheets: int, pages: Mapping[str, int] = PAGES, lookahead: int = 0) -> Plan:
+def shape_of(name: str, config: Any) -> ModelShape:
+    fields = {**json.loads(config.to_json_string()), "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]]}
+    return read_config(fields, name)
+
+
+def draft_config(draft: str, name: str) -> Any:
+    """Of a draft model with the vocabulary of the model that it guesses for."""
+    config = tiny_config(draft)
+    config.vocab_size = reference(name).config.vocab_size
+    return config
+
+
+@cache
+def draft_weights(draft: str, name: str) -> Any:
+    """The reference itself where both have one name, so that its guesses come true; else other random weights."""
+    if draft == name:
+        return reference(name).model
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return spread(build(draft_config(draft, name), torch.float32)).eval()
+
+
+def tight_plan(
+    name: str, more_sheets: int, pages: Mapping[str, int] = PAGES, lookahead: int = 0, draft: str | None = None
+) -> Plan:
     """A few sheets more than the longest request needs."""
 
     def plan(sheets: int) -> Plan:
-        return plan_of(name, batch_tokens=32, sheets=sheets, pages=pages, lookahead=lookahead)
+        return plan_of(name, batch_tokens=32, sheets=sheets, pages=pages, lookahead=lookahead, draft=draft)
 
     fewest = next(sheets for sheets in range(1, 4096) if plan(sheets).fits)
     return plan(fewest + more_sheets)
@@ -118,13 +146,20 @@ class Service:
         overlap: int = 2,
         drafter: Drafter | None = None,
         backends: Sequence[Backend] = (REFERENCE,),
+        draft: str | None = None,
     ) -> None:
+        """`draft`: a draft model makes the guesses; the plan has its layers too."""
         self.reference = reference(name)
-        model = copy.deepcopy(self.reference.model)
-        model.set_attn_implementation(NAME)
-        arena = Arena(plan.require_fit().stages[0], torch.device("cpu"))
+        stage, device = plan.require_fit().stages[0], torch.device("cpu")
+        arena = Arena(stage, device)
         arena.bytes.view(torch.float32).fill_(float("nan"))
-        self.runner = WatchedRunner(plan, TorchModel(model, arena, backends), arena)
+        own = len(shape_of(name, self.reference.config).layers)
+        model = _attached(self.reference.model, Arena(part_of(stage, 0, own), device, arena.bytes), backends)
+        guesser = None
+        if draft is not None:
+            rest = Arena(part_of(stage, own, stage.layers - own), device, arena.bytes)
+            guesser, drafter = DraftModel(_attached(draft_weights(draft, name), rest, backends)), LeftOpen()
+        self.runner = WatchedRunner(plan, model, arena, guesser)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
 
     def send(self, prompts: list[np.ndarray], outputs: int, label: str = "", scope: str = "") -> list[Stream]:
@@ -141,3 +176,9 @@ class Service:
             assert stream.tokens().tolist() == self.reference.tokens[place], f"prompt of {len(prompt)}"
             mine = torch.stack([self.runner.logits[f"{label}{place}", len(prompt) + i] for i in range(OUTPUTS)])
             assert (mine - self.reference.logits[place]).abs().max() < 1e-4, f"prompt of {len(prompt)}"
+
+
+def _attached(model: Any, arena: Arena, backends: Sequence[Backend]) -> TorchModel:
+    own = copy.deepcopy(model)
+    own.set_attn_implementation(NAME)
+    return TorchModel(own, arena, backends)

@@ -17,6 +17,7 @@ from quire.cli.serve import _add
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, ModelError, PlanFileError
 from quire.machine import Machine
+from quire.plan.settings import DRAFT_TOKENS
 
 SIZE = ("--pool", "2MiB", "--max-length", "256", "--max-requests", "8", "--batch-tokens", "64")
 
@@ -78,6 +79,19 @@ def test_a_saved_plan_is_what_the_server_runs_on_and_differences_are_printed(
     report = capsys.readouterr().out
     assert f"sheets: {saved['sheets']} in the file, " in report
     assert "max_length: 256 in the file, 1024 here" in report
+
+
+def test_a_draft_model_is_in_the_plan_that_a_server_boots_from(tiny_folder: Path) -> None:
+    size = {"pool": 4 << 20, "max_length": 256, "max_requests": 8, "batch_tokens": 64}
+    alone, _ = boot_plan(options(**size), tiny_folder, DType.FP32)
+    both, _ = boot_plan(options(**size, draft_model=str(tiny_folder)), tiny_folder, DType.FP32, tiny_folder)
+    assert both.bytes_per_token == 2 * alone.bytes_per_token
+    assert both.lookahead == DRAFT_TOKENS
+
+
+def test_a_plan_that_was_saved_without_the_draft_model_is_refused_with_it(tiny_folder: Path, plan_file: Path) -> None:
+    with pytest.raises(InputError, match="nothing is planned for the guesses"):
+        boot_plan(options(plan=plan_file), tiny_folder, DType.FP32, tiny_folder)
 
 
 def test_a_plan_of_another_layout_is_refused(

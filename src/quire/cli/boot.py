@@ -21,33 +21,37 @@ from quire.plan.settings import Budget, Settings
 COMPARED = ("family", "kv_dtype", "sheet_bytes", "sheets", "pool_bytes", "max_length", "bytes_per_token")
 
 
-def boot_plan(options: argparse.Namespace, folder: Path, dtype: DType) -> tuple[Plan, str]:
+def boot_plan(options: argparse.Namespace, folder: Path, dtype: DType, draft: Path | None = None) -> tuple[Plan, str]:
     """Prints its report. Raises before any weight is read if it does not fit."""
     if options.plan is not None:
         _check_alone(options)
-        return _saved(options.plan, folder, dtype, options.ignore_field)
+        return _saved(options.plan, folder, dtype, options.ignore_field, draft)
     if options.kv_dtype is None:
         options = argparse.Namespace(**{**vars(options), "kv_dtype": dtype})
-    settings, budget = common.settings_of(options), common.budget_of(options)
-    plan = plan_folder(folder, settings, budget, dtype, options.ignore_field)
+    settings, budget = common.with_draft(options, common.settings_of(options)), common.budget_of(options)
+    plan = plan_folder(folder, settings, budget, dtype, options.ignore_field, draft)
     print_plan(plan, document(plan), budget_line(budget))
     return plan, budget_line(budget)
 
 
 def _check_alone(options: argparse.Namespace) -> None:
-    """A saved plan has its sizes already; one beside it would go unheard. Host memory is what tiers take."""
+    """A saved plan has its sizes already; one beside it would go unheard. Host memory is what tiers take,
+    a draft model is loaded beside what the plan says of it."""
     parser = argparse.ArgumentParser(add_help=False)
     common.add_memory_shape_options(parser)
+    common.add_draft_options(parser)
     parser.set_defaults(kv_dtype=None)
     for name, default in vars(parser.parse_args([])).items():
-        if name != "host_memory" and getattr(options, name) != default:
+        if name not in ("host_memory", "draft_model") and getattr(options, name) != default:
             option = "--" + name.replace("_", "-")
             raise InputError(
                 f"{option} stands beside --plan, and the plan in {options.plan} has it already: leave one out"
             )
 
 
-def _saved(path: Path, folder: Path, dtype: DType, ignore_fields: Sequence[str]) -> tuple[Plan, str]:
+def _saved(
+    path: Path, folder: Path, dtype: DType, ignore_fields: Sequence[str], draft: Path | None
+) -> tuple[Plan, str]:
     """A plan of another model, dtype or layout is refused; other differences from what this machine would get are
     printed."""
     plan, saved = load(path)
@@ -56,7 +60,7 @@ def _saved(path: Path, folder: Path, dtype: DType, ignore_fields: Sequence[str])
     budget = Budget(
         machine.memory_bytes, machine.memory_fraction, device=machine.name, is_accelerator=machine.is_accelerator
     )
-    here = plan_folder(folder, _settings_of(plan), budget, dtype, ignore_fields)
+    here = plan_folder(folder, _settings_of(plan), budget, dtype, ignore_fields, draft)
     differences = compare(document(plan), document(here))
     planned_for = f"{saved.get('planned_for', 'an unnamed device')} (saved in {path})"
     print_plan(plan, document(plan), planned_for)

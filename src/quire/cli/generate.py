@@ -57,6 +57,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
     guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
+    common.add_draft_options(parser)
     common.add_tier_options(parser)
     if stats:
         parser.add_argument("--stats", action="store_true", help="the plan and how fast it was, on standard error")
@@ -105,7 +106,16 @@ def start(options: argparse.Namespace) -> LLM:
     )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
     tiers = common.tiers_of(options)
-    llm = LLM(options.model, settings=settings, budget=budget, tiers=tiers, progress=Bar(hidden=("load",)))
+    settings = common.with_draft(options, settings)
+    llm = LLM(
+        options.model,
+        settings=settings,
+        budget=budget,
+        tiers=tiers,
+        draft_model=options.draft_model,
+        draft_tokens=settings.speculative_tokens,
+        progress=Bar(hidden=("load",)),
+    )
     for line in describe(llm.plan, tiers, llm.parts.stack.tiers) if llm.parts.stack else ():
         print(line, file=sys.stderr)
     return llm

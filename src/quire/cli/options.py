@@ -12,7 +12,16 @@ from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import MIB, parse_bytes, parse_tokens
 from quire.plan.devices import device_bytes
-from quire.plan.settings import DEFAULT_FRACTION, KV_DTYPES, LARGEST_MATCH_UNIT, STATE_DTYPES, Budget, Settings
+from quire.plan.settings import (
+    DEFAULT_FRACTION,
+    DRAFT_TOKENS,
+    KV_DTYPES,
+    LARGEST_MATCH_UNIT,
+    STATE_DTYPES,
+    Budget,
+    Settings,
+    guessing,
+)
 
 if TYPE_CHECKING:
     from quire.tiered import Tiers
@@ -172,6 +181,24 @@ def _add_layout_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks per stage (default 1)")
     group.add_argument("--pipeline-parallel", type=whole, default=1, metavar="N", help="stages (default 1)")
     group.add_argument("--stage-layers", type=reading(_numbers), metavar="N,N…", help="layers of each stage")
+
+
+def add_draft_options(parser: argparse.ArgumentParser) -> None:
+    """Of commands that plan for a draft model, or run one."""
+    group = parser.add_argument_group("a draft model (none given: nobody guesses, or n-grams)")
+    group.add_argument("--draft-model", metavar="MODEL", help="a smaller model with the same tokenizer guesses tokens")
+    group.add_argument(
+        "--draft-tokens", type=reading(positive), metavar="K", help=f"how many at most (default {DRAFT_TOKENS})"
+    )
+
+
+def with_draft(options: argparse.Namespace, settings: Settings) -> Settings:
+    """The settings, with as many tokens ahead as a draft model guesses, if there is one."""
+    if options.draft_model is None and options.draft_tokens is not None:
+        raise InputError("--draft-tokens says how many tokens --draft-model guesses: name that model too")
+    if options.draft_model is None:
+        return settings
+    return guessing(settings, DRAFT_TOKENS if options.draft_tokens is None else options.draft_tokens)
 
 
 def add_tier_options(parser: argparse.ArgumentParser) -> None:

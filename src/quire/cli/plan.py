@@ -17,6 +17,7 @@ from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
 from quire.core.units import parse_tokens
+from quire.models.drafted import drafted
 from quire.models.read import read_model
 from quire.plan.advice import ways_to_fit
 from quire.plan.document import document, load
@@ -31,6 +32,7 @@ PLOT_FORMATS = (".svg", ".png")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_planning_options(parser)
+    common.add_draft_options(parser)
     questions = parser.add_argument_group("questions")
     tokens = common.reading(parse_tokens)
     questions.add_argument("--target-length", type=tokens, metavar="L", help="the pool and devices needed for …")
@@ -55,8 +57,9 @@ def run(options: argparse.Namespace) -> None:
         _show_saved(options)
         return
     _check(options)
-    settings, budget = common.settings_of(options), common.budget_of(options)
+    settings, budget = common.with_draft(options, common.settings_of(options)), common.budget_of(options)
     model = read_model(options.model, ignore_fields=options.ignore_field)
+    model = model if options.draft_model is None else drafted(model, read_model(options.draft_model))
     plan = make_plan(model, settings, budget)
     offers = [] if plan.fits else ways_to_fit(model, settings, budget, plan)
     target = None

@@ -35,6 +35,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder or a GGUF file")
     common.add_memory_shape_options(parser)
     common.add_ignore_option(parser)
+    common.add_draft_options(parser)
     common.add_store_options(parser.add_argument_group("tiers beside --host-memory: prefixes live on there"))
     _add_engine_options(parser.add_argument_group("engine"))
     _add_http_options(parser.add_argument_group("http"))
@@ -97,7 +98,8 @@ def run(typed: argparse.Namespace) -> None:
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
 
-    plan, planned_for = boot_plan(options, folder, dtype)
+    draft = None if options.draft_model is None else _folder(options.draft_model)
+    plan, planned_for = boot_plan(options, folder, dtype, draft)
     tiers = common.tiers_of(options)
     serve(
         plan,
@@ -107,6 +109,7 @@ def run(typed: argparse.Namespace) -> None:
         planned_for,
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
+        draft=draft,
         tiers={name: getattr(tiers, name) for name in STORES} | {"connectors": tuple(options.connector)},
         announce=partial(print, flush=True),
     )

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from quire.core.request import Tokens
-from quire.core.step import Ints, Step, StepResult
+from quire.core.step import DRAFTED, Ints, Step, StepResult
 
 
 class Drafter(Protocol):
@@ -31,6 +31,20 @@ class Drafter(Protocol):
     def propose(self, row: int, count: int) -> Tokens:
         """At most so many tokens that may come next; none: no idea."""
         ...
+
+
+class LeftOpen:
+    """Guesses nothing itself: leaves places for a runner that has a draft model."""
+
+    def enter(self, row: int, tokens: Tokens) -> None:
+        del row, tokens
+
+    def extend(self, row: int, tokens: Tokens) -> None:
+        del row, tokens
+
+    def propose(self, row: int, count: int) -> Tokens:
+        del row
+        return np.full(count, DRAFTED, dtype=np.int32)
 
 
 def verified(step: Step, sampled: Ints) -> StepResult:

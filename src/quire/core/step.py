@@ -15,6 +15,8 @@ from quire.core.tier import Store
 Ints = npt.NDArray[np.int64]
 SAMPLED = -1
 """In a step's tokens: the one that the step before yielded for this row, which the runner alone knows."""
+DRAFTED = -2
+"""In a step's tokens: a guess that the runner makes, with a draft model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

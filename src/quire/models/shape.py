@@ -28,7 +28,7 @@ class ModelShape:
     family: str
     layers: tuple[Layer, ...]
     draft_layers: tuple[Layer, ...] = ()
-    """MTP layers: planned only when speculation asks for them."""
+    """MTP layers, or those of a draft model: planned only when speculation asks for them."""
     max_length: int | None = None
     """The longest sequence the model itself supports; None: it has no limit of its own (recurrent models)."""
     hidden_size: int = 0

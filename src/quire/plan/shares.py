@@ -173,7 +173,7 @@ def divide(
         layers = model.layers[first : first + size]
         if with_drafts and stage == stages - 1:
             layers += model.draft_layers
-        _check_sharing(layers, first, len(model.layers))
+        _check_sharing(layers, first, len(model.layers) + with_drafts * len(model.draft_layers))
         shares.append(StageShare(first, layers, gather_kinds(layers, first, kv_dtype, state_dtype, ranks)))
         first += size
     return tuple(shares)

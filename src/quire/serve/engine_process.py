@@ -89,6 +89,7 @@ def _boot(setup: EngineSetup, news: News) -> tuple[Assembled, tuple[str, ...]]:
         tiers=tiers,
         listeners=(news,),
         plan=plan,
+        draft=None if setup.draft is None else Path(setup.draft),
     )
     if setup.threads is not None:
         import torch

@@ -32,6 +32,8 @@ class EngineSetup:
     """For drills: while this file exists, the runner stands still."""
     tiers: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `quire.tiered.Tiers`, connectors by name."""
+    draft: str | None = None
+    """The folder of a draft model."""
 
 
 @dataclass(frozen=True, slots=True)

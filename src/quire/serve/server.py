@@ -69,6 +69,7 @@ def run(
     *,
     threads: int | None = None,
     freeze_file: str | None = None,
+    draft: Path | None = None,
     tiers: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
@@ -77,7 +78,8 @@ def run(
     ring = KeyRing(settings.keys)
     listener = _listener(settings.host, settings.port)
     rules = rules_of(ring, settings.queue)
-    setup = EngineSetup(str(folder), encode(plan), dtype, rules, threads, freeze_file, tiers or {})
+    guessing = None if draft is None else str(draft)
+    setup = EngineSetup(str(folder), encode(plan), dtype, rules, threads, freeze_file, tiers or {}, guessing)
     asyncio.run(_serve(listener, plan, folder, settings, ring, setup, planned_for, announce))
 
 

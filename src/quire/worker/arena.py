@@ -88,9 +88,10 @@ def _overlapping(numbers: torch.Tensor, step: int, shape: tuple[int, ...]) -> to
 
 
 class Arena:
-    def __init__(self, stage: StagePlan, device: torch.device) -> None:
+    def __init__(self, stage: StagePlan, device: torch.device, shared: torch.Tensor | None = None) -> None:
+        """`shared`: the bytes of another arena, for a model whose layers lie in the same pages."""
         self.stage = stage
-        self.bytes = torch.empty(stage.pool_bytes, dtype=torch.uint8, device=device)
+        self.bytes = torch.empty(stage.pool_bytes, dtype=torch.uint8, device=device) if shared is None else shared
         self.layers: dict[int, dict[str, PartView]] = {}
         """By layer, by the part's name."""
         for kind, plan in enumerate(stage.kinds):
@@ -111,6 +112,11 @@ class Arena:
         """Whole pages, from their old places to new ones; no page is both."""
         pages = self._pages(kind)
         pages[self._places(kind, target)] = pages[self._places(kind, source)]
+
+    def repeat(self, kind: int, source: np.ndarray, target: np.ndarray) -> None:
+        """Whole pages, by their addresses; no page is both."""
+        pages, device = self._pages(kind), self.bytes.device
+        pages[torch.from_numpy(target).to(device)] = pages[torch.from_numpy(source).to(device)]
 
     def read(self, kind: int, pages: np.ndarray) -> torch.Tensor:
         """Copies of whole pages: (page, byte)."""

@@ -112,6 +112,8 @@ def make_batch(
 
 def prepare(plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
     """For the reference backend."""
+    if not plan.manifest:
+        return KindBatch({})  # of two models in one pool, the other one has these layers
     step, begins = packed.step, packed.begins
     if plan.kind.kind == "state":
         return _states(table, step, begins, device)

@@ -15,6 +15,7 @@ from quire.core.sampling import Grammar
 from quire.core.step import SAMPLED, Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
+from quire.worker.drafting import DraftModel
 from quire.worker.logprobs import Scorer, packed_places, score
 from quire.worker.model import TorchModel
 from quire.worker.sampler import Masks, Sampler
@@ -28,9 +29,18 @@ class Grammars(Masks, Protocol):
 
 
 class TorchRunner:
-    def __init__(self, plan: Plan, model: TorchModel, arena: Arena, grammars: Grammars | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        model: TorchModel,
+        arena: Arena,
+        grammars: Grammars | None = None,
+        draft: DraftModel | None = None,
+    ) -> None:
+        """`draft`: makes the guesses that steps leave open."""
         self.plan = plan
         self.model = model
+        self.draft = draft
         self.arena = arena
         self.device = arena.bytes.device
         self.sampler = Sampler(plan.max_requests, model.vocab_size, self.device, grammars)
@@ -47,10 +57,12 @@ class TorchRunner:
         if not len(step.rows):
             self._results.append(StepResult(step.number, np.empty(0, dtype=np.int64)))
             return
+        known = self._tokens(step)
+        step = replace(step, token_ids=known if self.draft is None else self.draft.fill(step, known))
         prompt = self.scorer.prompt_tokens(step)
         batch = self.model.prepare(step)
         entries, places, _ = step.sampled()
-        token_ids = torch.from_numpy(self._tokens(step).astype(np.int64)).to(self.device)
+        token_ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(self.device)
         places = np.concatenate([places, packed_places(step, prompt)])
         logits = self.model.forward(token_ids, batch, torch.from_numpy(places).to(self.device))
         tokens = self.sample(step, logits[: len(entries)])

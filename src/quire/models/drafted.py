@@ -1,0 +1,38 @@
+"""A model and the smaller one that guesses for it, as one shape: one plan, one pool, one bound for both.
+
+    layers   ├ 0 … n − 1: the model's own ┼ n … n + m − 1: the draft model's ┤
+
+Layers of both that remember alike are layers of one kind, so they share pages: whatever becomes of a page (taken, found
+again, moved, given back) becomes of what both models keep there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.core.errors import InputError
+from quire.models.shape import Layer, ModelShape
+
+
+def drafted(model: ModelShape, draft: ModelShape) -> ModelShape:
+    """Lengths up to the shorter limit of both. Raises where the draft model counts other tokens."""
+    if draft.vocab_size != model.vocab_size:
+        raise InputError(
+            f"draft model {draft.name} knows {draft.vocab_size:,} tokens and {model.name} {model.vocab_size:,}: "
+            "guesses need the same vocabulary, so choose a draft model of the same family"
+        )
+    limits = [one.max_length for one in (model, draft) if one.max_length is not None]
+    return replace(
+        model,
+        draft_layers=tuple(_behind(layer, len(model.layers)) for layer in draft.layers),
+        max_length=min(limits, default=None),
+        hidden_size=max(model.hidden_size, draft.hidden_size),
+        intermediate_size=max(model.intermediate_size, draft.intermediate_size),
+        embedding_bytes=model.embedding_bytes + draft.embedding_bytes + draft.head_bytes,
+        weights_known=model.weights_known and draft.weights_known,
+        notes=(*model.notes, f"layers from {len(model.layers)} on are those of the draft model {draft.name}"),
+    )
+
+
+def _behind(layer: Layer, layers: int) -> Layer:
+    return layer if layer.shares_with is None else replace(layer, shares_with=layer.shares_with + layers)

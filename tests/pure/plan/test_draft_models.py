@@ -1,0 +1,62 @@
+"""A draft model is planned for in the plan of the model that it guesses for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quire.core.errors import InputError, PlanError
+from quire.models.drafted import drafted
+from quire.models.read import read_model
+from quire.plan import bound
+from quire.plan.make import make_plan
+from quire.plan.settings import Budget, Settings, guessing
+
+MODEL, DRAFT = read_model("qwen3-8b"), read_model("qwen3-0.6b")
+BOTH = drafted(MODEL, DRAFT)
+SETTINGS = guessing(Settings(), 4)
+ROOM = Budget(memory_bytes=80 << 30)
+
+
+def test_a_token_of_both_models_takes_what_it_takes_in_each() -> None:
+    plan = make_plan(BOTH, SETTINGS, ROOM)
+    alone = [make_plan(one, SETTINGS, ROOM) for one in (MODEL, DRAFT)]
+    assert plan.bytes_per_token == sum(one.bytes_per_token for one in alone)
+    assert plan.stages[0].layers == len(MODEL.layers) + len(DRAFT.layers)
+
+
+def test_the_ledger_has_the_weights_of_both() -> None:
+    weights = [
+        next(line.bytes for line in make_plan(shape, SETTINGS, ROOM).ranks[0].ledger if line.name == "weights")
+        for shape in (BOTH, MODEL, DRAFT)
+    ]
+    assert weights[0] == weights[1] + weights[2]
+
+
+def test_fewer_requests_fit_beside_a_draft_model_and_the_bound_knows() -> None:
+    pool = Budget(pool_bytes=8 << 30)
+    alone, both = (bound.concurrency(make_plan(shape, SETTINGS, pool), 8192) for shape in (MODEL, BOTH))
+    assert 0 < both < alone
+
+
+def test_layers_that_share_memory_share_it_with_layers_of_their_own_model() -> None:
+    sharing = replace(DRAFT, layers=(*DRAFT.layers, replace(DRAFT.layers[0], memories=(), shares_with=0)))
+    (stage,) = make_plan(drafted(MODEL, sharing), SETTINGS, ROOM).stages
+    assert stage.aliases == ((len(MODEL.layers) + len(DRAFT.layers), len(MODEL.layers)),)
+
+
+def test_a_draft_model_of_another_vocabulary_is_refused_by_name() -> None:
+    with pytest.raises(InputError, match=f"{DRAFT.name} knows 99 tokens and {MODEL.name} {MODEL.vocab_size:,}"):
+        drafted(MODEL, replace(DRAFT, vocab_size=99))
+
+
+def test_the_shorter_limit_of_both_counts() -> None:
+    assert drafted(MODEL, replace(DRAFT, max_length=1000)).max_length == 1000
+    assert drafted(replace(MODEL, max_length=None), replace(DRAFT, max_length=None)).max_length is None
+
+
+@pytest.mark.parametrize(("own", "tokens"), [(3, 4), (0, 0)])
+def test_numbers_of_guesses_that_contradict_each_other_are_refused(own: int, tokens: int) -> None:
+    with pytest.raises(PlanError, match="--draft-tokens"):
+        guessing(Settings(speculative_tokens=own), tokens)
