@@ -63,7 +63,7 @@ def cut_stage(
     ranks = settings.tensor_parallel
     fixed = (
         ledger.weight_line(model, share, index, len(shares), ranks),
-        ledger.activation_line(model, settings.batch_tokens, settings.max_requests, ranks),
+        ledger.activation_line(model, settings.batch_tokens, settings.max_requests, settings.speculative_tokens, ranks),
         *ledger.runtime_lines(budget.is_accelerator),
         ledger.staging_line(kinds, settings.batch_tokens, settings.max_requests),
     )

@@ -60,3 +60,11 @@ def test_the_shorter_limit_of_both_counts() -> None:
 def test_numbers_of_guesses_that_contradict_each_other_are_refused(own: int, tokens: int) -> None:
     with pytest.raises(PlanError, match="--draft-tokens"):
         guessing(Settings(speculative_tokens=own), tokens)
+
+
+def test_the_ledger_has_a_row_of_logits_for_every_guess() -> None:
+    activations = [
+        next(line.bytes for line in make_plan(MODEL, settings, ROOM).ranks[0].ledger if line.name == "activations")
+        for settings in (Settings(max_requests=8), guessing(Settings(max_requests=8), 3))
+    ]
+    assert activations[1] - activations[0] == 4 * 8 * 3 * MODEL.vocab_size
