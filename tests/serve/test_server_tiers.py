@@ -7,11 +7,12 @@ from pathlib import Path
 from running_server import running_server
 from serve_kit import SIZE, chat
 
+TIERS = ("host", "disk")
 LONG = [{"role": "user", "content": "the lazy dog sees the quick brown fox, and " * 8}]
 
 
 def test_what_was_computed_is_there_after_a_restart(tiny_folder: Path, tmp_path: Path) -> None:
-    answers, loads = [], []
+    answers, loads, read = [], [], []
     for _ in range(2):
         tiers = ("--host-memory", "8MiB", "--disk", str(tmp_path / "store"))
         with running_server(str(tiny_folder), *SIZE, *tiers, "--model-name", "tiny", model="tiny") as server:
@@ -19,9 +20,14 @@ def test_what_was_computed_is_there_after_a_restart(tiny_folder: Path, tmp_path:
                 answers.append(chat(client, messages=LONG, max_tokens=8, temperature=0).json()["choices"])
             server.until("it is idle", server.is_idle)
             loads.append(server.metric("quire_loads_total"))
+            read.append([server.metric("quire_tier_bytes_total", tier=tier, way="read") for tier in TIERS])
+            assert all(server.metric("quire_tier_in_flight", tier=tier) == 0 for tier in TIERS)
             server.until("its tiers are reported", lambda: any("host: 8.00 MiB" in line for line in server.report), 5)
     assert answers[0] == answers[1]
     assert loads == [0, 1]
+    assert read[0][0] == 0
+    assert read[1][0] > 0
+    assert read[1][1] >= read[1][0]
 
 
 def test_tiers_that_do_not_work_promise_nothing_and_the_server_serves(tiny_folder: Path, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ class What(str, Enum):
     EVICTED = "evicted"
     CHECKPOINT = "checkpoint"
     STORED = "stored"
+    KEPT = "kept"
     COMPACTED = "compacted"
     STEP = "step"
     DRAFTED = "drafted"

@@ -8,7 +8,7 @@ them, and from then on the tier has a copy of its own. No page waits for a tier.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -72,6 +72,27 @@ class Tier(Protocol):
     def answers(self) -> Sequence[Answer]:
         """What ended since the last call."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """Where a tier stands: what metrics show. Plain values that can travel."""
+
+    name: str
+    can_read: bool
+    can_write: bool
+    hits: int
+    """Records that were read here."""
+    misses: int
+    """Records that were looked for here in vain."""
+    bytes: Mapping[str, int]
+    """By way: read, write."""
+    transfers: Mapping[str, int]
+    """By way: records that travelled, and in `seconds` how long all of them took together."""
+    seconds: Mapping[str, float]
+    in_flight: Mapping[str, int]
+    failures: Mapping[str, int]
+    """By what was tried."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -252,8 +252,16 @@ class Reuse:
             chain = self.index.remember(row, self._keys(row, waiting, units), units, known)
             if units:
                 self.index.leaves.rank(chain)
+        if len(chain):
+            self._tell_kept(waiting, chain.item(-1))
         if to_tier:
             self.stores.offer(chain)
+
+    def _tell_kept(self, waiting: Waiting, end: int) -> None:
+        """For routers: how much of its tokens a later request can go on behind."""
+        nodes = self.index.nodes
+        if nodes.is_boundary[end] or not self.index.coverage.has_boundaries:
+            self._tell(What.KEPT, waiting.request, nodes.key[end].hex(), tokens=nodes.tokens.item(end))
 
     def _keys(self, row: int, ticket: Waiting, units: int) -> list[bytes]:
         """A request's keys, at least for its first `units` units."""

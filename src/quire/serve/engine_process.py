@@ -46,6 +46,7 @@ from quire.serve.messages import (
 
 if TYPE_CHECKING:
     from quire.assemble import Assembled
+    from quire.tiers.stack import Stack
 
 IDLE_BEAT_SECONDS = 0.1
 STATUS_SECONDS = 0.5
@@ -70,7 +71,7 @@ def main(connection: Connection) -> None:
         sys.exit(1)
     connection.send(Ready(tiers))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
-        EngineLoop(parts.engine, connection, news).run()
+        EngineLoop(parts.engine, connection, news, stack=parts.stack).run()
     if parts.stack is not None:
         parts.stack.close()
 
@@ -147,9 +148,14 @@ class News:
 
 class EngineLoop:
     def __init__(
-        self, engine: Engine, connection: Connection, news: News, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine,
+        connection: Connection,
+        news: News,
+        clock: Callable[[], float] = time.monotonic,
+        stack: Stack | None = None,
     ) -> None:
-        self.engine, self.connection, self.news, self.clock = engine, connection, news, clock
+        self.engine, self.connection, self.news, self.clock, self.stack = engine, connection, news, clock, stack
         self._streams: dict[str, Stream] = {}
         self._status_at = -STATUS_SECONDS
         self._was_idle = False
@@ -179,7 +185,10 @@ class EngineLoop:
         if now - self._status_at >= STATUS_SECONDS or is_idle > self._was_idle:
             self._status_at = now
             books = self._books() if is_idle else ""
-            beat = replace(beat, status=status_of(self.engine), resident_bytes=_resident_bytes(), books=books)
+            tiers = self.stack.status() if self.stack is not None else ()
+            beat = replace(
+                beat, status=status_of(self.engine), resident_bytes=_resident_bytes(), tiers=tiers, books=books
+            )
         self._was_idle = is_idle
         self.connection.send(beat)
 

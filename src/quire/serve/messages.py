@@ -15,6 +15,7 @@ from typing import Any
 from quire.core.logprobs import Logprob
 from quire.core.request import Request
 from quire.core.rules import Rules
+from quire.core.tier import TierStatus
 from quire.engine.status import Status
 
 
@@ -102,6 +103,7 @@ class Beat:
     came: tuple[Came, ...] = ()
     status: Status | None = None
     resident_bytes: int = 0
+    tiers: tuple[TierStatus, ...] = ()
     books: str = ""
     """What the audit found wrong; empty: the books balance."""
 

@@ -67,6 +67,7 @@ class _Engine:
         yield from _pages(self._client.beat)
         yield from _requests(self._client.beat)
         yield from _events(self._client.beat)
+        yield from _tiers(self._client.beat)
 
     def _health(self) -> Iterable[Metric]:
         client, beat = self._client, self._client.beat
@@ -129,6 +130,28 @@ def _events(beat: Beat) -> Iterable[Metric]:
     yield from (admissions, ended)
     for name, text, key in _TOTALS:
         yield _counter(name, text, sums.get(key, 0) if key[1] else _count(events, key[0]))
+
+
+def _tiers(beat: Beat) -> Iterable[Metric]:
+    is_up = GaugeMetricFamily("quire_tier_up", "1: it can be read, or written", labels=("tier", "way"))
+    flying = GaugeMetricFamily("quire_tier_in_flight", "Records and loads on their way", labels=("tier", "way"))
+    size = CounterMetricFamily("quire_tier_bytes", "Read from it, written to it", labels=("tier", "way"))
+    count = CounterMetricFamily("quire_tier_transfers", "Records that travelled, or failed to", labels=("tier", "way"))
+    seconds = CounterMetricFamily("quire_tier_seconds", "That these transfers took", labels=("tier", "way"))
+    lookups = CounterMetricFamily("quire_tier_lookups", "Records that a load wanted", labels=("tier", "result"))
+    failures = CounterMetricFamily("quire_tier_failures", "By what was tried", labels=("tier", "what"))
+    for tier in beat.tiers:
+        for way, can in (("read", tier.can_read), ("write", tier.can_write)):
+            is_up.add_metric((tier.name, way), can)
+            flying.add_metric((tier.name, way), tier.in_flight[way])
+            size.add_metric((tier.name, way), tier.bytes[way])
+            count.add_metric((tier.name, way), tier.transfers[way])
+            seconds.add_metric((tier.name, way), tier.seconds[way])
+        lookups.add_metric((tier.name, "hit"), tier.hits)
+        lookups.add_metric((tier.name, "miss"), tier.misses)
+        for what, times in tier.failures.items():
+            failures.add_metric((tier.name, what.replace(" ", "_")), times)
+    yield from (is_up, flying, size, count, seconds, lookups, failures)
 
 
 _TOTALS = (

@@ -64,6 +64,20 @@ class RateMeter:
         return amount * self._seconds / self._amount if self._amount else None
 
 
+@dataclass(slots=True)
+class Totals:
+    """All that ever travelled one way."""
+
+    count: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+
+    def note(self, size_bytes: int, seconds: float, count: int = 1) -> None:
+        self.count += count
+        self.bytes += size_bytes
+        self.seconds += seconds
+
+
 class StepMeter:
     """Fits seconds = overhead + tokens × each to the latest steps, by least squares."""
 

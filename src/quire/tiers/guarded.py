@@ -15,9 +15,11 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from quire.core.connector import Connector, Layout, TierFailed
+from quire.core.tier import TierStatus
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 PROBE_BYTES = 4096
+WAYS = ("read", "write")
 Result = TypeVar("Result")
 _LOG = logging.getLogger("quire.tiers")
 
@@ -29,11 +31,32 @@ class GuardedTier:
         self.reason = "not registered yet"
         self.counters: Counter[str] = Counter()
         """For metrics: hits, misses, bytes_read, bytes_written, failures."""
+        self._failures: Counter[str] = Counter()
+        self._done: Counter[str] = Counter()
+        self._begun: Counter[str] = Counter()
+        self._seconds: dict[str, float] = {}
+        """All by what was tried."""
+        self._counting = threading.Lock()
         self._layout, self._clock = layout, clock
         self._pause = FIRST_PAUSE_SECONDS
         self._mend_at = clock()
         self._was_told = False
         self._mending = threading.Lock()
+
+    def status(self) -> TierStatus:
+        with self._counting:
+            return TierStatus(
+                self.name,
+                self.can_read,
+                self.can_write,
+                self.counters["hits"],
+                self.counters["misses"],
+                bytes={"read": self.counters["bytes_read"], "write": self.counters["bytes_written"]},
+                transfers={way: self._done[way] for way in WAYS},
+                seconds={way: self._seconds.get(way, 0.0) for way in WAYS},
+                in_flight={way: self._begun[way] - self._done[way] for way in WAYS},
+                failures=dict(self._failures),
+            )
 
     def take_turn(self) -> bool:
         """Whether it is time to see if it works again; once it was said, not again for a while."""
@@ -78,8 +101,9 @@ class GuardedTier:
         if not self.can_read:
             return False
         is_there = bool(self._try("read", lambda: self.connector.read(name, parts), reading=True))
-        self.counters["hits" if is_there else "misses"] += 1
-        self.counters["bytes_read"] += is_there * sum(map(len, parts))
+        with self._counting:
+            self.counters["hits" if is_there else "misses"] += 1
+            self.counters["bytes_read"] += is_there * sum(map(len, parts))
         return is_there
 
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
@@ -89,21 +113,33 @@ class GuardedTier:
 
     def _write(self, name: bytes, parts: Sequence[memoryview]) -> None:
         self.connector.write(name, parts)
-        self.counters["bytes_written"] += sum(map(len, parts))
+        with self._counting:
+            self.counters["bytes_written"] += sum(map(len, parts))
 
     def close(self) -> None:
         self._try("close", self.connector.close, reading=True)
 
     def _try(self, what: str, action: Callable[[], Result], reading: bool) -> Result | None:
         """A connector may be anyone's code: whatever it raises is its failure, and never the engine's."""
+        begin = self._clock()
+        self._count(self._begun, what)
         try:
             return action()
         except Exception as error:
+            self._count(self._failures, what)
             self._failed(f"cannot {what}: {error or type(error).__name__}", reading)
             return None
+        finally:
+            with self._counting:
+                self._done[what] += 1
+                self._seconds[what] = self._seconds.get(what, 0.0) + self._clock() - begin
+
+    def _count(self, counter: Counter[str], what: str) -> None:
+        with self._counting:
+            counter[what] += 1
 
     def _failed(self, reason: str, reading: bool) -> None:
-        self.counters["failures"] += 1
+        self._count(self.counters, "failures")
         self.can_write = False
         self.can_read = self.can_read and not reading
         self.reason = reason

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.core.connector import Connector, Layout
-from quire.core.tier import Answer, Ends, Found, Load, Place, Staged
+from quire.core.tier import Answer, Ends, Found, Load, Place, Staged, TierStatus
 from quire.plan.records import Records
-from quire.tiers.costs import RateMeter
+from quire.tiers.costs import RateMeter, Totals
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
 
 LOAD_THREADS = 2
+HOST_FAILURES = ("host_full", "load_without_room", "not_written_behind")
 BEHIND_SHARE = 0.5
 """Of host memory, at most, for records that wait to be written elsewhere: a slow tier must not fill it."""
 
@@ -57,16 +58,19 @@ class Stack:
     ) -> None:
         self.tiers = [GuardedTier(connector, layout, clock) for connector in connectors]
         self.counters: Counter[str] = Counter()
-        """Records, for metrics: stored, host_full (not stored), not_written_behind, host_hits, loads, failed_loads."""
+        """Records, for metrics: stored, host_full (not stored), not_written_behind, host_hits, host_misses,
+        load_without_room, loads, failed_loads."""
         self._records, self._memory, self._clock = records, memory, clock
         self._copying: dict[int, float] = {}
         """Loads that a step is copying from host memory, and since when."""
         self._copies = RateMeter()
+        self._meters = {"read": Totals(), "write": Totals()}
         self._shelf = HostShelf(memory.blocks, records.block_bytes)
         self._lock = threading.Lock()
         self._open: dict[int, OpenLoad] = {}
         self._coming: dict[int, Record] = {}
         """Stores that a step will copy, by number."""
+        self._accepted_at: dict[int, float] = {}
         self._coming_names: set[bytes] = set()
         self._numbers = 0
         self._answers: deque[Answer] = deque()
@@ -104,8 +108,10 @@ class Stack:
         with self._lock:
             here = self._pinned([name for name, _ in wanted])
             missing = self._reserved([(name, size) for name, size in wanted if name not in here])
+            self.counters["host_misses"] += len(wanted) - len(here)
             if missing is None:
                 self._let_go(list(here.values()))
+                self.counters["load_without_room"] += 1
                 self._answers.append(Answer(load.number, False, "host memory is full of transfers"))
                 return
             records = {**here, **{record.name: record for record in missing}}
@@ -177,7 +183,9 @@ class Stack:
     def landed(self, number: int) -> None:
         with self._lock:
             records = self._open.pop(number).records
-            self._copies.note(sum(record.size_bytes for record in records), self._clock() - self._copying.pop(number))
+            size, seconds = sum(record.size_bytes for record in records), self._clock() - self._copying.pop(number)
+            self._copies.note(size, seconds)
+            self._meters["read"].note(size, seconds, len(records))
             self._let_go(records)
 
     def seconds_to_load(self, size_bytes: int) -> float | None:
@@ -206,6 +214,7 @@ class Stack:
                 return None
             self._numbers += 1
             self._coming[self._numbers] = record
+            self._accepted_at[self._numbers] = self._clock()
             self._coming_names.add(name)
             return Place(self._numbers, record.blocks)
 
@@ -217,6 +226,7 @@ class Stack:
             self._coming_names.discard(record.name)
             self._shelf.publish(record)
             self.counters["stored"] += 1
+            self._meters["write"].note(record.size_bytes, self._clock() - self._accepted_at.pop(number))
             is_behind = any(tier.can_write for tier in self.tiers)
             if is_behind and self._behind_blocks + len(record.blocks) > BEHIND_SHARE * self._shelf.blocks:
                 self.counters["not_written_behind"] += 1
@@ -239,6 +249,24 @@ class Stack:
         for tier in self.tiers:
             if tier.take_turn():
                 self._writer.submit(tier.mend)
+
+    def status(self) -> tuple[TierStatus, ...]:
+        """Host memory, then the tiers below it."""
+        with self._lock:
+            meters, counted = self._meters, self.counters
+            host = TierStatus(
+                "host",
+                True,
+                True,
+                counted["host_hits"],
+                counted["host_misses"],
+                bytes={way: meter.bytes for way, meter in meters.items()},
+                transfers={way: meter.count for way, meter in meters.items()},
+                seconds={way: meter.seconds for way, meter in meters.items()},
+                in_flight={"read": len(self._open), "write": len(self._coming)},
+                failures={what: counted[what] for what in HOST_FAILURES},
+            )
+        return (host, *(tier.status() for tier in self.tiers))
 
     # ── the end ───────────────────────────────────────────────────────────
 

@@ -230,6 +230,62 @@ def test_a_slow_tier_below_does_not_fill_host_memory() -> None:
     world.check_nothing_is_held()
 
 
+def test_a_stack_tells_what_travelled_how_long_and_what_is_on_its_way() -> None:
+    """Twelve units of 100 tokens go out and come back from below; then a read hangs, and then it fails."""
+    drawer = Drawer()
+    world = World(["full"], [drawer], blocks=40, load_seconds=0.05)
+    world.ask("cold", np.arange(100))
+    world.forget()
+    before, size = world.stack.status(), world.records.unit_bytes
+    world.now += 1.0
+    world.ask("warm", np.arange(100))
+    host, below = world.stack.status()
+    assert (host.name, below.name) == ("host", "drawer")
+    assert (before[0].bytes["write"], host.bytes["read"]) == (12 * size, 12 * size)
+    assert (host.hits, host.misses, below.hits, below.misses) == (0, 12, 12, 0)
+    assert below.bytes["read"] - before[1].bytes["read"] == 12 * size
+    assert below.bytes["write"] == 12 * size
+    assert below.transfers["read"] - before[1].transfers["read"] == 12
+    assert [one.in_flight for one in (host, below)] == [{"read": 0, "write": 0}] * 2
+    world.forget()
+    drawer.gate.clear()
+    world.ask("late", np.arange(100))
+    assert [one.in_flight["read"] for one in world.stack.status()] == [1, 1]
+    drawer.gate.set()
+    while world.stack._open:
+        time.sleep(0.001)
+    world.forget()
+    world.ask("another", 5000 + np.arange(100))
+    world.forget()
+    drawer._random = Faulty()
+    world.ask("failing", 5000 + np.arange(100))
+    drawer._random = None
+    below = world.stack.status()[1]
+    assert below.failures["read"] == 1
+    assert not below.can_read
+    assert below.in_flight["read"] == 0
+
+
+class Faulty(Random):
+    """Always below any rate."""
+
+    def random(self) -> float:
+        return 0.0
+
+
+def test_routers_are_told_how_much_of_a_request_can_be_reused() -> None:
+    """What was kept is what the next request that begins with it finds."""
+    for names, tokens in ((["full"], 96), (["full", "window"], 102)):
+        world = World(names, [], blocks=64)
+        world.ask("first", np.arange(100))
+        (kept,) = [event for event in world.told if event.what is What.KEPT]
+        assert (kept.request, kept.numbers["tokens"]) == ("first", tokens)
+        assert len(bytes.fromhex(kept.reason)) == 32
+        world.ask("second", np.concatenate([np.arange(103), 500 + np.arange(9)]))
+        found = [event.numbers["hit_tokens"] for event in world.told if event.what is What.ADMITTED]
+        assert found == [0, tokens]
+
+
 def test_the_blocks_of_host_memory_are_counted_from_the_plan() -> None:
     """MLA 1,152 B × 61 layers in pages of 64 tokens: 64 GiB hold 15,279 of them, on four ranks as on one."""
     latent = Layer((Memory("latent", (Part("latent", 1, 576, replicated=True),)),))
