@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-decode bench-supported bench-tiers bench-serve bench-hour soak soak-serve clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-supported bench-tiers bench-serve bench-hour soak soak-serve clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -60,6 +60,9 @@ soak-serve: setup  ## 200 clients that do as they please, for two minutes
 
 bench-kernels: setup  ## Kernels on this GPU, beside FlashInfer where it is installed
 	$(BIN)/python bench/kernels.py $(ARGUMENTS)
+
+bench-fp8: setup  ## Perplexity with keys and values in 8 bits, and requests in one pool
+	$(BIN)/python bench/fp8.py $(ARGUMENTS)
 
 bench-decode: setup  ## A whole decode step on this GPU: ARGUMENTS=--compile
 	$(BIN)/python bench/decode.py $(ARGUMENTS)

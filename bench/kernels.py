@@ -23,9 +23,9 @@ import triton.language as tl
 
 from measure import DEVICE, GRANULE, microseconds, random_numbers, show
 from quire.worker.attention import Scores
-from quire.worker.kernels.launch import Memory, attend, plan
+from quire.worker.kernels.launch import attend, plan
 from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages
-from quire.worker.kernels.shape import Table
+from quire.worker.kernels.shape import Memory, Table
 from quire.worker.kernels.tiles import Heads
 from quire.worker.kernels.work import Rows, Sight
 from recurrent import recurrent_table

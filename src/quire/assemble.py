@@ -73,8 +73,8 @@ def plan_folder(
     that lives in the same pool."""
     if settings.tensor_parallel > 1 or settings.pipeline_parallel > 1:
         raise InputError("one device runs a model for now: leave --tensor-parallel and --pipeline-parallel at 1")
-    if settings.kv_dtype not in TORCH_NAMES:
-        known = ", ".join(dtype.value for dtype in TORCH_NAMES)
+    if settings.kv_dtype not in (*TORCH_NAMES, DType.FP8):
+        known = ", ".join(dtype.value for dtype in (*TORCH_NAMES, DType.FP8))
         raise InputError(f"no kernel here reads keys and values as {settings.kv_dtype.value}: choose one of {known}")
     if draft is not None and not settings.speculative_tokens:
         raise InputError(

@@ -45,10 +45,11 @@ def test_the_report_at_boot_is_the_plans(tiny_folder: Path, capsys: pytest.Captu
 @pytest.mark.story
 def test_keys_and_values_follow_the_weights_unless_they_are_told_otherwise(tiny_folder: Path) -> None:
     size = {"pool": 2 << 20, "max_length": 256, "max_requests": 8, "batch_tokens": 64}
-    for given, expected in (({}, "fp32"), ({"kv_dtype": DType.BF16}, "bf16"), ({"kv_dtype": DType.FP16}, "fp16")):
-        assert boot_plan(options(**size, **given), tiny_folder, DType.FP32)[0].kv_dtype == expected
-    with pytest.raises(InputError, match="no kernel here reads keys and values as fp8: choose one of fp32, bf16, fp16"):
-        boot_plan(options(**size, kv_dtype=DType.FP8), tiny_folder, DType.FP32)
+    assert boot_plan(options(**size), tiny_folder, DType.FP32)[0].kv_dtype == "fp32"
+    for told in (DType.BF16, DType.FP16, DType.FP8):
+        assert boot_plan(options(**size, kv_dtype=told), tiny_folder, DType.FP32)[0].kv_dtype == told.value
+    with pytest.raises(InputError, match="keys and values as int8: choose one of fp32, bf16, fp16, fp8"):
+        boot_plan(options(**size, kv_dtype=DType.INT8), tiny_folder, DType.FP32)
 
 
 def test_a_field_that_nobody_knows_is_ignored_where_that_is_asked_for(tiny_folder: Path, tmp_path: Path) -> None:

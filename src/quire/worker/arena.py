@@ -57,6 +57,8 @@ class PartView:
     tensor: torch.Tensor
     rows: torch.Tensor
     """(place, head × number): `cut` says at which place a token is."""
+    scales: torch.Tensor | None = None
+    """(head,): of keys and values in 8 bits, what is stored is multiplied by. Latents have theirs in their rows."""
 
     @property
     def group(self) -> int:
@@ -106,7 +108,9 @@ class Arena:
         numbers = self.bytes.view(dtype)[entry.offset_bytes // dtype.itemsize :]
         row = entry.row_bytes // dtype.itemsize
         page = _overlapping(numbers, GRANULE_BYTES // dtype.itemsize, (entry.units, entry.heads, row))
-        return PartView(kind, cut, page, _overlapping(numbers, cut.step_bytes // dtype.itemsize, (entry.heads * row,)))
+        rows = _overlapping(numbers, cut.step_bytes // dtype.itemsize, (entry.heads * row,))
+        has_scales = dtype == DTYPES["fp8"] and entry.part in ("key", "value")
+        return PartView(kind, cut, page, rows, torch.ones(entry.heads, device=numbers.device) if has_scales else None)
 
     def copy(self, kind: int, source: np.ndarray, target: np.ndarray) -> None:
         """Whole pages, from their old places to new ones; no page is both."""

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from quire.worker.arena import PartView
 from quire.worker.batch import KindBatch, Reading
+from quire.worker.quantised import decode, encode, is_quantised
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,10 @@ class Scores:
 
 def write(kind: KindBatch, part: PartView, values: torch.Tensor) -> None:
     """New tokens into their places."""
-    part.rows.index_copy_(0, kind.new[part.cut], values.flatten(1).to(part.rows.dtype))
+    if is_quantised(part):
+        part.rows.view(torch.uint8).index_copy_(0, kind.new[part.cut], encode(part, values))
+    else:
+        part.rows.index_copy_(0, kind.new[part.cut], values.flatten(1).to(part.rows.dtype))
 
 
 def read(kind: KindBatch, key: PartView, value: PartView, query: torch.Tensor, scores: Scores) -> torch.Tensor:
@@ -58,6 +62,9 @@ def for_each_reading(
 def gather(reading: Reading, part: PartView, dtype: torch.dtype) -> torch.Tensor:
     """(row, head, token, width) of the tokens that rows read."""
     places = reading.tokens[part.cut]
+    if is_quantised(part):
+        found = part.rows.view(torch.uint8).index_select(0, places.view(-1))
+        return decode(part, found.view(*places.shape, *part.tensor.shape[2:]), dtype).transpose(1, 2)
     found = part.rows.index_select(0, places.view(-1))
     return found.view(*places.shape, *part.tensor.shape[2:]).to(dtype).transpose(1, 2)
 

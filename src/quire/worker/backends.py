@@ -93,7 +93,7 @@ class Reference:
     """Plain torch, every kind, any page, any device."""
 
     name = "reference"
-    accepts = Accepts(ATTENTION | {"state"})
+    accepts = Accepts(ATTENTION | {"state"}, dtypes=frozenset({"bf16", "fp16", "fp32", "fp8"}))
 
     def prepare(self, plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
         return prepare(plan, table, packed, device)

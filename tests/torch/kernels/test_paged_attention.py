@@ -9,8 +9,8 @@ import torch
 from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 
 from quire.worker.attention import Scores
-from quire.worker.kernels.launch import Memory, attend, launch_of
-from quire.worker.kernels.shape import Tiles
+from quire.worker.kernels.launch import attend, launch_of
+from quire.worker.kernels.shape import Memory, Tiles
 from quire.worker.kernels.work import Sight
 
 FEW = Tiles(16, 32, 4, 2, 4, is_peeled=False)

@@ -17,13 +17,14 @@ from quire.worker.arena import PartView
 from quire.worker.attention import Scores
 from quire.worker.backends import ATTENTION, Accepts, Pair
 from quire.worker.batch import KindBatch, Packed
-from quire.worker.kernels.launch import Launch, Memory, attend, plan
+from quire.worker.kernels.launch import Launch, attend, plan
 from quire.worker.kernels.pages import write
-from quire.worker.kernels.shape import Table
+from quire.worker.kernels.shape import Memory, Table
 from quire.worker.kernels.states import StateRows, convolve, recur, rows_of
 from quire.worker.kernels.tile import INTERPRETED
 from quire.worker.kernels.tiles import Heads
 from quire.worker.kernels.work import Rows, Sight
+from quire.worker.quantised import is_quantised, row_scales
 from quire.worker.recurrent import Columns, Matrices, Recurrence
 
 INTERPRETER_PROCESSORS = 4
@@ -67,7 +68,7 @@ class Triton:
     accepts = Accepts(
         ATTENTION | {"state"},
         devices=frozenset({"cpu" if INTERPRETED.value else "cuda"}),
-        dtypes=frozenset({"bf16", "fp16", "fp32"}),
+        dtypes=frozenset({"bf16", "fp16", "fp32", "fp8"}),
         states=STATES,
     )
 
@@ -90,15 +91,14 @@ class Triton:
         self, kind: KindBatch, parts: Pair[PartView], query: torch.Tensor, new: Pair[torch.Tensor], scores: Scores
     ) -> torch.Tensor:
         """Of latents: parts and new ones are latents and rotary keys, queries and results lie in the latents' space."""
-        step, (first, second) = kind.kernel, (part.tensor for part in parts)
+        step = kind.kernel
         assert isinstance(step, KernelKind), "this backend prepared the step"
+        held = memory_of(parts, step.is_latent)
         table = step.tables[parts[0].group]
-        write(*new, first, second, table, step.rows, step.positions)
-        held = Memory.latent(first, second) if step.is_latent else Memory(first, second)
-        rope_width = second.shape[3] if step.is_latent else 0
-        heads = Heads(
-            query.shape[1], first.shape[2], first.shape[3], held.value.shape[3], first.element_size(), rope_width
-        )
+        write(*new, held, table, step.rows, step.positions)
+        width, other = (tensor.shape[2] for tensor in new)
+        value_width, rope_width = (width, other) if step.is_latent else (other, 0)
+        heads = Heads(query.shape[1], held.key.shape[2], width, value_width, held.key.element_size(), rope_width)
         out = query.new_empty(len(query), heads.query, heads.value_width)
         query = query.contiguous()
         for launch in step.launch(heads):
@@ -118,6 +118,16 @@ class Triton:
 
     def recur(self, kind: KindBatch, matrices: Matrices, tokens: Recurrence) -> torch.Tensor:
         return recur(_state_rows(kind), matrices, tokens)
+
+
+def memory_of(parts: Pair[PartView], is_latent: bool) -> Memory:
+    """Keys and values; or latents, which are both, and rotary keys."""
+    first, second = parts
+    if is_latent:
+        return Memory.latent(first.tensor, second.tensor, row_scales(first) if is_quantised(first) else None)
+    if first.scales is not None:
+        return Memory(first.tensor, second.tensor, key_scales=first.scales, value_scales=second.scales)
+    return Memory(first.tensor, second.tensor)
 
 
 def _state_rows(kind: KindBatch) -> StateRows:

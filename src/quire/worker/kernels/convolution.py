@@ -56,20 +56,24 @@ def convolve_chunks(
     place, first, count = tl.load(chunks + 1).to(tl.int64), tl.load(chunks + 2), tl.load(chunks + 3)
     address = tl.load(addresses + tl.load(chunks) * address_row).to(tl.int64)
     channel = (tl.program_id(1) * block + tl.arange(0, block))[None, :]
-    token = tl.arange(0, tokens)[:, None]
-    mask = (token < count) & (channel < channels)
-    before = pages + tl.load(offsets + channel, mask=channel < channels, other=0) + address * granule
+    there = channel < channels
+    before = pages + tl.load(offsets + channel, mask=there, other=0) + address * granule
     inputs += place * input_token + channel * input_channel
-    result = tl.full([tokens, block], 0.0, tl.float32)
-    for tap in tl.static_range(taps):
-        index = first + token - (taps - 1) + tap
-        seen = tl.load(inputs + index * input_token, mask=mask & (index >= 0), other=0.0).to(tl.float32)
-        if first == 0:
-            seen += tl.load(before + index + (taps - 1), mask=mask & (index < 0), other=0.0).to(tl.float32)
-        factor = tl.load(weight + channel * taps + tap, mask=channel < channels, other=0.0).to(tl.float32)
-        result += seen * factor
-    result = finish(result, bias + channel, channel < channels, has_bias, has_silu)
-    tl.store(out + (place + first + token) * out_token + channel, result.to(out.dtype.element_ty), mask=mask)
+    for begin in tl.range(first, first + count, tokens):
+        token = begin + tl.arange(0, tokens)[:, None]
+        mask = (token < first + count) & there
+        result = tl.full([tokens, block], 0.0, tl.float32)
+        for tap in tl.static_range(taps):
+            index = token - (taps - 1) + tap
+            seen = tl.load(inputs + index * input_token, mask=mask & (index >= 0), other=0.0).to(tl.float32)
+            result += seen * tl.load(weight + channel * taps + tap, mask=there, other=0.0).to(tl.float32)
+        if begin == 0:
+            for tap in tl.static_range(taps - 1):
+                index = token - (taps - 1) + tap
+                seen = tl.load(before + token + tap, mask=mask & (index < 0), other=0.0).to(tl.float32)
+                result += seen * tl.load(weight + channel * taps + tap, mask=there, other=0.0).to(tl.float32)
+        result = finish(result, bias + channel, there, has_bias, has_silu)
+        tl.store(out + (place + token) * out_token + channel, result.to(out.dtype.element_ty), mask=mask)
 
 
 @triton.jit

@@ -12,7 +12,7 @@ import torch
 
 from quire.worker.attention import Scores
 from quire.worker.kernels.paged import attend_items, join_pieces
-from quire.worker.kernels.shape import Shape, Table, Tiles, part_shape
+from quire.worker.kernels.shape import Memory, Shape, Table, Tiles, part_shape
 from quire.worker.kernels.tiles import Heads, piece_tokens_for, tiles_for
 from quire.worker.kernels.work import Rows, Sight, blocks_of, cut, lengths_of
 
@@ -52,20 +52,6 @@ def queries_of_block(queries: int, tiles: Tiles, group: int) -> int:
     return 1 if queries == 1 else tiles.rows // group
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Memory:
-    """A layer's parts, as views (address, slot, head, number) of the arena."""
-
-    key: torch.Tensor
-    value: torch.Tensor
-    rope: torch.Tensor | None = None
-    """Beside a latent, which is key and value at once."""
-
-    @classmethod
-    def latent(cls, latent: torch.Tensor, rope: torch.Tensor) -> Memory:
-        return cls(latent, latent, rope)
-
-
 def attend(
     query: torch.Tensor, memory: Memory, table: Table, launch: Launch, scores: Scores, out: torch.Tensor
 ) -> None:
@@ -77,10 +63,12 @@ def attend(
     exponents = torch.empty(lines, dtype=torch.float32, device=out.device)
     sinks = query if scores.sinks is None else scores.sinks
     rope = memory.key if memory.rope is None else memory.rope
+    key_scales = memory.row_scales if memory.key_scales is None else memory.key_scales
+    scales = [exponents if given is None else given for given in (key_scales, memory.value_scales)]
     if len(launch.items):
         attend_items[(programs, len(launch.items))](
             query, memory.key, memory.value, rope, out, partial, exponents, table.addresses, launch.items, sinks,
-            scores.scale, scores.softcap or 1.0, query.stride(0), out.stride(0), table.addresses.stride(0),
+            *scales, scores.scale, scores.softcap or 1.0, query.stride(0), out.stride(0), table.addresses.stride(0),
             shape, tiles.tokens, tiles.is_peeled, num_warps=tiles.warps, num_stages=tiles.stages,
         )  # fmt: skip
     if len(launch.joins):
@@ -93,12 +81,13 @@ def attend(
 def _shape(query: torch.Tensor, memory: Memory, table: Table, launch: Launch, scores: Scores) -> Shape:
     sight = launch.sight
     is_latent = memory.rope is not None
-    keys = part_shape(memory.key)
+    keys = part_shape(memory.key, memory.row_scales)
     return Shape(
         keys=replace(keys, head=0) if is_latent else keys,
-        values=part_shape(memory.value),
+        values=part_shape(memory.value, memory.row_scales),
         ropes=keys if memory.rope is None else part_shape(memory.rope),
         is_latent=is_latent,
+        has_scales=memory.key_scales is not None,
         query_head=query.stride(1),
         page_tokens=table.page_tokens,
         sink_columns=table.sink_columns,

@@ -16,6 +16,7 @@ from quire.worker.kernels.tile import (
     load_numbers,
     load_tokens,
     mix_tile,
+    rescale,
     sees,
     soften,
     store_rows,
@@ -25,7 +26,8 @@ from quire.worker.kernels.tile import (
 
 @triton.jit
 def attend_items(
-    query, key, value, rope, out, partial, partial_exponent, table, items, sink_logits, scale, softcap,
+    query, key, value, rope, out, partial, partial_exponent, table, items, sink_logits, key_scales, value_scales,
+    scale, softcap,
     query_stride, out_stride, table_stride, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
 ):  # fmt: skip
     """Grid (key head, item)."""
@@ -39,7 +41,9 @@ def attend_items(
     asks = row < queries * shape.group
     token, heads = (place + row // shape.group).to(tl.int64), head * shape.group + row % shape.group
     asked = load_queries(query + token * query_stride + heads * shape.query_head, position, row, asks, shape)
-    layer = (key + head * shape.keys.head, value + head * shape.values.head, rope, table, scale, softcap)
+    if shape.has_scales:
+        scale *= tl.load(key_scales + head)
+    layer = (key + head * shape.keys.head, value + head * shape.values.head, rope, key_scales, table, scale, softcap)
 
     nothing = tl.full([shape.rows], 0.0, tl.float32)
     state = (nothing - float("inf"), nothing, tl.full([shape.rows, value_shape.padded], 0.0, tl.float32))
@@ -54,6 +58,9 @@ def attend_items(
     else:
         state = read_tiles(state, asked, layer, begin, end, end, shape, tile_tokens, True, False)
 
+    if shape.has_scales:
+        peak, total, mixed = state
+        state = (peak, total, mixed * tl.load(value_scales + head))
     if pieces == 1:
         if shape.has_sink_logits:
             state = add_sink(state, tl.load(sink_logits + heads, mask=asks, other=0.0))
@@ -87,7 +94,7 @@ def read_tiles(
     value_shape: tl.constexpr = shape.values
     rope_shape: tl.constexpr = shape.ropes
     plain, turned, positions = asked
-    key, value, rope, table, scale, softcap = layer
+    key, value, rope, key_scales, table, scale, softcap = layer
     factor = scale * LOG2_E
     if shape.has_softcap:
         factor = LOG2_E
@@ -99,7 +106,10 @@ def read_tiles(
         addresses = following
         following = token_addresses(table, tokens + tile_tokens, tokens + tile_tokens < last, shape)
         slots = tokens % shape.page_tokens
-        keys = load_tokens(key, addresses, slots, there, key_shape, all_there).to(plain.dtype)
+        keys = load_tokens(key, addresses, slots, there, key_shape, all_there)
+        if key_shape.is_quantised:
+            keys = rescale(keys, key_scales, addresses, slots, there, key_shape, tile_tokens)
+        keys = keys.to(plain.dtype)
         scores = dot(plain, tl.trans(keys), tl.full([shape.rows, tile_tokens], 0.0, tl.float32))
         if shape.is_latent:
             ropes = load_tokens(rope, addresses, slots, there, rope_shape, all_there).to(plain.dtype)

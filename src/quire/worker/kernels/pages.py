@@ -7,11 +7,14 @@ import triton
 import triton.language as tl
 
 from quire.plan.layout import GRANULE_BYTES
-from quire.worker.kernels.shape import SlotShape, Table, padded, part_shape
-from quire.worker.kernels.tile import token_addresses
+from quire.worker.kernels.shape import Memory, SlotShape, Table, padded, part_shape
+from quire.worker.kernels.tile import INTERPRETED, token_addresses
+from quire.worker.quantised import LARGEST
 
 WORDS_OF_GRANULE = GRANULE_BYTES // 4
 GRANULES_AT_ONCE = 32
+LARGEST_EIGHT = tl.constexpr(LARGEST)
+LEAST_SCALE = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
 @triton.jit
@@ -41,7 +44,7 @@ def page_address(addresses, page_granules, is_packed: tl.constexpr):
 
 @triton.jit
 def write_slots(
-    keys, values, key_part, value_part, table, table_rows, positions, table_stride,
+    keys, values, key_part, value_part, key_scales, value_scales, table, table_rows, positions, table_stride,
     key_token, key_head, value_token, value_head, shape: tl.constexpr,
 ):  # fmt: skip
     """Grid (token,): its keys and values, all heads. *_token and *_head are strides of what is new."""
@@ -51,17 +54,44 @@ def write_slots(
     position = tl.load(positions + token).to(tl.int32)
     table += tl.load(table_rows + token).to(tl.int64) * table_stride
     address, slot = token_addresses(table, position, True, shape), position % shape.page_tokens
-    copy_heads(keys + token * key_token, key_head, key_part, address, slot, shape, key_shape)
-    copy_heads(values + token * value_token, value_head, value_part, address, slot, shape, value_shape)
+    copy_heads(keys + token * key_token, key_head, key_part, key_scales, address, slot, shape, key_shape)
+    copy_heads(values + token * value_token, value_head, value_part, value_scales, address, slot, shape, value_shape)
 
 
 @triton.jit
-def copy_heads(source, head_stride, part, address, slot, shape: tl.constexpr, part_shape: tl.constexpr):
+def copy_heads(source, head_stride, part, scales, address, slot, shape: tl.constexpr, part_shape: tl.constexpr):
     head, number = tl.arange(0, shape.padded_heads)[:, None], tl.arange(0, part_shape.padded)[None, :]
     there = (head < shape.heads) & (number < part_shape.width)
-    numbers = tl.load(source + head * head_stride + number, mask=there)
+    numbers = tl.load(source + head * head_stride + number, mask=there, other=0.0)
+    if part_shape.is_quantised:
+        numbers = scaled_groups(numbers, scales, address, slot, part_shape)
+    elif shape.has_scales:
+        numbers = to_eight(numbers.to(tl.float32) / tl.load(scales + head, mask=head < shape.heads, other=1.0))
     target = part + address.to(tl.int64) * part_shape.granule + slot * part_shape.step
     tl.store(target + head * part_shape.head + number, numbers.to(part.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def scaled_groups(numbers, scales, address, slot, part_shape: tl.constexpr):
+    """One token's latent, each group of its numbers stretched to what 8 bits hold; leaves the scales behind them."""
+    groups: tl.constexpr = part_shape.padded // part_shape.group_numbers
+    cut = tl.reshape(numbers.to(tl.float32), [groups, part_shape.group_numbers])
+    factors = tl.maximum(tl.max(tl.abs(cut), 1), LEAST_SCALE * LARGEST_EIGHT) / LARGEST_EIGHT
+    group = tl.arange(0, groups)
+    place = address.to(tl.int64) * part_shape.scale_granule + slot * part_shape.scale_step
+    tl.store(scales + place + group, factors, mask=group < part_shape.groups)
+    return tl.reshape(to_eight(cut / factors[:, None]), [1, part_shape.padded])
+
+
+@triton.jit
+def to_eight(numbers):
+    """No larger than what 8 bits hold. Triton's interpreter loses a carry when it rounds: then nothing is left to."""
+    numbers = tl.minimum(tl.maximum(numbers, -LARGEST_EIGHT), LARGEST_EIGHT)
+    if INTERPRETED:
+        bits = numbers.to(tl.int32, bitcast=True)
+        normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+        numbers = tl.where(tl.abs(numbers) < 2**-6, (numbers + 24576.0) - 24576.0, normal)
+    return numbers
 
 
 def copy_pages(arena: torch.Tensor, source: torch.Tensor, target: torch.Tensor, page_bytes: int) -> None:
@@ -105,19 +135,21 @@ def _move(
 def write(
     keys: torch.Tensor,
     values: torch.Tensor,
-    key_part: torch.Tensor,
-    value_part: torch.Tensor,
+    memory: Memory,
     table: Table,
     table_rows: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
     """New (token, head, width) into the slots of their positions, in one launch. Rows and positions are by token."""
     heads = keys.shape[1]
+    first, second = memory.key, memory.value if memory.rope is None else memory.rope
     shape = SlotShape(
-        part_shape(key_part), part_shape(value_part), table.page_tokens, table.sink_columns, table.ring_columns,
-        heads, padded(heads, 1),
+        part_shape(first, memory.row_scales), part_shape(second), table.page_tokens, table.sink_columns,
+        table.ring_columns, heads, padded(heads, 1), memory.key_scales is not None,
     )  # fmt: skip
+    key_scales = memory.row_scales if memory.key_scales is None else memory.key_scales
+    scales = [positions if given is None else given for given in (key_scales, memory.value_scales)]
     write_slots[(len(keys),)](
-        keys, values, key_part, value_part, table.addresses, table_rows, positions, table.addresses.stride(0),
+        keys, values, first, second, *scales, table.addresses, table_rows, positions, table.addresses.stride(0),
         keys.stride(0), keys.stride(1), values.stride(0), values.stride(1), shape,
     )  # fmt: skip

@@ -23,6 +23,25 @@ class Table:
         return self.addresses.shape[1] - self.sink_columns if self.wraps else 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory:
+    """A layer's parts, as views (address, slot, head, number) of the arena."""
+
+    key: torch.Tensor
+    value: torch.Tensor
+    rope: torch.Tensor | None = None
+    """Beside a latent, which is key and value at once."""
+    key_scales: torch.Tensor | None = None
+    value_scales: torch.Tensor | None = None
+    """(head,): of keys and values in 8 bits."""
+    row_scales: torch.Tensor | None = None
+    """(address, slot, scale): of latents in 8 bits, which lie behind their numbers."""
+
+    @classmethod
+    def latent(cls, latent: torch.Tensor, rope: torch.Tensor, row_scales: torch.Tensor | None = None) -> Memory:
+        return cls(latent, latent, rope, row_scales=row_scales)
+
+
 @dataclass(frozen=True, slots=True)
 class PartShape:
     """One part of a layer's memory. Strides count numbers."""
@@ -35,6 +54,15 @@ class PartShape:
     width: int
     padded: int
     """The width as a power of two."""
+    is_quantised: bool = False
+    """In 8 bits, each token with scales of its own, one for every 128 numbers: then these are strides of the scales."""
+    scale_granule: int = 0
+    scale_step: int = 0
+    groups: int = 0
+
+    @property
+    def group_numbers(self) -> int:
+        return min(128, self.padded)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +73,8 @@ class Shape:
     ropes: PartShape
     """Rotary keys beside latents; nobody reads them elsewhere."""
     is_latent: bool
+    has_scales: bool
+    """Keys and values are in 8 bits, with a scale for each head."""
     query_head: int
     """From one head of a query to the next."""
     page_tokens: int
@@ -75,6 +105,7 @@ class SlotShape:
     ring_columns: int
     heads: int
     padded_heads: int
+    has_scales: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +127,12 @@ def padded(number: int, least: int = 16) -> int:
     return max(least, 1 << (number - 1).bit_length())
 
 
-def part_shape(part: torch.Tensor) -> PartShape:
-    """Of a view (address, slot, head, number)."""
-    return PartShape(part.stride(0), part.stride(1), part.stride(2), part.shape[3], padded(part.shape[3]))
+def part_shape(part: torch.Tensor, row_scales: torch.Tensor | None = None) -> PartShape:
+    """Of a view (address, slot, head, number); with `row_scales`, numbers and the scales of each token behind them."""
+    granule, step, head, _ = part.stride()
+    if row_scales is None:
+        return PartShape(granule, step, head, part.shape[3], padded(part.shape[3]))
+    scale_granule, scale_step, _ = row_scales.stride()
+    groups = row_scales.shape[2]
+    width = part.shape[3] - groups * row_scales.element_size()
+    return PartShape(granule, step, head, width, padded(width), True, scale_granule, scale_step, groups)

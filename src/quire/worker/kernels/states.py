@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,10 +18,15 @@ from quire.worker.recurrent import Columns, Matrices, Recurrence
 CHUNK_TOKENS = 64
 FEW_TOKENS = 16
 """Up to so many, tokens go one by one."""
-TILE_NUMBERS = 8192
-"""Of a state, in one program's registers."""
-CHANNELS = 64
+TILE_NUMBERS = 16384
+"""Of a state, in one program's registers, where tokens go one by one."""
+FEW_VALUES, MANY_VALUES = 32, 64
+"""Of each head, in one program, where tokens go in chunks: few while programs are fewer than a GPU's processors."""
+MANY_PROGRAMS = 132
+CHANNELS = 256
 """Of a convolution, in one program."""
+TOKENS_AT_ONCE = 8
+"""Of a chunk's convolution."""
 ROW_FIELDS = ("table_row", "place", "count", "known", "first_chunk")
 CHUNK_FIELDS = ("table_row", "place", "first", "count")
 
@@ -83,7 +88,7 @@ def convolve(
         )
     if len(rows.many):
         convolve_chunks[(len(rows.chunks), blocks)](
-            *given, rows.chunks, *strides, taps, CHUNK_TOKENS, CHANNELS, *ends, num_warps=8
+            *given, rows.chunks, *strides, taps, TOKENS_AT_ONCE, CHANNELS, *ends, num_warps=4
         )
         convolve_rows[(len(rows.many), blocks)](
             *given, rows.many, *strides, taps, padded(taps, 1), CHANNELS, *ends, True, num_warps=4
@@ -150,9 +155,11 @@ def _recur_in_chunks(
         tokens.query, tokens.key, tokens.decay, tokens.weight, mixing, solution, rows.chunks, tokens.scale,
         *strides[:2], shape, num_warps=4,
     )  # fmt: skip
-    blocks = triton.cdiv(shape.values, shape.block_values)
+    is_wide = shape.has_delta and len(rows.many) * shape.heads * shape.values >= MANY_PROGRAMS * MANY_VALUES
+    narrow = replace(shape, block_values=min(padded(shape.values), MANY_VALUES if is_wide else FEW_VALUES))
+    blocks, warps = triton.cdiv(shape.values, narrow.block_values), 8 if shape.has_delta else 4
     scan_chunks[(blocks, shape.heads, len(rows.many))](
-        *given, mixing, solution, *kept, rows.many, tokens.scale, *strides, shape, num_warps=4
+        *given, mixing, solution, *kept, rows.many, tokens.scale, *strides, narrow, num_warps=warps
     )
 
 

@@ -36,6 +36,18 @@ def load_tokens(part, addresses, slots, there, part_shape: tl.constexpr, all_the
 
 
 @triton.jit
+def rescale(numbers, scales, addresses, slots, there, part_shape: tl.constexpr, count: tl.constexpr):
+    """`count` tokens in 8 bits, each with a scale for every group of its numbers."""
+    groups: tl.constexpr = part_shape.padded // part_shape.group_numbers
+    group = tl.arange(0, groups)
+    places = addresses.to(tl.int64) * part_shape.scale_granule + slots * part_shape.scale_step
+    mask = there[:, None] & (group < part_shape.groups)[None, :]
+    factors = tl.load(scales + places[:, None] + group[None, :], mask=mask, other=0.0)
+    cut = tl.reshape(numbers.to(tl.float32), [count, groups, part_shape.group_numbers])
+    return tl.reshape(cut * factors[:, :, None], [count, part_shape.padded])
+
+
+@triton.jit
 def load_numbers(rows, there, part_shape: tl.constexpr):
     """(row, number) from where each row begins."""
     number = tl.arange(0, part_shape.padded)

@@ -42,6 +42,7 @@ def tiles_for(queries: int, heads: Heads) -> tuple[Tiles, int]:
     tokens = min(128, max(16, 64 * 256 // row_bytes))
     if queries * group <= max(LEAST_ROWS, FEW_ROWS * 256 // max(256, row_bytes)):
         return Tiles(padded(queries * group), tokens, 4, 2, 4, is_peeled=False), group
+    tokens = min(tokens, 64) if heads.number_bytes == 1 else tokens  # what is stored in 8 bits is multiplied in 16
     if row_bytes > 256:
         return Tiles(max(padded(group), 32), tokens, 4, 2, 1, is_peeled=True), group
     if queries * group <= 128:
