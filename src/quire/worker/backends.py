@@ -14,6 +14,7 @@ from typing import Protocol, TypeVar
 
 import torch
 
+from quire.core.dtypes import DType
 from quire.core.errors import PlanError
 from quire.core.step import TableView
 from quire.plan.plan import KindPlan, StagePlan
@@ -39,8 +40,12 @@ class Accepts:
     """Tokens of the pages that its kernels see."""
     states: tuple[frozenset[str], ...] = ()
     """Parts that make up a state which it runs."""
+    head_widths: frozenset[int] = frozenset()
+    """Numbers of a key and of a value, which are as many."""
+    needs_index: bool = False
+    """Pages must lie at index × page bytes."""
 
-    def refusal(self, plan: KindPlan, device: str) -> str:
+    def refusal(self, plan: KindPlan, device: str, sheet_bytes: int = 0) -> str:
         """Why it does not run this kind; empty if it does."""
         stored = {entry.dtype for entry in plan.manifest}
         if plan.kind.kind not in self.kinds:
@@ -54,6 +59,19 @@ class Accepts:
         if self.kernel_tokens and not self.kernel_page(plan):
             pages = " or ".join(map(str, self.kernel_tokens))
             return f"needs pages that kernel pages of {pages} tokens divide, not {plan.page_tokens}"
+        return self._refused_heads(plan) or self._refused_view(plan, sheet_bytes)
+
+    def _refused_heads(self, plan: KindPlan) -> str:
+        heads = {(entry.layer, entry.row_bytes // DType(entry.dtype).bytes) for entry in plan.manifest}
+        widths = {width for _, width in heads}
+        if self.head_widths and (len(heads) > len(plan.layers) or not widths <= self.head_widths):
+            known = " or ".join(map(str, sorted(self.head_widths)))
+            return f"needs keys and values of {known} numbers, not {', '.join(map(str, sorted(widths)))}"
+        return ""
+
+    def _refused_view(self, plan: KindPlan, sheet_bytes: int) -> str:
+        if self.needs_index and (tail := sheet_bytes % plan.page_bytes):
+            return f"needs pages by index, and a sheet is {tail:,} B more than whole pages"
         return ""
 
     def kernel_page(self, plan: KindPlan) -> int:
@@ -113,7 +131,7 @@ def choose(stage: StagePlan, device: str, backends: Sequence[Backend] = (REFEREN
     """For each kind the first that accepts it. Raises PlanError with what each of them says."""
     chosen = []
     for plan in stage.kinds:
-        refusals = {backend.name: backend.accepts.refusal(plan, device) for backend in backends}
+        refusals = {backend.name: backend.accepts.refusal(plan, device, stage.sheet_bytes) for backend in backends}
         backend = next((backend for backend in backends if not refusals[backend.name]), None)
         if backend is None:
             said = "; ".join(f"{name} {why}" for name, why in refusals.items())

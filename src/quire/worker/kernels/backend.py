@@ -100,10 +100,17 @@ class Triton:
         value_width, rope_width = (width, other) if step.is_latent else (other, 0)
         heads = Heads(query.shape[1], held.key.shape[2], width, value_width, held.key.element_size(), rope_width)
         out = query.new_empty(len(query), heads.query, heads.value_width)
-        query = query.contiguous()
+        self.answer(step, heads, parts, query.contiguous(), scores, out)
+        return out
+
+    def answer(
+        self, step: KernelKind, heads: Heads, parts: Pair[PartView], query: torch.Tensor, scores: Scores,
+        out: torch.Tensor,
+    ) -> None:  # fmt: skip
+        """What all queries find, into `out`; what is new has been written."""
+        held, table = memory_of(parts, step.is_latent), step.tables[parts[0].group]
         for launch in step.launch(heads):
             attend(query, held, table, launch, scores, out)
-        return out
 
     def convolve(
         self,

@@ -1,0 +1,130 @@
+"""The backend `flashinfer` tells FlashInfer which pages each prompt reads; a double of it reads exactly those."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.dtypes import DType
+from quire.core.step import Step, TableView
+from quire.models.read import read_config
+from quire.plan.make import make_plan
+from quire.plan.plan import StagePlan
+from quire.plan.settings import Budget, Settings
+from quire.worker.arena import Arena
+from quire.worker.attention import Scores
+from quire.worker.backends import REFERENCE, Backend, choose
+from quire.worker.batch import make_batch
+from quire.worker.kernels.backend import Triton
+from quire.worker.kernels.flash import FlashInfer
+from quire.worker.tiny import tiny_config
+
+DEVICE = torch.device("cpu")
+ROWS, WIDTH, PAGE, COLUMNS = 4, 64, 16, 5
+STEPS = ((20, 7, 1, 70), (1, 30, 1, 2), (5, 9, 3, 2), (1, 1, 1, 1))
+"""Tokens of each row: prompts and others mixed, prompts alone, decoding."""
+
+
+class Wrapper:
+    """What `BatchPrefillWithPagedKVCacheWrapper` promises, in plain torch."""
+
+    def __init__(self, _workspace: torch.Tensor, layout: str, backend: str) -> None:
+        assert layout == "NHD"
+        self.backend, self.runs = backend, 0
+
+    def plan(
+        self, begins: torch.Tensor, page_begins: torch.Tensor, indices: torch.Tensor, last: torch.Tensor,
+        _heads: int, key_heads: int, _width: int, page: int, *, window_left: int, sm_scale: float, **_: Any,
+    ) -> None:  # fmt: skip
+        lengths = (page_begins[1:] - page_begins[:-1] - 1) * page + last
+        self.rows = list(
+            zip(begins.tolist(), begins[1:].tolist(), page_begins.tolist(), lengths.tolist(), strict=False)
+        )
+        self.indices, self.scale = indices.long(), sm_scale
+        self.window_left, self.page, self.key_heads = window_left, page, key_heads
+
+    def run(
+        self, query: torch.Tensor, pages: tuple[torch.Tensor, torch.Tensor], out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        self.runs += 1
+        out = torch.full_like(query, torch.nan) if out is None else out
+        for begin, end, first, length in self.rows:
+            places = self.indices[first : first + -(-length // self.page)]
+            key, value = (part[places].flatten(0, 1)[:length].double() for part in pages)
+            share = query.shape[1] // self.key_heads
+            key, value = key.repeat_interleave(share, 1), value.repeat_interleave(share, 1)
+            raw = torch.einsum("qhd,khd->hqk", query[begin:end].double(), key) * self.scale
+            ahead = torch.arange(length) - torch.arange(length - (end - begin), length)[:, None]
+            seen = (ahead <= 0) & (ahead >= -self.window_left if self.window_left >= 0 else True)
+            weights = raw.masked_fill(~seen, -torch.inf).softmax(-1)
+            out[begin:end] = torch.einsum("hqk,khd->qhd", weights, value).to(out.dtype)
+        return out
+
+
+def stage_of(name: str, **changes: object) -> StagePlan:
+    fields = json.loads(tiny_config(name).to_json_string()) | {"head_dim": WIDTH} | changes
+    settings = Settings(
+        max_length=128, max_requests=ROWS, batch_tokens=128, kv_dtype=DType.FP16, page_tokens={"": PAGE}
+    )
+    return make_plan(read_config(fields, name), settings, Budget(pool_bytes=4 << 20)).require_fit().stages[0]
+
+
+class Memory:
+    """The first layer of each kind on one backend; every row has pages of its own, in random order."""
+
+    def __init__(self, stage: StagePlan, backend: Backend) -> None:
+        self.stage, self.backend = stage, backend
+        self.arena = Arena(stage, DEVICE)
+        self.arena.bytes.view(torch.float16).fill_(torch.nan)
+
+    def attend(self, kind: int, starts: np.ndarray, counts: np.ndarray, drawn: torch.Tensor) -> torch.Tensor:
+        plan, ones = self.stage.kinds[kind], np.ones(ROWS, dtype=np.int64)
+        pages = np.random.default_rng(1).permutation(ROWS * plan.groups * COLUMNS)
+        table = TableView(self.stage.addresses(kind, pages).reshape(ROWS, plan.groups, COLUMNS), 0)
+        tables = tuple(table for _ in self.stage.kinds)
+        ids = np.zeros(counts.sum(), dtype=np.int32)
+        step = Step(0, np.array([2, 0, 3, 1]), starts, counts, ones > 0, ones, ids)
+        batch = make_batch(step, self.stage, tables, DEVICE, [self.backend.prepare] * len(tables))
+        parts = self.arena.layers[plan.manifest[-1].layer]
+        query, key, value = drawn.split([4, 2, 2], dim=1)
+        return self.backend.attend(
+            batch.kinds[kind], (parts["key"], parts["value"]), query, (key, value), Scores(WIDTH**-0.5)
+        )
+
+
+@pytest.mark.parametrize(("name", "kind"), [("llama", "full"), ("gemma2", "window")])
+def test_prompts_read_the_pages_that_the_tables_name(name: str, kind: str) -> None:
+    torch.manual_seed(0)
+    made: list[Wrapper] = []
+    library = SimpleNamespace(
+        BatchPrefillWithPagedKVCacheWrapper=lambda *given, **more: made.append(Wrapper(*given, **more)) or made[-1]
+    )
+    stage = stage_of(name)
+    number = next(place for place, plan in enumerate(stage.kinds) if plan.kind.kind == kind)
+    flash, reference = Memory(stage, FlashInfer(library)), Memory(stage, REFERENCE)
+    starts = np.zeros(ROWS, dtype=np.int64)
+    for counts in map(np.array, STEPS):
+        drawn = torch.randn(int(counts.sum()), 8, WIDTH).half()
+        found, expected = (memory.attend(number, starts, counts, drawn) for memory in (flash, reference))
+        torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-2)
+        starts = starts + counts
+    assert sum(wrapper.runs for wrapper in made) == len(STEPS) - 1
+    assert len(made) == 2
+
+
+def test_it_takes_what_it_can_run_and_says_why_not() -> None:
+    both = (FlashInfer(SimpleNamespace()), Triton())
+    kinds = {"llama": "flashinfer", "gpt2": "triton", "deepseek_v3": "triton"}
+    for name, expected in kinds.items():
+        stage = stage_of(name) if name != "gpt2" else stage_of("llama", head_dim=16)
+        assert {backend.name for backend in choose(stage, "cpu", both)} == {expected}
+    plan = stage_of("llama").kinds[0]
+    assert both[0].accepts.refusal(plan, "cpu", plan.page_bytes * 3) == ""
+    assert "a sheet is 256 B more than whole pages" in both[0].accepts.refusal(plan, "cpu", plan.page_bytes * 3 + 256)
+    narrow = stage_of("llama", head_dim=16).kinds[0]
+    assert "needs keys and values of 64 or 128 or 256 numbers, not 16" in both[0].accepts.refusal(narrow, "cpu")
