@@ -1,6 +1,6 @@
 """Kernels on this GPU: attention over pages in random order, beside FlashInfer where it is installed, one run.
 
-    python bench/kernels.py [--tables pages decode window prefill latent recurrent] [--json FILE]
+    python bench/kernels.py [--tables pages decode fp8 window prefill latent recurrent] [--json FILE]
 
 Each call is recorded in a CUDA graph; times are medians of replays, each between two events. Decode reads more than a
 gigabyte, so that no replay finds its bytes in the cache. Results are compared with FlashInfer's before timing.
@@ -13,6 +13,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import torch
 import triton
 import triton.language as tl
 
-from measure import DEVICE, GRANULE, microseconds, random_numbers, show
+from measure import DEVICE, microseconds, random_numbers, show
 from quire.worker.attention import Scores
 from quire.worker.kernels.launch import attend, plan
 from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages
@@ -39,21 +40,29 @@ PREFILL = ((4, 4_096), (1, 16_384))
 class Pool:
     """Pages of one layer, (key, value) of PAGE tokens each, dealt to rows in random order."""
 
-    def __init__(self, rows: int, columns: int, wraps: bool = False, widths: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        rows: int,
+        columns: int,
+        wraps: bool = False,
+        widths: tuple[int, int] | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
+        self.granule = 256 // dtype.itemsize
         key, value = widths or (LLAMA.key * LLAMA.width, LLAMA.key * LLAMA.value_width)
         size, pages = PAGE * (key + value), rows * columns
-        self.arena = torch.empty(pages * size, dtype=torch.bfloat16, device=DEVICE)
+        self.arena = torch.empty(pages * size, dtype=dtype, device=DEVICE)
         for part in self.arena.split(1 << 28):
-            part.normal_()
+            part.copy_(random_numbers(len(part)))
         self.order = np.random.default_rng(0).permutation(pages).astype(np.int32)
-        addresses = torch.from_numpy((self.order * (size // GRANULE)).reshape(rows, columns)).to(DEVICE)
+        addresses = torch.from_numpy((self.order * (size // self.granule)).reshape(rows, columns)).to(DEVICE)
         self.table = Table(addresses, PAGE, 0, wraps)
-        self.places = (self.arena.numel() - size) // GRANULE + 1
+        self.places = (self.arena.numel() - size) // self.granule + 1
         heads = 1 if widths else LLAMA.key
         self.key, self.value = self._part(heads, key // heads, 0), self._part(heads, value // heads, PAGE * key)
 
     def _part(self, heads: int, width: int, offset: int) -> torch.Tensor:
-        strides = (GRANULE, heads * width, width, 1)
+        strides = (self.granule, heads * width, width, 1)
         return self.arena.as_strided((self.places, PAGE, heads, width), strides, offset)
 
 
@@ -69,7 +78,10 @@ def rows_of(rows: int, count: int, position: int) -> Rows:
 def attention(pool: Pool, rows: Rows, query: torch.Tensor, sight: Sight, heads: Heads) -> tuple[Any, torch.Tensor]:
     """Something to time, and where it leaves its result."""
     launch = plan(rows, sight, heads, processors(), DEVICE)
-    memory = Memory.latent(pool.key, pool.value) if heads.rope_width else Memory(pool.key, pool.value)
+    ones = torch.ones(heads.key, device=DEVICE) if heads.number_bytes == 1 else None
+    memory = Memory(pool.key, pool.value, key_scales=ones, value_scales=ones)
+    if heads.rope_width:
+        memory = Memory.latent(pool.key, pool.value)
     out = torch.full((len(query), heads.query, heads.value_width), torch.nan, device=DEVICE, dtype=query.dtype)
     scores = Scores((heads.width + heads.rope_width) ** -0.5)
     return lambda: attend(query, memory, pool.table, launch, scores, out), out
@@ -133,6 +145,21 @@ def decode_table(peer: FlashInfer | None) -> list[dict[str, object]]:
             peers = read / microseconds(theirs[0]) / 1e6
             speed = {"FlashInfer, TB/s": peers, **speed, "ratio": speed["Quire, TB/s"] / peers}
         table.append({**line, **{name: round(value, 2) for name, value in speed.items()}})
+    return table
+
+
+def fp8_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
+    """Decode over keys and values in 8 bits, beside the same in 16."""
+    table: list[dict[str, object]] = []
+    for rows, length in ((128, 4_096), (256, 1_024)):
+        query, took = random_numbers(rows, LLAMA.query, LLAMA.width), []
+        for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+            pool, heads = Pool(rows, length // PAGE, dtype=dtype), replace(LLAMA, number_bytes=dtype.itemsize)
+            took.append(microseconds(attention(pool, rows_of(rows, 1, length - 1), query, Sight(), heads)[0]))
+        read = rows * length * 2 * LLAMA.key * LLAMA.width
+        table.append({"rows × tokens": f"{rows} × {length:,}", "bf16, µs": round(took[0], 1),
+                      "fp8, µs": round(took[1], 1), "ratio": round(took[0] / took[1], 2),
+                      "fp8, TB/s": round(read / took[1] / 1e6, 2)})  # fmt: skip
     return table
 
 
@@ -206,8 +233,8 @@ def pages_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
             for name, (bytes_, action) in actions.items()]  # fmt: skip
 
 
-TABLES = {"pages": pages_table, "decode": decode_table, "window": window_table, "prefill": prefill_table,
-          "latent": latent_table, "recurrent": lambda _peer: recurrent_table()}  # fmt: skip
+TABLES = {"pages": pages_table, "decode": decode_table, "fp8": fp8_table, "window": window_table,
+          "prefill": prefill_table, "latent": latent_table, "recurrent": lambda _peer: recurrent_table()}  # fmt: skip
 
 
 def main() -> None:

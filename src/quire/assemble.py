@@ -177,6 +177,7 @@ def assemble(
     runner = TorchRunner(plan, model, arena, grammars, guesser)
     drafter = None if not plan.lookahead else NGramDrafter() if guesser is None else LeftOpen()
     identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
+    identity += model.scales + ("" if guesser is None else guesser.model.scales)
     stack = None if tiers.is_empty else attach(plan, runner, tiers, identity)
     engine = Engine(
         plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=listeners

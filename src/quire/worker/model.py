@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PreTrainedConfig
 
@@ -22,6 +23,7 @@ from quire.worker.linears import lay_out
 from quire.worker.loading import load_checkpoint
 from quire.worker.mixers import attach, latent
 from quire.worker.mixers.seat import Seat
+from quire.worker.scales import find_scales
 from quire.worker.weights.write import Advance
 
 NAME = "quire"
@@ -66,6 +68,13 @@ class TorchModel:
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.seat = Seat(arena, choose(arena.stage, arena.bytes.device.type, backends))
         attach(model, self.seat)
+        self.scales = find_scales(self.seat, self.vocab_size, self._probe)
+        """Which scales keys and values in 8 bits have; empty: none."""
+
+    def _probe(self, step: Step) -> torch.Tensor:
+        device = self.seat.arena.bytes.device
+        ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(device)
+        return self.forward(ids, self.prepare(step), torch.zeros(1, dtype=torch.int64, device=device))
 
     def prepare(self, step: Step) -> Batch:
         """The step, spelled out for each kind's backend."""

@@ -17,6 +17,7 @@ from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.worker.arena import Arena, PartView
 from quire.worker.backends import choose
+from quire.worker.model import TorchModel
 from quire.worker.quantised import LARGEST, decode, encode
 from tiny_models import OUTPUTS, Service, reference
 
@@ -81,6 +82,26 @@ def test_tokens_do_not_depend_on_how_prompts_are_cut_or_found_again(name: str) -
         runs.engine.drain()
         told.append([stream.tokens().tolist() for stream in streams])
     assert told[0] == told[1] == told[2]
+
+
+def test_heads_have_scales_of_their_own_that_fit_what_the_model_makes() -> None:
+    """Keys 4,096 times as large, queries as much smaller: no score changes, and no bit of what is stored either."""
+    services = [Service("llama", plan_of("llama")) for _ in range(2)]
+    model, grown = (service.runner.model for service in services)
+    for name, parameter in grown.model.named_parameters():
+        if "k_proj" in name or "q_proj" in name:
+            parameter.data *= 4096.0 if "k_proj" in name else 1 / 4096.0
+    grown = TorchModel(grown.model, services[1].runner.arena)
+    services[1].runner.model = grown
+    scales = [one.seat.arena.layers[0]["key"].scales for one in (model, grown)]
+    assert torch.equal(scales[1], 4096.0 * scales[0])
+    assert model.scales != grown.scales
+    told = []
+    for service in services:
+        streams = service.send(service.reference.prompts, OUTPUTS)
+        service.engine.drain()
+        told.append([stream.tokens().tolist() for stream in streams])
+    assert told[0] == told[1]
 
 
 def test_eight_bit_integers_are_planned_and_not_run() -> None:

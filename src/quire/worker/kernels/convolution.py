@@ -3,7 +3,7 @@
     page   channel: [ input −3 | −2 | −1 ]        one column fewer than the kernel has taps
 
 Rows with few tokens are one program for each block of channels, which reads the page and writes it back. Rows with many
-are cut into chunks, which only read the page; their last inputs go there afterwards.
+are cut into chunks, which know of no page; such a program then sees to the first tokens, which do, and to the page.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import triton.language as tl
 def convolve_rows(
     inputs, weight, bias, out, pages, addresses, offsets, rows, channels, input_token, input_channel, out_token,
     address_row, granule, taps: tl.constexpr, padded_taps: tl.constexpr, block: tl.constexpr, has_bias: tl.constexpr,
-    has_silu: tl.constexpr, keeps_only: tl.constexpr,
+    has_silu: tl.constexpr, is_long: tl.constexpr,
 ):  # fmt: skip
     """Grid (row, block of channels). The columns behind draft i go to page i of the row, behind what it knows to 0."""
     rows += tl.program_id(0) * 5
@@ -28,14 +28,16 @@ def convolve_rows(
     column = pages + tl.load(offsets + channel, mask=there, other=0)
     before = column + tl.load(addresses, mask=count > 0, other=0).to(tl.int64) * granule
     inputs += place * input_token + channel * input_channel
-    if not keeps_only:
-        factor = tl.load(weight + channel * taps + tap, mask=there & (tap < taps), other=0.0).to(tl.float32)
-        for token in tl.range(0, count):
-            index = token - (taps - 1) + tap
-            seen = load_inputs(inputs, input_token, before, index, there & (tap < taps), taps)
-            result = tl.sum(seen.to(tl.float32) * factor, 1)[:, None]
-            result = finish(result, bias + channel, there, has_bias, has_silu)
-            tl.store(out + (place + token) * out_token + channel, result.to(out.dtype.element_ty), mask=there)
+    factor = tl.load(weight + channel * taps + tap, mask=there & (tap < taps), other=0.0).to(tl.float32)
+    asks = count
+    if is_long:
+        asks = taps - 1
+    for token in tl.range(0, asks):
+        index = token - (taps - 1) + tap
+        seen = load_inputs(inputs, input_token, before, index, there & (tap < taps), taps)
+        result = tl.sum(seen.to(tl.float32) * factor, 1)[:, None]
+        result = finish(result, bias + channel, there, has_bias, has_silu)
+        tl.store(out + (place + token) * out_token + channel, result.to(out.dtype.element_ty), mask=there)
     for behind in tl.range(0, count - known + (count > 0)):
         page = count - known - behind
         index = known + page - (taps - 1) + tap
@@ -47,17 +49,14 @@ def convolve_rows(
 
 @triton.jit
 def convolve_chunks(
-    inputs, weight, bias, out, pages, addresses, offsets, chunks, channels, input_token, input_channel, out_token,
-    address_row, granule, taps: tl.constexpr, tokens: tl.constexpr, block: tl.constexpr, has_bias: tl.constexpr,
-    has_silu: tl.constexpr,
+    inputs, weight, bias, out, chunks, channels, input_token, input_channel, out_token, taps: tl.constexpr,
+    tokens: tl.constexpr, block: tl.constexpr, has_bias: tl.constexpr, has_silu: tl.constexpr,
 ):  # fmt: skip
-    """Grid (chunk, block of channels)."""
+    """Grid (chunk, block of channels), as if nothing came before the row's new tokens. `weight` is (tap, channel)."""
     chunks += tl.program_id(0) * 4
     place, first, count = tl.load(chunks + 1).to(tl.int64), tl.load(chunks + 2), tl.load(chunks + 3)
-    address = tl.load(addresses + tl.load(chunks) * address_row).to(tl.int64)
     channel = (tl.program_id(1) * block + tl.arange(0, block))[None, :]
     there = channel < channels
-    before = pages + tl.load(offsets + channel, mask=there, other=0) + address * granule
     inputs += place * input_token + channel * input_channel
     for begin in tl.range(first, first + count, tokens):
         token = begin + tl.arange(0, tokens)[:, None]
@@ -66,12 +65,7 @@ def convolve_chunks(
         for tap in tl.static_range(taps):
             index = token - (taps - 1) + tap
             seen = tl.load(inputs + index * input_token, mask=mask & (index >= 0), other=0.0).to(tl.float32)
-            result += seen * tl.load(weight + channel * taps + tap, mask=there, other=0.0).to(tl.float32)
-        if begin == 0:
-            for tap in tl.static_range(taps - 1):
-                index = token - (taps - 1) + tap
-                seen = tl.load(before + token + tap, mask=mask & (index < 0), other=0.0).to(tl.float32)
-                result += seen * tl.load(weight + channel * taps + tap, mask=there, other=0.0).to(tl.float32)
+            result += seen * tl.load(weight + tap * channels + channel, mask=there, other=0.0).to(tl.float32)
         result = finish(result, bias + channel, there, has_bias, has_silu)
         tl.store(out + (place + token) * out_token + channel, result.to(out.dtype.element_ty), mask=mask)
 

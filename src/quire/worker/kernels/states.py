@@ -74,25 +74,20 @@ def convolve(
     channels, taps = weight.shape
     out = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
     addresses = rows.addresses[:, columns.group]
-    given = (
-        inputs, weight.contiguous(), weight if bias is None else bias, out, columns.pages, addresses, columns.offsets,
-    )  # fmt: skip
-    strides = (
-        channels, inputs.stride(0), inputs.stride(1), out.stride(0), addresses.stride(0), columns.granule,
-    )  # fmt: skip
-    blocks = triton.cdiv(channels, CHANNELS)
     ends = (bias is not None, has_silu)
-    if len(rows.few):
-        convolve_rows[(len(rows.few), blocks)](
-            *given, rows.few, *strides, taps, padded(taps, 1), CHANNELS, *ends, False, num_warps=4
-        )
+    biases = weight if bias is None else bias
+    steps = (channels, inputs.stride(0), inputs.stride(1), out.stride(0))
+    blocks = triton.cdiv(channels, CHANNELS)
     if len(rows.many):
         convolve_chunks[(len(rows.chunks), blocks)](
-            *given, rows.chunks, *strides, taps, TOKENS_AT_ONCE, CHANNELS, *ends, num_warps=4
+            inputs, weight.t().contiguous(), biases, out, rows.chunks, *steps, taps, TOKENS_AT_ONCE, CHANNELS, *ends
         )
-        convolve_rows[(len(rows.many), blocks)](
-            *given, rows.many, *strides, taps, padded(taps, 1), CHANNELS, *ends, True, num_warps=4
-        )
+    for some, is_long in ((rows.few, False), (rows.many, True)):
+        if len(some):
+            convolve_rows[(len(some), blocks)](
+                inputs, weight.contiguous(), biases, out, columns.pages, addresses, columns.offsets, some, *steps,
+                addresses.stride(0), columns.granule, taps, padded(taps, 1), CHANNELS, *ends, is_long,
+            )  # fmt: skip
     return out
 
 
