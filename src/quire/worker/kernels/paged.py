@@ -77,8 +77,6 @@ def load_queries(query, position, row, asks, shape: tl.constexpr):
     """(for keys, for rotary keys of latents, positions) of a block; the rotary part lies behind the other."""
     key_shape: tl.constexpr = shape.keys
     plain = load_numbers(query, asks, key_shape)
-    if shape.has_scales and plain.dtype == tl.bfloat16:
-        plain = plain.to(tl.float16)  # 8 bits become these 16 in one instruction
     turned = plain
     if shape.is_latent:
         rope_shape: tl.constexpr = shape.ropes
