@@ -59,12 +59,13 @@ def find_scales(seat: Seat, vocab_size: int, run: Callable[[Step], object]) -> s
     """Sets the scales of all parts that have some. Says which they are: pages made with others mean something else."""
     arena = seat.arena
     quantised = [part for parts in arena.layers.values() for part in parts.values() if part.scales is not None]
-    if not quantised:
+    count = _most_tokens(arena.stage)
+    if not quantised or not count:  # an arena without room for one token is there to be measured, not to be read
         return ""
     heard: dict[int, torch.Tensor] = {}
     backends, seat.backends = seat.backends, tuple(Listener(backend, heard) for backend in seat.backends)
     try:
-        run(probe(arena, vocab_size))
+        run(probe(arena, vocab_size, count))
     finally:
         seat.backends = backends
     for parts in arena.layers.values():
@@ -79,10 +80,9 @@ def _scales(largest: torch.Tensor) -> torch.Tensor:
     return torch.exp2(exponents.clamp(-60, 60))
 
 
-def probe(arena: Arena, vocab_size: int) -> Step:
-    """One row over pages that nobody has yet, as many tokens as fit."""
+def probe(arena: Arena, vocab_size: int, count: int) -> Step:
+    """One row over pages that nobody has yet."""
     stage = arena.stage
-    count = next(tokens for tokens in range(MOST_TOKENS, 0, -1) if _sheets(stage, tokens) <= stage.sheets)
     tables, first_sheet = [], 0
     for number, plan in enumerate(stage.kinds):
         pages = first_sheet * plan.pages_per_sheet + np.arange(plan.groups * _columns(plan, count))
@@ -92,6 +92,10 @@ def probe(arena: Arena, vocab_size: int) -> Step:
     one = np.ones(1, dtype=np.int64)
     ids = (np.arange(count) * STRIDE % vocab_size).astype(np.int32)
     return Step(0, 0 * one, 0 * one, count * one, one > 0, one, ids, tables=(tuple(tables),))
+
+
+def _most_tokens(stage: StagePlan) -> int:
+    return next((tokens for tokens in range(MOST_TOKENS, 0, -1) if _sheets(stage, tokens) <= stage.sheets), 0)
 
 
 def _sheets(stage: StagePlan, tokens: int) -> int:

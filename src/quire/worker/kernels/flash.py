@@ -72,6 +72,7 @@ class FlashInfer(Triton):
     )
 
     def __init__(self, library: Any = None) -> None:
+        super().__init__()
         self.library = library or importlib.import_module("flashinfer")
         self._wrappers: dict[tuple[object, ...], list[Any]] = {}
         self._workspace: torch.Tensor | None = None
