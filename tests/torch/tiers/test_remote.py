@@ -206,7 +206,7 @@ def test_a_server_that_is_slow_or_mad_is_left_alone_until_it_is_well(
     assert day.ask() == cold
     assert day.loaded() == [4 * PAGE]
     find = day.service.stack.find
-    day.service.stack.find = lambda keys: (find(keys), setattr(proxy, "mood", mood))[0]  # type: ignore[method-assign]
+    day.service.stack.find = lambda keys, ends: (find(keys, ends), setattr(proxy, "mood", mood))[0]  # type: ignore[method-assign]
     assert day.ask() == cold
     assert day.service.reasons() == ["a record is gone"]
     assert day.loaded() == []
