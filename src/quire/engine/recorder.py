@@ -57,6 +57,7 @@ class RecordingEngine(Engine):
     ) -> None:
         self._file = file
         self._inputs: Line = {}
+        self._is_stepping = False
         rules = rules or Rules()
         head = {"plan": encode(plan), "rules": asdict(rules), "overlap": overlap, "tier": tier is not None}
         others = {"keeper": keeper is not None, "drafter": drafter is not None}
@@ -88,11 +89,18 @@ class RecordingEngine(Engine):
 
     def cancel(self, name: str) -> None:
         super().cancel(name)
-        self._write({"cancel": name, "inputs": dict(self._inputs)})
-        self._inputs.clear()
+        if not self._is_stepping:  # within a step it follows from what the step was given
+            self._write({"cancel": name, "inputs": dict(self._inputs)})
+            self._inputs.clear()
+
+    def fail(self, row: int, why: str) -> None:
+        self._inputs.setdefault("failures", []).append([row, why])
+        super().fail(row, why)
 
     def step(self) -> bool:
+        self._is_stepping = True
         goes_on = super().step()
+        self._is_stepping = False
         self._write({"step": dict(self._inputs)})
         self._inputs.clear()
         return goes_on
@@ -276,6 +284,8 @@ def _play(engine: Engine, played: _Played, line: Line) -> None:
         engine.cancel(line["cancel"])
     else:
         played.line = line["step"]
+        for failure in line["step"].get("failures", ()):
+            engine.fail(*failure)
         engine.step()
 
 

@@ -13,10 +13,12 @@ import pytest
 from quire.core.events import Event, What
 from quire.core.request import Request
 from quire.core.rules import Rules
+from quire.core.step import Step
+from quire.engine.engine import Engine
 from quire.engine.recorder import Diverged, RecordingEngine, replay
 from quire.plan.records import Records
 from quire.tiers.stack import Stack
-from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, small_plan
+from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, Idle, small_plan
 
 
 def record(path: Path, names: list[str], sheets: int) -> list[Event]:
@@ -71,3 +73,28 @@ def test_a_replay_notices_that_another_page_would_be_stored(tmp_path: Path) -> N
     path.write_text("\n".join(json.dumps(one) for one in lines))
     with pytest.raises(Diverged):
         replay(path)
+
+
+class Refusing(Idle):
+    """Cannot go on with the first row of its fifth step."""
+
+    engine: Engine
+
+    def launch(self, step: Step) -> None:
+        super().launch(step)
+        if step.number == 4:
+            self.engine.fail(int(step.rows[0]), "its grammar allows nothing")
+
+
+def test_a_request_that_could_not_go_on_ends_in_the_same_step_again(tmp_path: Path) -> None:
+    path, told, again = tmp_path / "run.jsonl", list[Event](), list[Event]()
+    runner = Refusing()
+    with path.open("w") as file:
+        engine = RecordingEngine(file, small_plan(["full"]), runner, clock=lambda: 0.0, listeners=[told.append])
+        runner.engine = engine
+        for number in range(3):
+            engine.submit(Request(f"r{number}", np.arange(10 + number, dtype=np.int32), 20))
+        engine.drain()
+    assert [event.request for event in told if event.what is What.ENDED and event.reason == "cancelled"] == ["r0"]
+    replay(path, listeners=[again.append])
+    assert again == told
