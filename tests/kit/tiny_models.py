@@ -86,6 +86,7 @@ def plan_of(
     pages: Mapping[str, int] = PAGES,
     lookahead: int = 0,
     draft: str | None = None,
+    kv_dtype: DType = DType.FP32,
 ) -> Plan:
     shape = shape_of(name, reference(name).config)
     shape = shape if draft is None else drafted(shape, shape_of(draft, draft_config(draft, name)))
@@ -93,7 +94,7 @@ def plan_of(
         max_length=96,
         max_requests=max_requests,
         batch_tokens=batch_tokens,
-        kv_dtype=DType.FP32,
+        kv_dtype=kv_dtype,
         page_tokens=pages,
         match_unit_tokens=PAGE,
         speculative_tokens=lookahead,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from quire.core.dtypes import DType
 from quire.core.events import What
 from quire.core.step import Step
 from quire.core.tier import Place, Store
@@ -52,6 +53,18 @@ def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(w
             warm = service.ask(prompt, OUTPUTS, f"warm {length} {again} ")
             assert warm.tokens().tolist() == cold, f"length {length}"
             assert service.tokens(What.LOADED) == [(length - 1) // PAGE * PAGE], f"length {length}"
+    service.stack.close()
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "deepseek_v3"])
+def test_pages_of_8_bits_come_back_as_they_were(name: str) -> None:
+    """Keys and values with scales beside the arena, latents with theirs in the page."""
+    service = TieredService(name, plan_of(name, batch_tokens=32, kv_dtype=DType.FP8))
+    prompt = prompt_of(4 * PAGE + 5)
+    cold = service.ask(prompt, OUTPUTS, "cold ").tokens().tolist()
+    service.drop_cache()
+    assert service.ask(prompt, OUTPUTS, "warm ").tokens().tolist() == cold
+    assert service.tokens(What.LOADED) == [4 * PAGE]
     service.stack.close()
 
 
