@@ -96,9 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if lacking not in (*TORCH_EXTRA, *SERVE_EXTRA):
             raise
         extra = "serve" if lacking in SERVE_EXTRA or parsed.command == "serve" else "torch"
-        print(
-            f"quire: {parsed.command} needs {error.name}: install it with pip install 'quire[{extra}]'", file=sys.stderr
-        )
+        print(f"quire: {parsed.command} needs {lacking}: install it with pip install 'quire[{extra}]'", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader (head, less) has seen enough; leave without a second error at interpreter exit.
