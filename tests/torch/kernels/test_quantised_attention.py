@@ -59,7 +59,10 @@ class Layer:
 
 
 def _scaled(part: PartView, scale: float) -> PartView:
-    return part if part.scales is None else replace(part, scales=part.scales * scale)
+    """Heads have different ones."""
+    if part.scales is None:
+        return part
+    return replace(part, scales=scale * 2.0 ** torch.arange(len(part.scales), device=DEVICE))
 
 
 def both(name: str, scales: tuple[float, float] = (1.0, 1.0)) -> tuple[Layer, Layer]:
