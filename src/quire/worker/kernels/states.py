@@ -72,6 +72,7 @@ def convolve(
 ) -> torch.Tensor:
     """(token, channel) in, the same out. `weight` is (channel, tap)."""
     channels, taps = weight.shape
+    assert taps <= FEW_TOKENS, "a row with many tokens reads its page for the first of them alone"
     out = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
     addresses = rows.addresses[:, columns.group]
     ends = (bias is not None, has_silu)
