@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-supported bench-tiers bench-serve bench-hour soak soak-serve clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-supported bench-tiers bench-serve bench-hour soak soak-serve clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -64,8 +64,11 @@ bench-kernels: setup  ## Kernels on this GPU, beside FlashInfer where it is inst
 bench-fp8: setup  ## Perplexity with keys and values in 8 bits, and requests in one pool
 	$(BIN)/python bench/fp8.py $(ARGUMENTS)
 
-bench-decode: setup  ## A whole decode step on this GPU: ARGUMENTS=--compile
+bench-decode: setup  ## Decode steps of the whole engine on this GPU, beside bare graph replays and the memory's limit
 	$(BIN)/python bench/decode.py $(ARGUMENTS)
+
+bench-batching: setup  ## Requests from beginning to end on this GPU, beside transformers' continuous batching
+	$(BIN)/python bench/batching.py $(ARGUMENTS)
 
 bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
 	$(BIN)/python bench/tiers.py $(ARGUMENTS)

@@ -22,7 +22,7 @@ from quire.core.rules import Rules
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
 from quire.fetch.folder import Progress
-from quire.machine import available_bytes, this_machine
+from quire.machine import available_bytes, chosen_device, machine_of
 from quire.models.drafted import drafted
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
@@ -34,8 +34,17 @@ from quire.tiered import Tiers, attach, connector_of, weights_identity
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
+    from quire.worker.graphs import Tables
+    from quire.worker.meter import Measured
+    from quire.worker.runner import TorchRunner
+    from quire.worker.weights.write import Advance
+
+    Finish = Callable[[Tables], tuple[Measured, ...]]
+    """What is left to do when the engine's tables are there."""
 
 NO_TIERS = Tiers()
 TORCH_NAMES = {DType.FP32: "float32", DType.BF16: "bfloat16", DType.FP16: "float16"}
@@ -52,6 +61,8 @@ class Assembled:
     folder: Path
     stack: Stack | None = None
     """What lies beyond the pool, if anything does: close it last."""
+    measured: tuple[Measured, ...] = ()
+    """On a GPU: the ledger as it came out, beside the plan's."""
 
 
 def tiers_from(fields: Mapping[str, Any]) -> Tiers:
@@ -67,6 +78,7 @@ def plan_folder(
     dtype: DType,
     ignore_fields: Sequence[str] = (),
     draft: Path | None = None,
+    device: str = "cpu",
 ) -> Plan:
     """The plan of a checkpoint whose weights will be held as `dtype`; raises before anything heavy happens.
     `ignore_fields`: of its configuration, because someone knows that they do not touch memory. `draft`: a draft model
@@ -80,14 +92,14 @@ def plan_folder(
         raise InputError(
             f"nothing is planned for the guesses of {draft.name}: plan with --draft-model and --draft-tokens"
         )
-    shape = _shape_of(folder, dtype, ignore_fields)
+    shape = _shape_of(folder, dtype, ignore_fields, device)
     shape = shape if draft is None else drafted(shape, _shape_of(draft, dtype))
-    plan = make_plan(shape, settings, budget or _main_memory()).require_fit()
-    require_memory(plan, plan, available_bytes())
+    plan = make_plan(shape, settings, budget or _memory_of(device)).require_fit()
+    require_memory(plan, plan, available_bytes() if device == "cpu" else machine_of(device).memory_bytes)
     return plan
 
 
-def _shape_of(folder: Path, dtype: DType, ignore_fields: Sequence[str] = ()) -> ModelShape:
+def _shape_of(folder: Path, dtype: DType, ignore_fields: Sequence[str] = (), device: str = "cpu") -> ModelShape:
     path = folder / "config.json"
     try:
         config = json.loads(path.read_text())
@@ -96,7 +108,8 @@ def _shape_of(folder: Path, dtype: DType, ignore_fields: Sequence[str] = ()) -> 
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from error
     shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name, ignore_fields)
-    if dtype is DType.FP32 and not shape.head_bytes:  # on a CPU a tied head has panels of its own (worker/linears.py)
+    if device == "cpu" and dtype is DType.FP32 and not shape.head_bytes:
+        # a tied head has panels of its own there (worker/linears.py)
         shape = replace(shape, head_bytes=dtype.bytes * shape.vocab_size * shape.hidden_size)
     return replace(shape, draft_layers=())  # nothing runs them: tokens are guessed otherwise
 
@@ -120,9 +133,11 @@ def following(settings: Settings, dtype: DType) -> Settings:
     return replace(settings, kv_dtype=dtype) if settings.kv_dtype is DType.BF16 else settings
 
 
-def _main_memory() -> Budget:
-    machine = this_machine()
-    return Budget(memory_bytes=machine.memory_bytes, memory_fraction=machine.memory_fraction)
+def _memory_of(device: str) -> Budget:
+    machine = machine_of(device)
+    return Budget(
+        machine.memory_bytes, machine.memory_fraction, device=machine.name, is_accelerator=machine.is_accelerator
+    )
 
 
 def assemble(
@@ -130,7 +145,9 @@ def assemble(
     settings: Settings | None = None,
     budget: Budget | None = None,
     *,
-    dtype: DType = DType.FP32,
+    dtype: DType | None = None,
+    device: str = "cpu",
+    compiled: bool = False,
     rules: Rules | None = None,
     tiers: Tiers = NO_TIERS,
     overlap: int = 2,
@@ -139,19 +156,50 @@ def assemble(
     plan: Plan | None = None,
     draft: Path | None = None,
 ) -> Assembled:
-    """`settings.kv_dtype` follows the weights' dtype where it is left at its default. With `speculative_tokens`, tokens
-    are guessed by the model in `draft`, or by n-grams if there is none. `progress` is told how far the weights are
-    read. `plan`: made already."""
+    """`dtype` none: fp32 on a CPU, bf16 elsewhere; `settings.kv_dtype` follows it where it is left at its default. With
+    `speculative_tokens`, tokens are guessed by the model in `draft`, or by n-grams if there is none. `compiled`: on a
+    GPU, torch.compile fuses what lies between kernels, which takes some seconds at the start. `progress` is told how
+    far the weights are read. `plan`: made already."""
+    device = chosen_device(device)
+    dtype = dtype or (DType.FP32 if device == "cpu" else DType.BF16)
     if dtype not in TORCH_NAMES:
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
-    plan = plan or plan_folder(folder, following(settings or Settings(), dtype), budget, dtype, draft=draft)
-
-    import torch
+    if device != "cpu" and draft is not None:
+        raise InputError(f"draft models run on a CPU for now: leave {draft.name} out, or choose --device cpu")
+    settings = following(settings or Settings(), dtype)
+    plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)
 
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(folder)
+    if draft is not None:
+        _require_same_tokens(tokenizer, folder, Tokenizer.load(draft), draft)
+    grammars = Grammars(tokenizer)
+    advance = None if progress is None else partial(progress, "load")
+    start = partial(_on_cpu, draft=draft) if device == "cpu" else partial(_on_gpu, compiled=compiled)
+    runner, finish = start(folder, plan, dtype, grammars, advance)
+    drafter = None if not plan.lookahead else NGramDrafter() if draft is None else LeftOpen()
+    identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
+    identity += runner.model.scales + ("" if runner.draft is None else runner.draft.model.scales)
+    stack = None if tiers.is_empty else attach(plan, runner, tiers, identity)
+    engine = Engine(
+        plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=listeners
+    )
+    grammars.on_failure = engine.fail
+    if draft is not None and engine.scheduler.drafts.disabled:
+        raise InputError(f"draft model {draft.name} could guess nothing: {engine.scheduler.drafts.disabled}")
+    tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
+    return Assembled(engine, plan, tokenizer, grammars, folder, stack, finish(tables))
+
+
+def _on_cpu(
+    folder: Path, plan: Plan, dtype: DType, grammars: Grammars, advance: Advance | None, draft: Path | None
+) -> tuple[TorchRunner, Finish]:
+    import torch
+
     from quire.worker.arena import DTYPES, Arena
     from quire.worker.drafting import DraftModel, part_of
     from quire.worker.model import TorchModel, load
@@ -160,32 +208,47 @@ def assemble(
     from quire.worker.support import check_model
 
     require_products(TORCH_NAMES[dtype])
-    tokenizer = Tokenizer.load(folder)
-    if draft is not None:
-        _require_same_tokens(tokenizer, folder, Tokenizer.load(draft), draft)
     arena = Arena(plan.stages[0], torch.device("cpu"))
 
     def model_of(own: Path, stage: StagePlan) -> TorchModel:
-        weights = load(own, DTYPES[dtype.value], None if progress is None else partial(progress, "load"))
+        weights = load(own, DTYPES[dtype.value], advance)
         check_model(weights, stage)
         return TorchModel(weights, Arena(stage, arena.bytes.device, arena.bytes))
 
     whole, guessing = plan.stages[0], 0 if draft is None else len(_shape_of(draft, dtype).layers)
     model = model_of(folder, part_of(whole, 0, whole.layers - guessing))
     guesser = None if draft is None else DraftModel(model_of(draft, part_of(whole, whole.layers - guessing, guessing)))
-    grammars = Grammars(tokenizer)
-    runner = TorchRunner(plan, model, arena, grammars, guesser)
-    drafter = None if not plan.lookahead else NGramDrafter() if guesser is None else LeftOpen()
-    identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
-    identity += model.scales + ("" if guesser is None else guesser.model.scales)
-    stack = None if tiers.is_empty else attach(plan, runner, tiers, identity)
-    engine = Engine(
-        plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=listeners
-    )
-    grammars.on_failure = engine.fail
-    if draft is not None and engine.scheduler.drafts.disabled:
-        raise InputError(f"draft model {draft.name} could guess nothing: {engine.scheduler.drafts.disabled}")
-    return Assembled(engine, plan, tokenizer, grammars, folder, stack)
+    return TorchRunner(plan, model, arena, grammars, guesser), lambda _tables: ()
+
+
+def _on_gpu(
+    folder: Path,
+    plan: Plan,
+    dtype: DType,
+    grammars: Grammars,
+    advance: Advance | None,
+    compiled: bool,
+    device: str = "cuda",
+) -> tuple[TorchRunner, Finish]:
+    """Recordings need the engine's tables: they come last, and the ledger is complete then."""
+    import torch
+
+    from quire.worker.arena import DTYPES
+    from quire.worker.boot import boot, record
+    from quire.worker.meter import Meter
+    from quire.worker.model import load
+    from quire.worker.support import check_model
+
+    meter = Meter(torch.device(device))
+    weights = load(folder, DTYPES[dtype.value], advance).to(meter.device)
+    check_model(weights, plan.stages[0])
+    runner = boot(plan, weights, meter, grammars, is_compiled=compiled)
+
+    def finish(tables: Tables) -> tuple[Measured, ...]:
+        record(runner, meter, tables)
+        return meter.lines(plan)
+
+    return runner, finish
 
 
 def _require_same_tokens(tokenizer: Tokenizer, folder: Path, guessing: Tokenizer, draft: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from quire.core.errors import InputError
 from quire.core.units import MIB
 
+DEVICES = ("auto", "cpu", "cuda")
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -24,6 +25,29 @@ class Machine:
 
 def this_machine() -> Machine:
     return _accelerator() or _main_memory()
+
+
+def machine_of(device: str) -> Machine:
+    """Where `cpu` or `cuda` keeps a model."""
+    if device == "cpu":
+        return _main_memory()
+    found = _accelerator()
+    if found is None:
+        raise InputError("no accelerator answers here (nvidia-smi): choose --device cpu")
+    return found
+
+
+def chosen_device(asked: str) -> str:
+    """`auto`: cuda where a driver answers and torch can use it, else cpu."""
+    if asked not in DEVICES:
+        raise InputError(f"device {asked!r} is not known: choose one of {', '.join(DEVICES)}")
+    if asked != "auto":
+        return asked
+    if _accelerator() is None:
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _accelerator() -> Machine | None:

@@ -1,8 +1,11 @@
 """How long a step takes, from what it must read and compute. Pure: equal steps take equal time.
 
-    a stage    memory    weights once + live set of each row + what is written    ÷ bytes per second ─┐
-               compute   weights × tokens + queries × what they see               ÷ FLOP per second  ─┴─ the longer
-    a step     overhead + stage 0 + stage 1 + …
+    products    weights once                          ÷ bytes per second ─┐
+                weights × tokens                      ÷ FLOP per second  ─┴─ the longer
+    attention   live set of each row + what is written ÷ bytes per second ─┐
+                queries × what they see                ÷ FLOP per second  ─┴─ the longer
+    a stage     products + attention: one kernel runs after another
+    a step      overhead + stage 0 + stage 1 + …
 
 Ranks of a stage work side by side on equal shares, so one rank's bytes and FLOPs tell the time.
 """
@@ -21,6 +24,9 @@ from quire.plan.layout import Entry
 from quire.plan.plan import KindPlan, Plan
 from quire.simulate.devices import Speed
 
+EXPERT_EFFICIENCY = 0.65
+"""Of the bandwidth that large products reach, where many experts have a few tokens each: measured with torch's grouped
+product, 128 tokens over 512 experts on an H200."""
 QUERY_BLOCK = 128
 """Tokens of a chunk that attention takes together: each block reads the row's live set once."""
 
@@ -74,13 +80,18 @@ class CostModel:
         for stage in self.stages:
             # A weight of b bytes costs b FLOPs of bf16: 2 for 2 bytes, and half the time for half the width.
             flops = self.active_share * stage.weight_bytes * tokens + stage.head_bytes * samples
-            size = touched * stage.weight_bytes + stage.head_bytes
+            size = touched * stage.weight_bytes / self._reading + stage.head_bytes
             more_bytes, more_flops = _attention(stage.kinds, starts, counts, tokens)
-            slowest = max(
-                (size + more_bytes) / self.speed.bytes_per_second, (flops + more_flops) / self.speed.flops_per_second
-            )
-            total += slowest
+            total += self._longer(size, flops) + self._longer(more_bytes, more_flops)
         return total
+
+    @property
+    def _reading(self) -> float:
+        """Of the bandwidth, when weights of layers are read."""
+        return EXPERT_EFFICIENCY if self.active_share < 1 else 1.0
+
+    def _longer(self, size: float, flops: float) -> float:
+        return max(size / self.speed.bytes_per_second, flops / self.speed.flops_per_second)
 
 
 def _attention(kinds: tuple[KindCost, ...], starts: Ints, counts: Ints, tokens: int) -> tuple[float, float]:

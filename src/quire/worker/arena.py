@@ -20,6 +20,8 @@ import torch
 
 from quire.plan.layout import GRANULE_BYTES, Entry
 from quire.plan.plan import StagePlan
+from quire.worker.moves import Moves, TorchMoves
+from quire.worker.uploads import Direct
 
 DTYPES = {
     "bf16": torch.bfloat16,
@@ -90,10 +92,23 @@ def _overlapping(numbers: torch.Tensor, step: int, shape: tuple[int, ...]) -> to
 
 
 class Arena:
-    def __init__(self, stage: StagePlan, device: torch.device, shared: torch.Tensor | None = None) -> None:
-        """`shared`: the bytes of another arena, for a model whose layers lie in the same pages."""
+    def __init__(
+        self,
+        stage: StagePlan,
+        device: torch.device,
+        shared: torch.Tensor | None = None,
+        *,
+        moves: Moves | None = None,
+        spare: int = 0,
+    ) -> None:
+        """`shared`: the bytes of another arena, for a model whose layers lie in the same pages. `moves`: who moves
+        whole pages; none: torch. `spare`: sheets behind the pool that belong to nobody."""
         self.stage = stage
-        self.bytes = torch.empty(stage.pool_bytes, dtype=torch.uint8, device=device) if shared is None else shared
+        size = stage.pool_bytes + spare * stage.sheet_bytes
+        self.bytes = torch.empty(size, dtype=torch.uint8, device=device) if shared is None else shared
+        if spare:
+            self.bytes[stage.pool_bytes :].zero_()
+        self._moves, self.upload = moves or TorchMoves(), Direct(device)
         self.layers: dict[int, dict[str, PartView]] = {}
         """By layer, by the part's name."""
         for kind, plan in enumerate(stage.kinds):
@@ -112,32 +127,36 @@ class Arena:
         has_scales = dtype == DTYPES["fp8"] and entry.part in ("key", "value")
         return PartView(kind, cut, page, rows, torch.ones(entry.heads, device=numbers.device) if has_scales else None)
 
+    @property
+    def spare_address(self) -> int:
+        """Of the first spare sheet: a page of any kind fits there."""
+        assert self.bytes.numel() > self.stage.pool_bytes, "the arena was made without a spare sheet"
+        return self.stage.pool_bytes // GRANULE_BYTES
+
     def copy(self, kind: int, source: np.ndarray, target: np.ndarray) -> None:
         """Whole pages, from their old places to new ones; no page is both."""
-        pages = self._pages(kind)
-        pages[self._places(kind, target)] = pages[self._places(kind, source)]
+        origin, goal = self._places(kind, source), self._places(kind, target)
+        self._moves.copy(self.bytes, origin, goal, self._size(kind))
 
     def repeat(self, kind: int, source: np.ndarray, target: np.ndarray) -> None:
         """Whole pages, by their addresses; no page is both."""
-        pages, device = self._pages(kind), self.bytes.device
-        pages[torch.from_numpy(target).to(device)] = pages[torch.from_numpy(source).to(device)]
+        origin, goal = (self.upload(addresses.astype(np.int32)) for addresses in (source, target))
+        self._moves.copy(self.bytes, origin, goal, self._size(kind))
 
     def read(self, kind: int, pages: np.ndarray) -> torch.Tensor:
         """Copies of whole pages: (page, byte)."""
-        return self._pages(kind).index_select(0, self._places(kind, pages))
+        return self._moves.gather(self.bytes, self._places(kind, pages), self._size(kind))
 
     def write(self, kind: int, addresses: np.ndarray, data: torch.Tensor) -> None:
         """Whole pages (page, byte) to where they lie."""
-        places = torch.from_numpy(addresses).to(self.bytes.device)
-        self._pages(kind)[places] = data.to(self.bytes.device)
+        places = self.upload(addresses.astype(np.int32))
+        self._moves.scatter(data.to(self.bytes.device), self.bytes, places, self._size(kind))
 
     def clear(self, kind: int, pages: np.ndarray) -> None:
-        self._pages(kind)[self._places(kind, pages)] = 0
+        self._moves.clear(self.bytes, self._places(kind, pages), self._size(kind))
 
     def _places(self, kind: int, pages: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(self.stage.addresses(kind, pages).astype(np.int64)).to(self.bytes.device)
+        return self.upload(self.stage.addresses(kind, pages))
 
-    def _pages(self, kind: int) -> torch.Tensor:
-        size = self.stage.kinds[kind].page_bytes
-        places = (self.bytes.numel() - size) // GRANULE_BYTES + 1
-        return self.bytes.as_strided((places, size), (GRANULE_BYTES, 1))
+    def _size(self, kind: int) -> int:
+        return self.stage.kinds[kind].page_bytes

@@ -20,6 +20,7 @@ from quire.core.step import Step, TableView
 from quire.kinds import Kind, counts
 from quire.plan.plan import KindPlan, StagePlan
 from quire.worker.arena import Cut, cut_of
+from quire.worker.uploads import Direct, Upload
 
 SHORT_TOKENS = 64
 """Rows that read at most so many tokens are alike; beyond, those up to the same power of two: padding less than
@@ -77,6 +78,19 @@ class Batch:
     counts: np.ndarray
 
 
+@dataclass(frozen=True, slots=True)
+class Padding:
+    """Behind a step's own rows come others that nobody asked for, so that a recorded step has as many as it had then.
+    All that such a row reads and writes lies in one spare page."""
+
+    rows: int
+    """Of the step, without padding."""
+    address: int
+    """Of the spare page."""
+    is_split: bool
+    """Rows' tokens may be cut into pieces: another recording."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
     """A step's new tokens, one row after another."""
@@ -87,6 +101,24 @@ class Packed:
     positions: np.ndarray
     begins: np.ndarray
     """(row,): where its tokens begin."""
+    upload: Upload
+    padding: Padding | None = None
+
+    def addresses(self, table: TableView, columns: int) -> np.ndarray:
+        """(row, group, column) of the step's rows."""
+        rows = self.step.rows
+        if self.padding is None:
+            return table.addresses[rows, :, :columns]
+        own, groups = self.padding.rows, table.addresses.shape[1]
+        found = np.full((len(rows), groups, columns), self.padding.address, dtype=np.int32)
+        found[:own] = table.addresses[rows[:own], :, :columns]
+        return found
+
+
+def pack(step: Step, upload: Upload, padding: Padding | None = None) -> Packed:
+    index = np.repeat(np.arange(len(step.rows)), step.counts)
+    begins = np.cumsum(step.counts) - step.counts
+    return Packed(step, index, step.starts[index] + np.arange(len(index)) - begins[index], begins, upload, padding)
 
 
 Prepare = Callable[[KindPlan, TableView, Packed, torch.device], KindBatch]
@@ -98,42 +130,40 @@ def make_batch(
     tables: tuple[TableView, ...],
     device: torch.device,
     prepares: Sequence[Prepare] | None = None,
+    upload: Upload | None = None,
+    padding: Padding | None = None,
 ) -> Batch:
     """`prepares`: of each kind's backend; none: the reference's."""
-    index = np.repeat(np.arange(len(step.rows)), step.counts)
-    begins = np.cumsum(step.counts) - step.counts
-    packed = Packed(step, index, step.starts[index] + np.arange(len(index)) - begins[index], begins)
+    upload = upload or Direct(device)
+    packed = pack(step, upload, padding)
     kinds = tuple(
         one(plan, table, packed, device)
         for one, plan, table in zip(prepares or [prepare] * len(tables), stage.kinds, tables, strict=True)
     )
-    return Batch(kinds, _tensor(packed.positions, device), step.starts, step.counts)
+    return Batch(kinds, upload(packed.positions), step.starts, step.counts)
 
 
 def prepare(plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
     """For the reference backend."""
+    del device
     if not plan.manifest:
         return KindBatch({})  # of two models in one pool, the other one has these layers
-    step, begins = packed.step, packed.begins
+    step = packed.step
     if plan.kind.kind == "state":
-        return _states(table, step, begins, device)
-    new = _places(plan, table, step.rows[packed.index], packed.positions, device)
-    readings = tuple(_reading(plan, table, step, rows, begins, device) for rows in _read_together(plan.kind, step))
+        return _states(table, packed)
+    new = _places(plan, table, step.rows[packed.index], packed.positions, packed.upload)
+    readings = tuple(_reading(plan, table, packed, rows) for rows in _read_together(plan.kind, step))
     return KindBatch(new, readings)
 
 
-def _tensor(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
-
 def _places(
-    plan: KindPlan, table: TableView, rows: np.ndarray, tokens: np.ndarray, device: torch.device
+    plan: KindPlan, table: TableView, rows: np.ndarray, tokens: np.ndarray, upload: Upload
 ) -> dict[Cut, torch.Tensor]:
     """Of tokens of rows, which are arrays of one shape."""
     columns, units = table.column(tokens // plan.page_tokens), tokens % plan.page_tokens
     addresses = np.moveaxis(table.addresses[rows, :, columns], -1, 0).astype(np.int64)
     cuts = {cut_of(entry) for entry in plan.manifest}
-    return {cut: _tensor(cut.places(addresses[cut.group], units), device) for cut in cuts}
+    return {cut: upload(cut.places(addresses[cut.group], units)) for cut in cuts}
 
 
 def _read_together(kind: Kind, step: Step) -> Iterator[np.ndarray]:
@@ -145,21 +175,22 @@ def _read_together(kind: Kind, step: Step) -> Iterator[np.ndarray]:
         yield np.flatnonzero((alike == one[:, None]).all(axis=0))
 
 
-def _states(table: TableView, step: Step, begins: np.ndarray, device: torch.device) -> KindBatch:
+def _states(table: TableView, packed: Packed) -> KindBatch:
     """A row's state is its first page; every token rewrites all of it, so none has a slot. Drafts have pages behind."""
+    step, upload = packed.step, packed.upload
     alike, each = [], np.zeros_like(step.counts) if step.drafts is None else step.drafts
+    addresses = packed.addresses(table, int(each.max(initial=0)) + 1).astype(np.int64)
     for count, drafts in np.unique([step.counts, each], axis=1).T:
         places = np.flatnonzero((step.counts == count) & (each == drafts))
-        packed = begins[places][:, None] + np.arange(count)
-        pages = table.addresses[step.rows[places], :, : drafts + 1].astype(np.int64).transpose(2, 1, 0)
-        alike.append(Alike(_tensor(packed, device), _tensor(pages[0], device), _tensor(pages[1:], device)))
+        queries = packed.begins[places][:, None] + np.arange(count)
+        pages = addresses[places, :, : drafts + 1].transpose(2, 1, 0)
+        alike.append(Alike(upload(queries), upload(pages[0]), upload(pages[1:])))
     return KindBatch({}, alike=tuple(alike))
 
 
-def _reading(
-    plan: KindPlan, table: TableView, step: Step, places: np.ndarray, begins: np.ndarray, device: torch.device
-) -> Reading:
+def _reading(plan: KindPlan, table: TableView, packed: Packed, places: np.ndarray) -> Reading:
     """Tokens from the first that the first query sees to the last query's own, sinks before them."""
+    step, upload = packed.step, packed.upload
     starts, count = step.starts[places], int(step.counts[places[0]])
     first = plan.kind.first_live(counts(starts))
     sinks = plan.kind.kept_pages(counts(starts), page_tokens=1)
@@ -170,11 +201,10 @@ def _reading(
     mask = _sees(plan.kind, queries[:, :, None], tokens[:, None, :])
     tokens = np.minimum(tokens, (end - 1)[:, None])
     rows = np.broadcast_to(step.rows[places][:, None], tokens.shape)
-    packed = begins[places][:, None] + np.arange(count)
     return Reading(
-        _tensor(packed, device),
-        _places(plan, table, rows, tokens, device),
-        None if mask.all() else _tensor(mask, device),
+        upload(packed.begins[places][:, None] + np.arange(count)),
+        _places(plan, table, rows, tokens, upload),
+        None if mask.all() else upload(mask),
         mask.shape[1:] == (count, count) and bool((mask == np.tri(count, dtype=np.bool_)).all()),
     )
 

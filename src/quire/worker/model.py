@@ -7,6 +7,7 @@ Layers that keep other things than keys and values are served by `mixers`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PreTrainedConfig
 
 from quire.core.step import Step
+from quire.worker import opaque
 from quire.worker.arena import Arena
 from quire.worker.attention import Scores
 from quire.worker.backends import REFERENCE, Backend, choose
-from quire.worker.batch import Batch, make_batch
+from quire.worker.batch import Batch, Padding, make_batch
 from quire.worker.linears import lay_out
 from quire.worker.loading import load_checkpoint
 from quire.worker.mixers import attach, latent
 from quire.worker.mixers.seat import Seat
 from quire.worker.scales import find_scales
+from quire.worker.uploads import Upload
 from quire.worker.weights.write import Advance
 
 NAME = "quire"
@@ -46,12 +49,9 @@ def _attention(
     seat: Seat = module.quire_seat
     scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    parts = seat.arena.layers[module.layer_idx]
-    number = next(iter(parts.values())).kind
-    backend, kind = seat.backends[number], seat.running().kinds[number]
-    if "latent" in parts:
-        return latent.attend(module, backend, kind, parts, q, k, v, scores)[None], None
-    return backend.attend(kind, (parts["key"], parts["value"]), q, (k, v), scores)[None], None
+    if getattr(module, "quire_is_latent", False):
+        return latent.attend(module, seat, q, k, v, scores)[None], None
+    return seat.attend(module, q, k, v, scores, v.shape[-1])[None], None
 
 
 def register() -> None:
@@ -62,42 +62,54 @@ def register() -> None:
 class TorchModel:
     """A causal language model of transformers that reads and writes an arena."""
 
-    def __init__(self, model: Any, arena: Arena, backends: Sequence[Backend] = (REFERENCE,)) -> None:
+    def __init__(
+        self, model: Any, arena: Arena, backends: Sequence[Backend] = (REFERENCE,), is_compiled: bool = False
+    ) -> None:
+        """`is_compiled`: torch.compile fuses what lies between kernels."""
         self.model = model.eval()
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.seat = Seat(arena, choose(arena.stage, arena.bytes.device.type, backends))
+        self.seat.number = opaque.number_of(self.seat) if is_compiled else 0
         attach(model, self.seat)
         self.scales = find_scales(self.seat, self.vocab_size, self._probe)
         """Which scales keys and values in 8 bits have; empty: none."""
+        if is_compiled:
+            opaque.compile_layers(model)
 
     def _probe(self, step: Step) -> torch.Tensor:
         device = self.seat.arena.bytes.device
         ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(device)
         return self.forward(ids, self.prepare(step), torch.zeros(1, dtype=torch.int64, device=device))
 
-    def prepare(self, step: Step) -> Batch:
+    def prepare(self, step: Step, upload: Upload | None = None, padding: Padding | None = None) -> Batch:
         """The step, spelled out for each kind's backend."""
         arena = self.seat.arena
         prepares = [backend.prepare for backend in self.seat.backends]
-        return make_batch(step, arena.stage, step.tables[0], arena.bytes.device, prepares)
+        return make_batch(step, arena.stage, step.tables[0], arena.bytes.device, prepares, upload, padding)
 
-    @torch.inference_mode()
     def forward(self, token_ids: torch.Tensor, batch: Batch, last: torch.Tensor) -> torch.Tensor:
         """Logits of the packed tokens at places `last`: (place, vocabulary), in fp32."""
+        return self.logits(token_ids, batch, last).float()
+
+    @torch.inference_mode()
+    def logits(self, token_ids: torch.Tensor, batch: Batch, last: torch.Tensor | int) -> torch.Tensor:
+        """The same, as the model yields them; `last` 0: of all tokens."""
         self.seat.batch = batch
+        is_alone = self.seat.number and len(token_ids) == 1
         try:
-            out = self.model(
-                input_ids=token_ids[None],
-                position_ids=batch.positions[None],
-                attention_mask=None,
-                use_cache=False,
-                logits_to_keep=last,
-            )
+            with opaque.uncompiled() if is_alone else nullcontext():
+                out = self.model(
+                    input_ids=token_ids[None],
+                    position_ids=batch.positions[None],
+                    attention_mask=None,
+                    use_cache=False,
+                    logits_to_keep=last,
+                )
         finally:
             self.seat.batch = None
         logits: torch.Tensor = out.logits
-        return logits[0].float()
+        return logits[0]
 
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:

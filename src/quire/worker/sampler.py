@@ -81,11 +81,15 @@ class Sampler:
         )
         self._penalties.enter(row, sampling, prompt, outputs)
 
+    def is_plain(self, rows: npt.NDArray[np.int64]) -> bool:
+        """Whether all of them take the most likely token."""
+        return bool(self._plain[rows].all())
+
     def sample(
         self, logits: torch.Tensor, rows: Sequence[int] | npt.NDArray[np.int64], positions: npt.ArrayLike
     ) -> torch.Tensor:
         """logits [n, v]; `positions` are those of the tokens to be drawn: the first output has the prompt's length."""
-        if self._plain[np.asarray(rows)].all():
+        if self.is_plain(np.asarray(rows)):
             return logits.argmax(-1)
         numbers = [int(row) for row in rows]
         places = np.asarray(positions, dtype=np.int64)

@@ -205,8 +205,8 @@ def _compare_mask(where: str, call: Call, record: Record, kind: Kind) -> None:
             raise ModelError(f"{where} has a mask of its own that is not causal")
         return
     for query, token, seen in _borders(kind):
-        zero = torch.zeros((), dtype=torch.int64)
-        if bool(rule(zero, zero, torch.tensor(query), torch.tensor(token))) != seen:
+        zero, here, there = (torch.tensor(place, device=call.query.device) for place in (0, query, token))
+        if bool(rule(zero, zero, here, there)) != seen:
             does, plans = ("hides", "sees") if seen else ("sees", "forgets")
             raise ModelError(f"{where} {does} token {token} from token {query}, the plan's {kind.name} {plans} it")
 

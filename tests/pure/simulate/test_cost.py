@@ -11,7 +11,7 @@ from quire.models.read import read_model
 from quire.plan.devices import DEVICES, device_bytes
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.simulate.cost import cost_model
+from quire.simulate.cost import EXPERT_EFFICIENCY, cost_model
 from quire.simulate.devices import DATASHEETS, Speed, speed_of
 
 ENDLESS = 1e30
@@ -68,8 +68,20 @@ def test_few_tokens_touch_few_experts_and_many_touch_all() -> None:
     plan = plan_of()
     dense, sparse = (at_speed(cost_of(plan, overhead=0.0, active=a), Speed(1.0, ENDLESS)) for a in (1.0, 0.1))
     body = dense.stages[0].weight_bytes
-    assert seconds_of(dense, (0, 1)) - seconds_of(sparse, (0, 1)) == pytest.approx(0.9 * body)
-    assert seconds_of(sparse, (0, 500)) == pytest.approx(seconds_of(dense, (0, 500)))
+    few, many = (seconds_of(dense, row) - seconds_of(sparse, row) for row in ((0, 1), (0, 500)))
+    assert few == pytest.approx(body * (1 - 0.1 / EXPERT_EFFICIENCY))
+    assert many == pytest.approx(body * (1 - 1 / EXPERT_EFFICIENCY))
+
+
+def test_products_and_attention_follow_one_another() -> None:
+    """Rows enough that products are bound by multiplying do not hide what attention reads."""
+    plan = plan_of()
+    rows = [(4000, 1)] * 300
+    both, reading, multiplying = (
+        seconds_of(at_speed(cost_of(plan, overhead=0.0), speed), *rows)
+        for speed in (Speed(1e12, 1e14), Speed(1e12, ENDLESS), Speed(ENDLESS, 1e14))
+    )
+    assert max(reading, multiplying) < both < reading + multiplying
 
 
 @pytest.mark.parametrize("faster", [Speed(2e12, 1e14), Speed(1e12, 2e14)])

@@ -16,16 +16,18 @@ from quire.plan.plan import KindPlan
 from quire.worker.arena import PartView
 from quire.worker.attention import Scores
 from quire.worker.backends import ATTENTION, Accepts, Pair
-from quire.worker.batch import KindBatch, Packed
-from quire.worker.kernels.launch import Launch, attend, plan
+from quire.worker.batch import KindBatch, Packed, Padding
+from quire.worker.kernels.launch import Launch, attend, plan_onto, plan_recorded
 from quire.worker.kernels.pages import write
+from quire.worker.kernels.recorded import is_split
 from quire.worker.kernels.shape import Memory, Table
-from quire.worker.kernels.states import StateRows, convolve, recur, rows_of
+from quire.worker.kernels.states import StateRows, convolve, recur, state_rows
 from quire.worker.kernels.tile import INTERPRETED
 from quire.worker.kernels.tiles import Heads
 from quire.worker.kernels.work import Rows, Sight
 from quire.worker.quantised import is_quantised, row_scales
 from quire.worker.recurrent import Columns, Matrices, Recurrence
+from quire.worker.uploads import Direct, Upload
 
 INTERPRETER_PROCESSORS = 4
 STATES = (
@@ -50,15 +52,23 @@ class KernelKind:
     sight: Sight
     parts: tuple[Rows, ...]
     """Rows with one query, and the others: they are cut differently."""
+    known: dict[Heads, None]
+    """Of the kind's layers, which may differ: noted when the first of them asks, and cut in advance from then on."""
     launches: dict[Heads, tuple[Launch, ...]] = field(default_factory=dict)
-    """Layers of one kind may differ in heads: cut when the first of them asks."""
 
     def launch(self, heads: Heads) -> tuple[Launch, ...]:
         if heads not in self.launches:
-            device = self.rows.device
-            cuts = (plan(rows, self.sight, heads, processors_of(device), device) for rows in self.parts)
-            self.launches[heads] = tuple(cuts)
+            self.known[heads] = None
+            self.cut(heads, Direct(self.rows.device))
         return self.launches[heads]
+
+    def cut(self, heads: Heads, upload: Upload, padding: Padding | None = None) -> None:
+        processors = processors_of(self.rows.device)
+        if padding is None:
+            cuts = [plan_onto(upload, rows, self.sight, heads, processors) for rows in self.parts]
+        else:
+            cuts = [plan_recorded(upload, self.parts[0], self.sight, heads, processors, padding.is_split)]
+        self.launches[heads] = tuple(cuts)
 
 
 class Triton:
@@ -72,20 +82,32 @@ class Triton:
         states=STATES,
     )
 
+    def __init__(self) -> None:
+        self._heads: dict[str, dict[Heads, None]] = {}
+        """By the kind's name."""
+
     def prepare(self, plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
-        step, kind = packed.step, plan.kind
+        del device
+        step, kind, upload = packed.step, plan.kind, packed.upload
         if kind.kind == "state":
-            return KindBatch({}, kernel=rows_of(step, packed.begins, table, device))
-        columns = table.addresses.shape[2]
+            return KindBatch({}, kernel=state_rows(packed, table))
+        columns = most = table.addresses.shape[2]
         if kind.grows:
             columns = min(columns, int((-(-(step.starts + step.counts) // plan.page_tokens)).max(initial=1)))
-        addresses = _tensor(table.addresses[step.rows, :, :columns], device)
+        addresses = upload.table(packed.addresses(table, columns), most)
         groups = (addresses[:, group] for group in range(addresses.shape[1]))
         tables = tuple(Table(group, plan.page_tokens, table.sink_columns, wraps=not kind.grows) for group in groups)
-        sight = Sight(*(getattr(kind, name, 0) for name in ("window", "chunk", "sinks")))
-        index, positions = _tensor(packed.index, device), _tensor(packed.positions, device)
-        parts = _parts(step, packed.begins)
-        return KindBatch({}, kernel=KernelKind(kind.kind == "latent", tables, index, positions, sight, parts))
+        index, positions = (upload(values.astype(np.int32)) for values in (packed.index, packed.positions))
+        parts, known = _parts(step, packed.begins), self._heads.setdefault(kind.name, {})
+        kernel = KernelKind(kind.kind == "latent", tables, index, positions, sight_of(plan), parts, known)
+        for heads in known:
+            kernel.cut(heads, upload, packed.padding)
+        return KindBatch({}, kernel=kernel)
+
+    def is_split(self, plan: KindPlan, step: Step, device: torch.device) -> bool:
+        """Whether a step of one token for each row gains by cutting rows into pieces."""
+        rows, sight, processors = _parts(step, np.arange(len(step.rows)))[0], sight_of(plan), processors_of(device)
+        return any(is_split(rows, sight, heads, processors) for heads in self._heads.get(plan.kind.name, ()))
 
     def attend(
         self, kind: KindBatch, parts: Pair[PartView], query: torch.Tensor, new: Pair[torch.Tensor], scores: Scores
@@ -153,5 +175,5 @@ def _parts(step: Step, begins: np.ndarray) -> tuple[Rows, ...]:
     return tuple(Rows(rows, begins[rows], step.starts[rows], step.counts[rows]) for rows in chosen if len(rows))
 
 
-def _tensor(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
+def sight_of(plan: KindPlan) -> Sight:
+    return Sight(*(getattr(plan.kind, name, 0) for name in ("window", "chunk", "sinks")))

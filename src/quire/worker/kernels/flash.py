@@ -86,7 +86,7 @@ class FlashInfer(Triton):
         granules = plan.page_bytes // GRANULE_BYTES
         prompts = prompts_of(many[0], known["sight"].first(many[0].positions), plan, table, packed.step.rows)
         places = prompts.packed()
-        queries = None if len(places) == len(packed.index) else torch.from_numpy(places).to(device)
+        queries = None if len(places) == len(packed.index) else packed.upload(places)
         return KindBatch({}, kernel=IndexedKind(**known, prompts=prompts, queries=queries, page_granules=granules))
 
     def answer(

@@ -12,9 +12,11 @@ import torch
 
 from quire.worker.attention import Scores
 from quire.worker.kernels.paged import attend_items, join_pieces
+from quire.worker.kernels.recorded import fixed_work
 from quire.worker.kernels.shape import Memory, Shape, Table, Tiles, part_shape
 from quire.worker.kernels.tiles import Heads, piece_tokens_for, tiles_for
-from quire.worker.kernels.work import Rows, Sight, blocks_of, cut, lengths_of
+from quire.worker.kernels.work import Rows, Sight, Work, blocks_of, cut, lengths_of
+from quire.worker.uploads import Direct, Upload
 
 PIECES_AT_ONCE = 16
 
@@ -33,19 +35,36 @@ class Launch:
 
 
 def plan(rows: Rows, sight: Sight, heads: Heads, processors: int, device: torch.device) -> Launch:
+    return plan_onto(Direct(device), rows, sight, heads, processors)
+
+
+def plan_onto(upload: Upload, rows: Rows, sight: Sight, heads: Heads, processors: int) -> Launch:
     """Cut so that all processors work; a batch of rows that compute much more than others is better cut in two."""
     queries = int(rows.counts.max(initial=1))
     tiles, group = tiles_for(queries, heads)
     blocks = blocks_of(rows, queries_of_block(queries, tiles, group))
     piece_tokens = piece_tokens_for(lengths_of(blocks, sight), heads.query // group, tiles, processors)
-    return launch_of(rows, sight, tiles, group, piece_tokens, device)
+    work = cut(blocks, sight, piece_tokens)
+    return _launch(upload, work, work.slots, sight, tiles, group, is_alike=queries == 1)
+
+
+def plan_recorded(upload: Upload, rows: Rows, sight: Sight, heads: Heads, processors: int, splits: bool) -> Launch:
+    """Of rows with one query each: the same launch whatever they hold."""
+    tiles, group = tiles_for(1, heads)
+    work, slots = fixed_work(rows, sight, heads, processors, splits)
+    return _launch(upload, work, slots, sight, tiles, group, is_alike=True)
 
 
 def launch_of(rows: Rows, sight: Sight, tiles: Tiles, group: int, piece_tokens: int, device: torch.device) -> Launch:
     queries = int(rows.counts.max(initial=1))
     work = cut(blocks_of(rows, queries_of_block(queries, tiles, group)), sight, piece_tokens)
-    items, joins = (torch.from_numpy(values).to(device) for values in (work.items, work.joins))
-    return Launch(items, joins, work.slots, tiles, sight, group, is_alike=queries == 1)
+    return _launch(Direct(device), work, work.slots, sight, tiles, group, is_alike=queries == 1)
+
+
+def _launch(
+    upload: Upload, work: Work, slots: int, sight: Sight, tiles: Tiles, group: int, *, is_alike: bool
+) -> Launch:
+    return Launch(upload(work.items), upload(work.joins), slots, tiles, sight, group, is_alike)
 
 
 def queries_of_block(queries: int, tiles: Tiles, group: int) -> int:

@@ -10,10 +10,12 @@ import triton
 
 from quire.core.step import Step, TableView
 from quire.plan.layout import GRANULE_BYTES
+from quire.worker.batch import Packed, pack
 from quire.worker.kernels.convolution import convolve_chunks, convolve_rows
 from quire.worker.kernels.recurrence import recur_rows, scan_chunks, solve_chunks
 from quire.worker.kernels.shape import padded
 from quire.worker.recurrent import Columns, Matrices, Recurrence
+from quire.worker.uploads import Direct
 
 CHUNK_TOKENS = 64
 FEW_TOKENS = 16
@@ -45,21 +47,23 @@ class StateRows:
 
 
 def rows_of(step: Step, begins: np.ndarray, table: TableView, device: torch.device) -> StateRows:
+    del begins
+    return state_rows(pack(step, Direct(device)), table)
+
+
+def state_rows(packed: Packed, table: TableView) -> StateRows:
+    step, begins = packed.step, packed.begins
     drafts = np.zeros_like(step.counts) if step.drafts is None else step.drafts
     chunks = np.where((step.counts > FEW_TOKENS) & (drafts == 0), -(-step.counts // CHUNK_TOKENS), 0)
     each = np.arange(len(step.rows))
     fields = np.stack([each, begins, step.counts, step.counts - drafts, np.cumsum(chunks) - chunks], axis=1)
-    pages = table.addresses[step.rows, :, : int(drafts.max(initial=0)) + 1]
+    pages = packed.addresses(table, int(drafts.max(initial=0)) + 1)
     row = np.repeat(each, chunks)
     first = (np.arange(len(row)) - fields[row, 4]) * CHUNK_TOKENS
     counts = np.minimum(CHUNK_TOKENS, step.counts[row] - first)
     cut = np.stack([row, begins[row], first, counts], axis=1)
     few, many = fields[chunks == 0], fields[chunks > 0]
-    return StateRows(*(_tensor(values, device) for values in (pages, few, many, cut)))
-
-
-def _tensor(values: np.ndarray, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
+    return StateRows(*(packed.upload(values.astype(np.int32)) for values in (pages, few, many, cut)))
 
 
 def convolve(

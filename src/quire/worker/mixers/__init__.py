@@ -48,10 +48,8 @@ def attach(model: Any, seat: Seat) -> None:
     """Puts the seat's arena under every layer of the model."""
     for module in model.modules():
         if hasattr(module, "layer_idx"):
-            module.quire_seat = seat
-            if type(module).__name__ in STATES:
-                module.forward = _mixer(module, seat)
-            elif type(module).__name__ in LATENTS:
+            seat.take(module, _mixer(module, seat) if type(module).__name__ in STATES else None)
+            if type(module).__name__ in LATENTS:
                 latent.attach(module)
         elif type(module).__name__ == "FalconH1RMSNormGated":
             _flatten(module)

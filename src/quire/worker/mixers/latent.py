@@ -9,38 +9,31 @@ A layer hands its latents to `expand_kv` before it attends: that is the seam, fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from quire.worker.arena import PartView
 from quire.worker.attention import Scores, for_each_reading, gather, mix, write
-from quire.worker.backends import Backend
 from quire.worker.batch import KindBatch, Reading
+from quire.worker.mixers.seat import Seat
 
 
 def attach(module: Any) -> None:
     """Latent and rotary key go through to the attention interface, in the places of key and value."""
     module.expand_kv = lambda latent, rope: (latent, rope)
+    module.quire_is_latent = True
 
 
 def attend(
-    module: Any,
-    backend: Backend,
-    kind: KindBatch,
-    parts: Mapping[str, PartView],
-    query: torch.Tensor,
-    latent: torch.Tensor,
-    rope: torch.Tensor,
-    scores: Scores,
+    module: Any, seat: Seat, query: torch.Tensor, latent: torch.Tensor, rope: torch.Tensor, scores: Scores
 ) -> torch.Tensor:
     """(token, head, width) of packed tokens in, the same out; latent and rotary key have one head."""
-    if kind.kernel is not None:
+    if seat.number or _kind(seat, module.layer_idx).kernel is not None:
         up_key, up_value = _ups(module, query.shape[1])
         asked = _absorb(module, up_key, query)
-        found = backend.attend(kind, (parts["latent"], parts["rope"]), asked, (latent, rope), scores)
+        found = seat.attend(module, asked, latent, rope, scores, module.kv_lora_rank)
         return torch.einsum("thk,hvk->thv", found, up_value)
+    parts, kind = seat.arena.layers[module.layer_idx], _kind(seat, module.layer_idx)
     write(kind, parts["latent"], latent)
     write(kind, parts["rope"], rope)
 
@@ -50,6 +43,10 @@ def attend(
         return way(module, asked, latents, ropes, reading.mask, scores)
 
     return for_each_reading(kind, query, module.v_head_dim, answer)
+
+
+def _kind(seat: Seat, layer: int) -> KindBatch:
+    return seat.running().kinds[seat.arena.layers[layer]["latent"].kind]
 
 
 def _few(module: Any, queries: int) -> bool:

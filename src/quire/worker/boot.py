@@ -1,0 +1,93 @@
+"""Starts a model on a GPU: weights are there already; a step is tried out, then come the pool and the recordings.
+
+weights ──▶ products put together ──▶ the largest step, on a scratch sheet ──▶ pool ──▶ runner ──▶ recordings
+               each line of the ledger is measured as it is taken ──▶ Meter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from quire.core.sampling import Sampling
+from quire.core.step import Step, TableView
+from quire.plan.plan import Plan, StagePlan
+from quire.worker.arena import Arena
+from quire.worker.backends import Backend
+from quire.worker.device_runner import DeviceRunner
+from quire.worker.fused import fuse
+from quire.worker.graphs import Tables, row_counts
+from quire.worker.kernels.flash import available
+from quire.worker.kernels.moves import KernelMoves
+from quire.worker.meter import Meter
+from quire.worker.model import TorchModel
+from quire.worker.runner import Grammars
+from quire.worker.sampler import Sampler
+
+SPARE_SHEETS = 1
+"""For rows of padding in recorded steps."""
+HARDEST = Sampling(temperature=1.0, top_p=0.9, seed=0)
+"""What takes the most memory to draw, from logits that are all alike: the whole vocabulary is ranked."""
+
+
+def boot(
+    plan: Plan, model: Any, meter: Meter, grammars: Grammars | None = None, *, is_compiled: bool = False
+) -> DeviceRunner:
+    """A runner without recordings: `record` makes them when the engine's tables are there."""
+    stage, device, backends = plan.stages[0], meter.device, available()
+    fuse(model)
+    meter.note("weights", meter.allocated())
+    meter.note("activations", step_bytes(plan, model, meter, backends))
+    meter.require_room(plan, SPARE_SHEETS)
+    arena = Arena(stage, device, moves=KernelMoves(), spare=SPARE_SHEETS)
+    meter.note("pool", arena.bytes.numel())
+    return DeviceRunner(plan, TorchModel(model, arena, backends, is_compiled), arena, grammars)
+
+
+def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[int] | None = None) -> None:
+    """Decode steps, for up to as many rows as the plan has requests."""
+    before = meter.taken()
+    runner.record(row_counts(runner.plan.max_requests) if counts is None else counts, tables)
+    graphs = runner.graphs
+    staged = 0 if graphs is None else graphs.fixed.size_bytes
+    kept = 0 if graphs is None else graphs.fixed.table_bytes
+    meter.note("tables", kept)
+    meter.note("staging", staged)
+    meter.note("graphs", max(0, meter.taken() - before - staged - kept))
+    meter.require_step()
+
+
+def step_bytes(plan: Plan, model: Any, meter: Meter, backends: Sequence[Backend]) -> int:
+    """The peak of the largest step that the plan allows: all rows, all tokens, all of them drawing. Its pages lie on
+    one scratch sheet, one upon the other: nobody reads what it computes."""
+    stage = replace(plan.stages[0], sheets=1)
+    arena = Arena(stage, meter.device, moves=KernelMoves())
+    arena.bytes.zero_()
+    tried = TorchModel(model, arena, backends)
+    before = meter.allocated()
+    meter.start_peak()
+    step = largest_step(plan, stage)
+    last = torch.from_numpy(np.cumsum(step.counts) - 1).to(meter.device)
+    token_ids = torch.zeros(step.tokens, dtype=torch.int64, device=meter.device)
+    logits = torch.zeros_like(tried.forward(token_ids, tried.prepare(step), last))
+    sampler = Sampler(plan.max_requests, tried.vocab_size, meter.device)
+    for row in step.rows.tolist():
+        sampler.enter(row, HARDEST, ())
+    sampler.sample(logits, step.rows, step.ends)
+    return meter.peak() - before
+
+
+def largest_step(plan: Plan, stage: StagePlan) -> Step:
+    rows = min(plan.max_requests, plan.batch_tokens)
+    most = min(plan.batch_tokens, rows * plan.max_length)
+    counts = np.full(rows, most // rows, dtype=np.int64)
+    counts[: most % rows] += 1
+    each = np.arange(rows)
+    columns = max(1, int(counts.max()))
+    tables = tuple(TableView(np.zeros((rows, kind.groups, columns), dtype=np.int32), 0) for kind in stage.kinds)
+    samples, ids = np.ones(rows, dtype=np.bool_), np.zeros(int(counts.sum()), dtype=np.int32)
+    return Step(0, each, 0 * each, counts, samples, 0 * each, ids, tables=(tables,))

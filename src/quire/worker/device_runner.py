@@ -1,0 +1,114 @@
+"""A `Runner` on a device that works while Python goes on: steps follow each other there, results come when asked for.
+
+    Python   launch 1 │ launch 2 │ collect 1 │ schedule 3 │ launch 3 │ collect 2 …
+    device            ├──────── 1 ───────┼──────── 2 ───────┼──────── 3 …
+
+A step that goes on from tokens which the one before yields finds them on the device. Decode steps are played from
+recordings where there are some. Grammars, log-probabilities and speculation wait for the tokens of their own step.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from quire.core.drafting import verified
+from quire.core.logprobs import StepLogprobs
+from quire.core.step import Step, StepResult
+from quire.plan.plan import Plan
+from quire.worker.arena import Arena
+from quire.worker.graphs import DecodeGraphs, Tables, why_not
+from quire.worker.logprobs import NOTHING, Wanted, packed_places, score
+from quire.worker.model import TorchModel
+from quire.worker.runner import Grammars, TorchRunner
+from quire.worker.uploads import Now, Staged, event_on
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    step: Step
+    tokens: torch.Tensor
+    """In main memory, from `done` on."""
+    done: Now | torch.cuda.Event
+    logprobs: StepLogprobs | None = None
+
+
+class DeviceRunner(TorchRunner):
+    def __init__(self, plan: Plan, model: TorchModel, arena: Arena, grammars: Grammars | None = None) -> None:
+        super().__init__(plan, model, arena, grammars)
+        self._tokens_before = torch.zeros(plan.max_requests + 1, dtype=torch.int64, device=self.device)
+        """What each row yielded last; the place behind the last row is for padding."""
+        self._staged = Staged(self.device)
+        self._flights: deque[_Flight] = deque()
+        self.graphs: DecodeGraphs | None = None
+        self.no_graphs_because = "none were recorded"
+
+    def record(self, counts: Sequence[int], tables: Tables) -> None:
+        """Decode steps of up to the greatest of these row counts are played from now on. Nobody may be running."""
+        self.no_graphs_because = why_not(self.model)
+        if not self.no_graphs_because:
+            self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, tables)
+
+    def launch(self, step: Step) -> None:
+        self._prepare(step)
+        if not len(step.rows):
+            self._fly(step, torch.empty(0, dtype=torch.int64, device=self.device))
+            return
+        prompt = self.scorer.prompt_tokens(step)
+        if self.graphs is not None and self.graphs.takes(step) and prompt is NOTHING:
+            played = self.graphs.play(step)
+            logits, tokens = played.logits, played.tokens
+            if not self.sampler.is_plain(step.rows):
+                tokens = self._draw(step, logits.float())
+        else:
+            logits = self._compute(step, prompt)
+            tokens = self._draw(step, logits[: len(step.sampled()[0])])
+        self._fly(step, tokens, self._score(step, tokens, prompt, logits))
+
+    def skip(self, step: Step) -> None:
+        """Everything but the model: rows that sample yield token 0. For benches."""
+        self._prepare(step)
+        self._fly(step, torch.zeros(len(step.sampled()[0]), dtype=torch.int64, device=self.device))
+
+    def _compute(self, step: Step, prompt: Wanted) -> torch.Tensor:
+        """Logits where rows sample, then those of prompts that somebody asked about."""
+        staged = self._staged
+        staged.begin()
+        batch = self.model.prepare(step, staged)
+        places = np.concatenate([step.sampled()[1], packed_places(step, prompt)])
+        token_ids, wanted = staged(step.token_ids.astype(np.int64)), staged(places)
+        rows = staged(np.repeat(step.rows, step.counts))
+        staged.flush()
+        known = torch.where(token_ids < 0, self._tokens_before[rows], token_ids)
+        return self.model.forward(known, batch, wanted)
+
+    def _draw(self, step: Step, logits: torch.Tensor) -> torch.Tensor:
+        """A token for each place where rows sample. Of a row with drafts, the next step needs nothing from here."""
+        entries, _, positions = step.sampled()
+        tokens = self.sampler.sample(logits, step.rows[entries], positions)
+        last = np.flatnonzero(np.diff(entries, append=-1))
+        where = self.arena.upload(np.stack([step.rows[entries[last]], last]))
+        self._tokens_before.index_copy_(0, where[0], tokens[where[1]])
+        return tokens
+
+    def _score(self, step: Step, tokens: torch.Tensor, prompt: Wanted, logits: torch.Tensor) -> StepLogprobs | None:
+        if prompt is NOTHING and not self.scorer.is_asked:
+            return None
+        return score(self.scorer.drawn_tokens(step, tokens.cpu().numpy()), prompt, logits)
+
+    def _fly(self, step: Step, tokens: torch.Tensor, logprobs: StepLogprobs | None = None) -> None:
+        host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=self.device.type == "cuda")
+        host.copy_(tokens, non_blocking=True)
+        done = event_on(self.device)
+        done.record()
+        self._flights.append(_Flight(step, host, done, logprobs))
+
+    def collect(self) -> StepResult:
+        flight = self._flights.popleft()
+        flight.done.synchronize()
+        result = verified(flight.step, flight.tokens.numpy())
+        return result if flight.logprobs is None else replace(result, logprobs=flight.logprobs)

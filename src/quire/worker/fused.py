@@ -1,0 +1,96 @@
+"""Linear layers that read the same tokens, as one product: queries, keys and values; the two halves of a gated MLP.
+
+    q_proj ┐            weights one below the other      x · Wᵀ = [ q | k | v ]
+    k_proj ├─ share ──▶ the first that is asked multiplies, the others take their part of what it found
+    v_proj ┘
+
+Each still shows its own weight, a view of the common one. Whoever is asked about other tokens than the one before it
+multiplies anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of children that transformers' classes give them."""
+
+
+class Share(nn.Module):
+    """What the parts of one product know together."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, linears: list[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = _joined([linear.weight for linear in linears])
+        self.bias = None if linears[0].bias is None else _joined([linear.bias for linear in linears])
+        self.tokens: torch.Tensor | None = None
+        self.found: torch.Tensor | None = None
+
+    def take(self, tokens: torch.Tensor, begin: int, end: int, is_last: bool) -> torch.Tensor:
+        if self.found is None or self.tokens is not tokens:
+            self.tokens, self.found = tokens, functional.linear(tokens, self.weight, self.bias)
+        part = self.found[..., begin:end]
+        if is_last:
+            self.tokens = self.found = None
+        return part
+
+
+class Part(nn.Module):
+    """Stands in for one of the linear layers."""
+
+    def __init__(self, share: Share, begin: int, end: int) -> None:
+        super().__init__()
+        self.share, self.begin, self.end = share, begin, end
+        self.is_last = end == len(share.weight)
+        self.in_features, self.out_features = share.weight.shape[1], end - begin
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.share.weight[self.begin : self.end]
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return None if self.share.bias is None else self.share.bias[self.begin : self.end]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.share.take(tokens, self.begin, self.end, self.is_last)
+
+
+def _joined(tensors: Sequence[torch.Tensor]) -> nn.Parameter:
+    return nn.Parameter(torch.cat([tensor.detach() for tensor in tensors]), requires_grad=False)
+
+
+def fuse(model: nn.Module) -> int:
+    """How many products were put together from several."""
+    count = 0
+    for module in list(model.modules()):
+        for names in TOGETHER:
+            linears = [getattr(module, name, None) for name in names]
+            if _fit(linears):
+                _replace(module, names, linears)  # type: ignore[arg-type]
+                count += 1
+    return count
+
+
+def _fit(linears: list[nn.Module | None]) -> bool:
+    if not all(type(linear) is nn.Linear for linear in linears):
+        return False
+    alike = {
+        (linear.in_features, linear.bias is None, linear.weight.dtype, linear.weight.device)
+        for linear in linears
+        if isinstance(linear, nn.Linear)
+    }
+    return len(alike) == 1
+
+
+def _replace(module: nn.Module, names: tuple[str, ...], linears: list[nn.Linear]) -> None:
+    share, begin = Share(linears), 0
+    for name, linear in zip(names, linears, strict=True):
+        setattr(module, name, Part(share, begin, begin + linear.out_features))
+        begin += linear.out_features

@@ -1,0 +1,91 @@
+"""What a device's memory really went to, beside what the plan thought: the ledger, measured at start-up.
+
+device   [ weights | activations | pool | tables | staging | graphs |····· workspace ·····| free ]
+             each line as it is taken                                 what no line explains
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from quire.core.errors import DoesNotFit
+from quire.core.units import format_bytes
+from quire.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One line of the ledger."""
+
+    name: str
+    planned_bytes: int
+    measured_bytes: int
+
+
+class Meter:
+    """Not all is torch's own allocation (kernels, libraries, the driver), so the device is asked as well: workspace is
+    what it has given out beyond the lines, to others too."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._lines: dict[str, int] = {}
+
+    def free(self) -> int:
+        """What torch keeps and nobody uses is free as well."""
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+        return int(torch.cuda.mem_get_info(self.device)[0])
+
+    def note(self, name: str, size_bytes: int) -> None:
+        self._lines[name] = size_bytes
+
+    def allocated(self) -> int:
+        return int(torch.cuda.memory_allocated(self.device))
+
+    def start_peak(self) -> None:
+        torch.cuda.reset_peak_memory_stats(self.device)
+
+    def peak(self) -> int:
+        torch.cuda.synchronize(self.device)
+        return int(torch.cuda.max_memory_allocated(self.device))
+
+    def taken(self) -> int:
+        """Of the whole device, by anyone."""
+        return int(torch.cuda.mem_get_info(self.device)[1]) - self.free()
+
+    def require_room(self, plan: Plan, sheets: int) -> None:
+        """Before the pool is allocated: it must fit beside what was measured and what is still to come."""
+        stage, step = plan.stages[0], self._lines.get("activations", 0)
+        graphs = sheets * stage.sheet_bytes + _planned(plan, "graphs")
+        room = self.free() - step - graphs
+        if stage.pool_bytes > room:
+            raise DoesNotFit(
+                f"a pool of {format_bytes(stage.pool_bytes)} exceeds the {format_bytes(max(0, room))} that are left "
+                f"beside weights of {format_bytes(self._lines.get('weights', 0))}, {format_bytes(step)} that a step "
+                f"was measured to take and {format_bytes(graphs)} for recorded steps: lower the pool to "
+                f"{format_bytes(max(0, room))} or less, or max_requests and batch_tokens"
+            )
+
+    def require_step(self) -> None:
+        """At the end: the largest step must still find its memory."""
+        free, needed = self.free(), self._lines.get("activations", 0)
+        if needed > free:
+            raise DoesNotFit(
+                f"a step takes up to {format_bytes(needed)} and {format_bytes(free)} are free: lower the pool by "
+                f"{format_bytes(needed - free)} or more, or --batch-tokens"
+            )
+
+    def lines(self, plan: Plan) -> tuple[Measured, ...]:
+        """In the ledger's order. What a step takes while it runs is not held between steps."""
+        known = dict(self._lines)
+        held = sum(size for name, size in known.items() if name != "activations")
+        known["workspace"] = max(0, self.taken() - held)
+        names = [line.name for line in plan.ranks[0].ledger if line.name in known]
+        names += [name for name in known if name not in names]
+        return tuple(Measured(name, _planned(plan, name), known[name]) for name in names)
+
+
+def _planned(plan: Plan, name: str) -> int:
+    return sum(line.bytes for line in plan.ranks[0].ledger if line.name == name)

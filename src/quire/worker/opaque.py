@@ -1,0 +1,90 @@
+"""torch.compile for layers, and what it must not look into: pages, tables and the step that runs.
+
+Layers are compiled one by one: those that are alike share what was compiled, and starting does not take longer with
+depth. An operation takes tensors and numbers alone, so it is told the seat that its layer belongs to as a number, and
+the layer as a tensor: a number would be part of what is compiled.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+import torch
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from quire.worker.attention import Scores
+
+if TYPE_CHECKING:
+    from quire.worker.mixers.seat import Seat
+
+_seats: WeakValueDictionary[int, Seat] = WeakValueDictionary()
+
+
+def number_of(seat: Seat) -> int:
+    """From here on, operations that are told this number go to this seat."""
+    _seats[id(seat)] = seat
+    return id(seat)
+
+
+@torch.library.custom_op("quire::attend", mutates_args=())
+def attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    sinks: torch.Tensor | None,
+    layer: torch.Tensor,
+    seat: int,
+    scale: float,
+    softcap: float,
+    width: int,
+) -> torch.Tensor:
+    """`softcap` 0: none. `width`: of what a head yields."""
+    del width
+    return _seats[seat].attend_now(int(layer), query, key, value, Scores(scale, softcap or None, sinks))
+
+
+@attend.register_fake
+def _(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    sinks: torch.Tensor | None,
+    layer: torch.Tensor,
+    seat: int,
+    scale: float,
+    softcap: float,
+    width: int,
+) -> torch.Tensor:
+    del key, value, sinks, seat, layer, scale, softcap
+    return query.new_empty(query.shape[0], query.shape[1], width)
+
+
+@torch.library.custom_op("quire::mix", mutates_args=())
+def mix(hidden_states: torch.Tensor, layer: torch.Tensor, seat: int) -> torch.Tensor:
+    return _seats[seat].mixers[int(layer)](hidden_states)
+
+
+@mix.register_fake
+def _(hidden_states: torch.Tensor, layer: torch.Tensor, seat: int) -> torch.Tensor:
+    del layer, seat
+    return torch.empty_like(hidden_states)
+
+
+def mix_forward(module: Any, hidden_states: torch.Tensor, **_options: Any) -> torch.Tensor:
+    """Stands in for a mixer's forward."""
+    mixed: torch.Tensor = mix(hidden_states, module.quire_layer, module.quire_seat.number)
+    return mixed
+
+
+def compile_layers(model: torch.nn.Module) -> None:
+    """Once for any number of tokens but one, which `uncompiled` is for."""
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.forward = torch.compile(layer.forward, dynamic=True)
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    stance: AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
+    return stance

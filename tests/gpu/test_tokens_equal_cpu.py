@@ -1,0 +1,84 @@
+"""Tokens on a GPU are those that transformers generates on a CPU, whatever the scheduler does. Tiny models in fp32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from quire.core.events import What
+from quire.core.sampling import Sampling
+from quire.scheduler.ngrams import NGramDrafter
+from tiny_models import PAGE, plan_of, tight_plan
+
+if not torch.cuda.is_available():
+    pytest.skip("no GPU here", allow_module_level=True)
+
+from device_models import DeviceService
+
+NAMES = ("llama", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "lfm2", "bamba", "qwen3_next", "falcon_h1")
+"""Full; windows; sink logits; chunks; latents; short convolutions; Mamba-2; Gated DeltaNet; keys beside a state."""
+PUT_OFF = {**dict.fromkeys(NAMES[:6], 1), "qwen3_next": 0}
+"""Sheets beyond the fewest, so that somebody is put off."""
+GUESSING = ("gemma3_text", "gpt_oss", "lfm2", "qwen3_next", "falcon_h1")
+
+
+@pytest.mark.parametrize("overlap", [1, 2])
+@pytest.mark.parametrize("name", NAMES)
+def test_eight_requests_together_yield_what_each_yields_alone(name: str, overlap: int) -> None:
+    service = DeviceService(name, plan_of(name, batch_tokens=24), overlap)
+    service.check()
+    assert service.runner.graphs is not None
+    assert service.runner.graphs.played > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_prompts_that_come_again_are_found_and_yield_the_same(name: str) -> None:
+    """Whoever goes on from a partly filled page or a state gets its own copy."""
+    service = DeviceService(name, plan_of(name, batch_tokens=64))
+    service.check()
+    before = service.engine.counters.sums[What.ADMITTED, "hit_tokens"]
+    service.check(label="again")
+    assert service.engine.counters.sums[What.ADMITTED, "hit_tokens"] > before
+
+
+@pytest.mark.parametrize("name", PUT_OFF)
+def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str) -> None:
+    service = DeviceService(name, tight_plan(name, PUT_OFF[name]))
+    service.engine.scheduler.typical_output = 1.0
+    service.check()
+    assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+
+
+def test_pages_that_are_moved_together_change_no_token() -> None:
+    moved = 0
+    for more_sheets in range(6):
+        service = DeviceService("gemma3_text", tight_plan("gemma3_text", more_sheets, {"full": 4, "window": PAGE}))
+        service.engine.scheduler.typical_output = 1.0
+        service.check()
+        moved += service.engine.counters.sums[What.COMPACTED, "pages"]
+    assert moved > 0
+
+
+@pytest.mark.parametrize("name", GUESSING)
+def test_guesses_change_no_token(name: str) -> None:
+    service = DeviceService(name, plan_of(name, batch_tokens=64, lookahead=3), drafter=NGramDrafter())
+    service.check()
+    assert service.engine.counters.sums[What.DRAFTED, "drafted"] > 0
+
+
+@pytest.mark.parametrize("name", ["gemma3_text", "deepseek_v3", "lfm2"])
+def test_a_compiled_model_yields_the_same_tokens(name: str) -> None:
+    torch._dynamo.reset()
+    DeviceService(name, plan_of(name, batch_tokens=24), is_compiled=True, counts=(3, 8)).check()
+
+
+def test_a_request_draws_the_same_tokens_alone_and_in_a_batch() -> None:
+    sampling = Sampling(temperature=0.9, top_p=0.95, seed=7)
+    alone, together = (DeviceService("llama", plan_of("llama", batch_tokens=64)) for _ in range(2))
+    (one,) = alone.send([5], 12, sampling=sampling)
+    alone.engine.drain()
+    among = together.send([2, 5, 7], 12, sampling=sampling)
+    together.engine.drain()
+    assert one.tokens().tolist() == among[1].tokens().tolist()
+    assert len(np.unique(one.tokens())) > 1

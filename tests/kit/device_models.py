@@ -1,0 +1,69 @@
+"""Tiny random models on the runner for GPUs: on one where there is one, else on the CPU under Triton's interpreter."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+
+from quire.core.drafting import Drafter
+from quire.core.request import Request
+from quire.core.sampling import Sampling
+from quire.engine.engine import Engine, Stream
+from quire.plan.plan import Plan
+from quire.worker.arena import Arena
+from quire.worker.backends import REFERENCE
+from quire.worker.device_runner import DeviceRunner
+from quire.worker.fused import fuse
+from quire.worker.graphs import row_counts
+from quire.worker.kernels.backend import Triton
+from quire.worker.kernels.moves import KernelMoves
+from quire.worker.model import NAME, TorchModel
+from tiny_models import OUTPUTS, reference
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+GREEDY = Sampling()
+
+
+class DeviceService:
+    """An engine on a copy of the reference, its pool spoilt before the start, decode steps recorded."""
+
+    def __init__(
+        self,
+        name: str,
+        plan: Plan,
+        overlap: int = 2,
+        drafter: Drafter | None = None,
+        is_compiled: bool = False,
+        counts: Sequence[int] = (),
+    ) -> None:
+        self.reference = reference(name)
+        model = copy.deepcopy(self.reference.model).to(DEVICE)
+        model.set_attn_implementation(NAME)
+        if model._can_set_experts_implementation():
+            model.set_experts_implementation("batched_mm")  # grouped products in fp32 ask the CPU in between
+        fuse(model)
+        stage = plan.require_fit().stages[0]
+        arena = Arena(stage, DEVICE, moves=KernelMoves(), spare=1)
+        arena.bytes[: stage.pool_bytes].view(torch.float32).fill_(float("nan"))
+        self.runner = DeviceRunner(plan, TorchModel(model, arena, (Triton(), REFERENCE), is_compiled), arena)
+        self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
+        views = tuple(tuple(table.view for table in memory.tables) for memory in self.engine.scheduler.memories)
+        self.runner.record(counts or row_counts(plan.max_requests), views)
+
+    def send(self, places: Sequence[int], outputs: int, label: str = "", sampling: Sampling = GREEDY) -> list[Stream]:
+        """Prompts of the reference, by their places."""
+        prompts = [(place, self.reference.prompts[place]) for place in places]
+        return [
+            self.engine.submit(Request(f"{label}{place}", prompt, outputs, sampling=sampling))
+            for place, prompt in prompts
+        ]
+
+    def check(self, places: Sequence[int] | None = None, outputs: int = OUTPUTS, label: str = "") -> None:
+        """Tokens are those that transformers generates on a CPU."""
+        chosen = range(len(self.reference.prompts)) if places is None else places
+        streams = self.send(chosen, outputs, label)
+        self.engine.drain()
+        for place, stream in zip(chosen, streams, strict=True):
+            assert stream.tokens().tolist() == self.reference.tokens[place][:outputs], f"prompt {place}"

@@ -1,0 +1,33 @@
+"""The runner for GPUs, on a CPU: kernels run under Triton's interpreter, recordings are run again instead of played."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from device_models import DeviceService
+from tiny_models import plan_of
+
+NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
+"""Windows, sink logits and heads that share keys; latents; states."""
+PLACES = (0, 5)
+"""Prompts of one token, and longer than a window."""
+OUTPUTS = 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_that_overlap_and_recorded_steps_yield_the_right_tokens(name: str) -> None:
+    service = DeviceService(name, plan_of(name, batch_tokens=24), counts=(3,))
+    service.check(PLACES, OUTPUTS)
+    assert service.runner.graphs is not None
+    assert service.runner.graphs.played > 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
+def test_a_traced_model_yields_the_right_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced whole, without graph breaks, and run as it is: what the compiler makes of it is tested on a GPU."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
+    service = DeviceService("gemma3_text", plan_of("gemma3_text", batch_tokens=24), is_compiled=True, counts=(2,))
+    service.check(PLACES[:2], 2)

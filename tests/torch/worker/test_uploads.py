@@ -1,0 +1,78 @@
+"""What a step needs arrives whole, and in recorded steps always at the same places."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from quire.worker.uploads import ALIGNED_BYTES, Counting, Fixed, Staged
+
+CPU = torch.device("cpu")
+
+
+def arrays(seed: int) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [
+        random.integers(0, 100, (3, 5)), random.integers(0, 9, 7).astype(np.int32),
+        random.integers(0, 2, (4, 1, 2)).astype(np.bool_), np.empty((0, 4), dtype=np.int64),
+    ]  # fmt: skip
+
+
+def test_arrays_of_a_step_arrive_as_they_are() -> None:
+    staged = Staged(CPU, 1 << 12)
+    for seed in range(5):
+        staged.begin()
+        found = [staged(values) for values in arrays(seed)]
+        staged.flush()
+        for tensor, values in zip(found, arrays(seed), strict=True):
+            assert torch.equal(tensor, torch.from_numpy(values))
+
+
+def test_a_step_that_needs_more_than_any_before_arrives_too() -> None:
+    staged = Staged(CPU, ALIGNED_BYTES)
+    staged.begin()
+    sizes = (20, 30, 500, 10)
+    found = [staged(np.full(size, size)) for size in sizes]
+    staged.flush()
+    assert [tensor.tolist() for tensor in found] == [[size] * size for size in sizes]
+    assert staged.size_bytes >= 500 * 8
+
+
+def fill(upload: Counting | Fixed, rows: int, columns: int, value: int) -> list[torch.Tensor]:
+    table = np.full((rows, 2, columns), value, dtype=np.int32)
+    return [upload(np.arange(rows) + value), upload.table(table, 6), upload(np.array([value]))]
+
+
+def test_what_was_recorded_finds_the_next_step_in_its_place() -> None:
+    """Tables are as wide as they may become, and filled as far as they are now."""
+    counting = Counting(CPU)
+    fill(counting, 4, 1, 0)
+    fixed = Fixed(CPU, counting.size_bytes)
+    fixed.begin()
+    recorded = fill(fixed, 4, 1, 0)
+    fixed.flush()
+    for columns in (1, 3, 6):
+        fixed.begin()
+        fill(fixed, 4, columns, 10 * columns)
+        fixed.flush()
+        rows, table, last = recorded
+        assert rows.tolist() == [10 * columns + row for row in range(4)]
+        assert table.shape == (4, 2, 6)
+        assert bool((table[..., :columns] == 10 * columns).all())
+        assert last.item() == 10 * columns
+
+
+def test_smaller_recordings_share_the_memory_of_the_largest() -> None:
+    counting = Counting(CPU)
+    fill(counting, 4, 1, 0)
+    fixed = Fixed(CPU, counting.size_bytes)
+    pointers = []
+    for rows in (4, 2):
+        fixed.begin()
+        pointers.append([tensor.data_ptr() for tensor in fill(fixed, rows, 1, 0)][:2])
+        fixed.flush()
+    assert pointers[0] == pointers[1]
+    fixed.begin()
+    with pytest.raises(AssertionError, match="largest"):
+        fill(fixed, 400, 1, 0)
