@@ -38,11 +38,11 @@ def test_what_an_embedding_reads_and_other_precisions_stay() -> None:
 
 @pytest.mark.parametrize("outputs", [50, 512, 700])
 def test_a_tied_head_puts_out_the_same_from_panels(outputs: int) -> None:
-    """Whether or not panels divide the vocabulary, for few tokens and for many."""
+    """Whether or not panels divide the vocabulary, for few tokens, for many, and where nobody samples."""
     embedding, head = nn.Embedding(outputs, 8), nn.Linear(8, outputs)
     head.weight = embedding.weight
     lay_out(nn.ModuleList([embedding, head]))
-    for tokens in (1, 16, 65):
+    for tokens in (0, 1, 16, 65):
         x = torch.randn(1, tokens, 8)
         torch.testing.assert_close(head(x), nn.functional.linear(x, embedding.weight, head.bias))
 
