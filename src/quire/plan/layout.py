@@ -37,10 +37,24 @@ class Entry:
     heads: int
     row_bytes: int
     """Strides: one head is row_bytes, one unit (token or state) is heads × row_bytes."""
+    model_heads: int
+    """Of the whole model: which of them a rank keeps, `heads_of` says."""
 
     @property
     def bytes(self) -> int:
         return self.units * self.heads * self.row_bytes
+
+    def heads_of(self, rank: int, ranks: int) -> range:
+        """The model's heads that a rank keeps, in order: all where they are replicated, else its share of them; where
+        there are fewer heads than ranks, the one that it has a copy of."""
+        if self.heads == self.model_heads:
+            return range(self.model_heads)
+        if self.model_heads < ranks:
+            head = rank * self.model_heads // ranks
+            return range(head, head + 1)
+        short, longer = divmod(self.model_heads, ranks)
+        begin = rank * short + min(rank, longer)
+        return range(begin, begin + short + (rank < longer))
 
 
 def possible_groups(share: KindShare) -> tuple[int, ...]:
@@ -91,6 +105,7 @@ def manifest(share: KindShare, groups: int, units: int) -> tuple[Entry, ...]:
                         units,
                         part.heads,
                         part.row_bytes,
+                        part.model_heads,
                     )
                 )
                 offset += round_up(units * part.bytes, PART_ALIGNMENT)

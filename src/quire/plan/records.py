@@ -22,7 +22,7 @@ import numpy.typing as npt
 from quire.core.errors import PlanError
 from quire.core.tier import Ends, Found, Load
 from quire.core.units import ceil_div
-from quire.kinds import counts
+from quire.kinds import Kind, counts
 from quire.plan.plan import HostPlan, KindPlan, Plan
 
 Logical = npt.NDArray[np.int64]
@@ -82,7 +82,10 @@ class Records:
         """For a request that goes on at `boundary`: of the other kinds, and of those that grow what is in no unit."""
         whole = boundary // self.unit_tokens * self.unit_tokens
         growing = self.between(whole, boundary) if whole < boundary else []
-        return growing + [Span(stage, kind, plan, _tail(plan, boundary)) for stage, kind, plan in self._others]
+        tails = [
+            (stage, kind, plan, tail_pages(plan.kind, plan.page_tokens, boundary)) for stage, kind, plan in self._others
+        ]
+        return growing + [Span(*tail) for tail in tails]
 
     def greatest(self, keys: Sequence[bytes], ends: Ends, found: Callable[[list[bytes]], list[bool]]) -> Found:
         """The end of the longest prefix behind which every kind can go on; `found` says which records are there."""
@@ -177,12 +180,13 @@ def check_host_block(plan: Plan) -> None:
         )
 
 
-def _tail(plan: KindPlan, boundary: int) -> Logical:
-    if plan.kind.kind == "state":
+def tail_pages(kind: Kind, page_tokens: int, boundary: int) -> Logical:
+    """What a kind that does not grow keeps for whoever goes on at `boundary`."""
+    if kind.kind == "state":
         return np.zeros(1, dtype=np.int64)
-    settled, page_tokens = counts(boundary), plan.page_tokens
-    kept = np.arange(int(plan.kind.kept_pages(settled, page_tokens)))
-    first, end = int(plan.kind.first_page(settled, page_tokens)), ceil_div(boundary, page_tokens)
+    settled = counts(boundary)
+    kept = np.arange(int(kind.kept_pages(settled, page_tokens)))
+    first, end = int(kind.first_page(settled, page_tokens)), ceil_div(boundary, page_tokens)
     return np.concatenate([kept, np.arange(first, end)])
 
 
