@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from quire.machine import available_bytes, chosen_device, machine_of
 from quire.models.drafted import drafted
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
+from quire.peered import Beside, join_engine, join_stack, tiers_beside
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
@@ -63,6 +64,8 @@ class Assembled:
     """What lies beyond the pool, if anything does: close it last."""
     measured: tuple[Measured, ...] = ()
     """On a GPU: the ledger as it came out, beside the plan's."""
+    beside: Beside = field(default_factory=Beside)
+    """Hand-over to or from another engine: its loop's business, once per turn."""
 
 
 def tiers_from(fields: Mapping[str, Any]) -> Tiers:
@@ -184,15 +187,21 @@ def assemble(
     drafter = None if not plan.lookahead else NGramDrafter() if draft is None else LeftOpen()
     identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
     identity += runner.model.scales + ("" if runner.draft is None else runner.draft.model.scales)
+    beside = Beside()
+    tiers = tiers_beside(beside, plan, tiers, identity)
     stack = None if tiers.is_empty else attach(plan, runner, tiers, identity)
+    join_stack(beside, stack, tiers.peer)
+    told = (*listeners, beside.hear)
     engine = Engine(
-        plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=listeners
+        plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=told
     )
     grammars.on_failure = engine.fail
     if draft is not None and engine.scheduler.drafts.disabled:
         raise InputError(f"draft model {draft.name} could guess nothing: {engine.scheduler.drafts.disabled}")
     tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
-    return Assembled(engine, plan, tokenizer, grammars, folder, stack, finish(tables))
+    measured = finish(tables)
+    join_engine(beside, engine, plan, stack, tiers.peer, identity)
+    return Assembled(engine, plan, tokenizer, grammars, folder, stack, measured, beside)
 
 
 def _on_cpu(

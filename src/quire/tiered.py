@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from quire.core.connector import Connector, Layout
 from quire.core.errors import InputError
+from quire.core.peer import Peer, Role
 from quire.core.units import MIB, format_bytes
 from quire.machine import available_bytes
 from quire.plan.file import encode, layout_fingerprint
@@ -45,10 +46,12 @@ class Tiers:
     """redis://, rediss:// or unix:// address of a Redis or Valkey server."""
     connectors: tuple[Connector, ...] = ()
     """Asked behind the others, in this order."""
+    peer: Peer | None = None
+    """An engine that computes prompts for this one, or for which this one does (`quire.peered`)."""
 
     @property
     def is_empty(self) -> bool:
-        return not (self.host_bytes or self.disk or self.remote or self.connectors)
+        return not (self.host_bytes or self.disk or self.remote or self.connectors or self.peer)
 
     @property
     def memory_bytes(self) -> int:
@@ -122,7 +125,11 @@ def describe(plan: Plan, tiers: Tiers, behind: Sequence[GuardedTier]) -> list[st
     if tiers.remote:
         promises.append("a server, as much as it keeps")
     promises += ["a store of your own, as much as it keeps"] * len(tiers.connectors)
+    if tiers.peer is not None and tiers.peer.role is Role.DECODE:
+        promises.append(f"{tiers.peer.host}:{tiers.peer.port} computes prompts")
     lines = [f"{tier.name}: {_state(tier) or promise}" for tier, promise in zip(behind, promises, strict=True)]
+    if tiers.peer is not None and tiers.peer.role is Role.PREFILL:
+        lines.append(f"peer: computes prompts for others, listens at {tiers.peer.host}:{tiers.peer.port}")
     return [f"host: {_capacity(plan, tiers.memory_bytes)}", *lines]
 
 
@@ -135,7 +142,7 @@ def _capacity(plan: Plan, budget: int) -> str:
 
 def _state(tier: GuardedTier) -> str:
     """What is wrong with it; empty: nothing."""
-    if tier.can_write:
+    if tier.can_write or (tier.can_read and tier.brings_only):
         return ""
     reason = tier.reason.removeprefix("cannot use: ")
     return f"READ ONLY, nothing new is kept there: {reason}" if tier.can_read else f"NOT IN USE, {reason}"

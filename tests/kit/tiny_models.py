@@ -87,6 +87,7 @@ def plan_of(
     lookahead: int = 0,
     draft: str | None = None,
     kv_dtype: DType = DType.FP32,
+    ranks: int = 1,
 ) -> Plan:
     shape = shape_of(name, reference(name).config)
     shape = shape if draft is None else drafted(shape, shape_of(draft, draft_config(draft, name)))
@@ -98,6 +99,7 @@ def plan_of(
         page_tokens=pages,
         match_unit_tokens=PAGE,
         speculative_tokens=lookahead,
+        tensor_parallel=ranks,
     )
     budget = Budget(pool_bytes=8 << 20) if sheets is None else Budget(sheets=(sheets,))
     return make_plan(shape, settings, budget)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from quire.cli import options as common
 from quire.cli.configuration import complete
+from quire.cli.peers import add_peer_options, peer_of
 from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import parse_bytes
@@ -37,6 +38,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_ignore_option(parser)
     common.add_draft_options(parser)
     common.add_store_options(parser.add_argument_group("tiers beside --host-memory: prefixes live on there"))
+    add_peer_options(parser.add_argument_group("hand-over between two servers"))
     _add_engine_options(parser.add_argument_group("engine"))
     _add_http_options(parser.add_argument_group("http"))
     _add_limit_options(parser.add_argument_group("limits of calls"))
@@ -93,7 +95,7 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(typed: argparse.Namespace) -> None:
     options = complete(_add, typed)
-    dtype = parse_dtype(options.dtype)
+    dtype, peer = parse_dtype(options.dtype), peer_of(options)
     folder = _folder(options.model)
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
@@ -110,7 +112,7 @@ def run(typed: argparse.Namespace) -> None:
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
         draft=draft,
-        tiers={name: getattr(tiers, name) for name in STORES} | {"connectors": tuple(options.connector)},
+        tiers={name: getattr(tiers, name) for name in STORES} | {"connectors": tuple(options.connector), "peer": peer},
         announce=partial(print, flush=True),
     )
 

@@ -9,6 +9,7 @@ A connector is asked from threads that may wait; the engine never waits for one.
     drop(name)           forget it, if it is there
 
 Whatever goes wrong is an exception: then the record is computed again, and the connector is left alone for a while.
+One that says `brings_only = True` is only read: nobody writes to it, and no round trip is tried when it is registered.
 The parts given to `read` stay the connector's until it returns, however late: nobody else uses that memory meanwhile.
 """
 

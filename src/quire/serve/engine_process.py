@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, replace
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from quire.core.request import Request
 from quire.core.step import Runner, Step, StepResult
 from quire.engine.engine import Engine, Stream
 from quire.engine.status import status_of
+from quire.peered import Beside
 from quire.plan.file import decode
 from quire.serve import logs
 from quire.serve.messages import (
@@ -71,7 +72,8 @@ def main(connection: Connection) -> None:
         sys.exit(1)
     connection.send(Ready(tiers))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
-        EngineLoop(parts.engine, connection, news, stack=parts.stack).run()
+        EngineLoop(parts.engine, connection, news, stack=parts.stack, beside=parts.beside).run()
+    parts.beside.close()
     if parts.stack is not None:
         parts.stack.close()
 
@@ -154,8 +156,10 @@ class EngineLoop:
         news: News,
         clock: Callable[[], float] = time.monotonic,
         stack: Stack | None = None,
+        beside: Beside | None = None,
     ) -> None:
         self.engine, self.connection, self.news, self.clock, self.stack = engine, connection, news, clock, stack
+        self.beside = beside or Beside()
         self._streams: dict[str, Stream] = {}
         self._status_at = -STATUS_SECONDS
         self._was_idle = False
@@ -167,12 +171,16 @@ class EngineLoop:
     def turn(self) -> None:
         """Orders, one step, one beat. Waits for orders where there is nothing else to do."""
         is_idle = self.engine.scheduler.is_idle()
-        timeout = IDLE_BEAT_SECONDS if is_idle and self._was_idle else 0
-        while self.connection.poll(timeout):
+        if is_idle and self._was_idle:
+            bells = [self.beside.bell.fileno()] if self.beside.bell is not None else []
+            wait([self.connection, *bells], IDLE_BEAT_SECONDS)
+        while self.connection.poll():
             self._obey(self.connection.recv())
-            timeout = 0
+        for request in self.beside.turn():
+            self._enter(request)
         self.engine.step()
-        over = [self._streams.pop(came.name) for came in self.news.came.values() if came.ending]
+        ended = [came.name for came in self.news.came.values() if came.ending and came.name in self._streams]
+        over = [self._streams.pop(name) for name in ended]
         for stream in (*self.engine.running(), *over):
             self.news.read(stream)
         self._beat()
@@ -210,6 +218,7 @@ class EngineLoop:
                     self._submit(request)
             case Cancel(names):
                 for name in names:
+                    self.beside.cancel(name)
                     self.engine.cancel(name)
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._told(name)))))
@@ -220,6 +229,10 @@ class EngineLoop:
         """A deadline is given in seconds from now: clocks of two processes have nothing in common."""
         if request.deadline is not None:
             request = replace(request, deadline=self.clock() + request.deadline)
+        if not self.beside.take(self.engine, request):
+            self._enter(request)
+
+    def _enter(self, request: Request) -> None:
         try:
             self._streams[request.name] = self.engine.submit(request)
         except QuireError as error:
@@ -229,6 +242,8 @@ class EngineLoop:
     def _told(self, name: str) -> Told | None:
         events = tuple(asdict(event) | {"what": event.what.value} for event in self.engine.history.of(name))
         found = self.engine.explain(name)
+        if self.beside.is_waiting(name):
+            return Told(name, "waiting", "another engine computes its prompt")
         if found is None:
             return Told(name, "ended", "", events=events) if events else None
         kinds = tuple(asdict(kind) for kind in found.kinds)

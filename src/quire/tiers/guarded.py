@@ -2,7 +2,7 @@
 
     up ──a call fails──▶ down ──after a while, in a thread: register, write, read back──▶ up
 
-When only writing fails (a full disk), reading goes on.
+When only writing fails (a full disk), reading goes on. A connector that only brings (`brings_only`) is not written to.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _LOG = logging.getLogger("quire.tiers")
 class GuardedTier:
     def __init__(self, connector: Connector, layout: Layout, clock: Callable[[], float]) -> None:
         self.connector, self.name = connector, connector.name
+        self.brings_only: bool = getattr(connector, "brings_only", False)
         self.can_read = self.can_write = False
         self.reason = "not registered yet"
         self.counters: Counter[str] = Counter()
@@ -60,7 +61,7 @@ class GuardedTier:
 
     def take_turn(self) -> bool:
         """Whether it is time to see if it works again; once it was said, not again for a while."""
-        if (self.can_read and self.can_write) or self._clock() < self._mend_at:
+        if (self.can_read and (self.can_write or self.brings_only)) or self._clock() < self._mend_at:
             return False
         self._mend_at = self._clock() + self._pause
         return True
@@ -71,7 +72,7 @@ class GuardedTier:
             return
         try:
             self._try("use", self._register, reading=True)
-            if self.can_read:
+            if self.can_read and not self.brings_only:
                 self._try("write", self._round_trip, reading=False)
         finally:
             self._mending.release()
@@ -80,6 +81,8 @@ class GuardedTier:
         self.connector.register(self._layout)
         self.connector.has([b"probe"])
         self.can_read = True
+        if self.brings_only:
+            self._recovered()
 
     def _round_trip(self) -> None:
         name, data = b"probe" + os.urandom(16), bytearray(os.urandom(PROBE_BYTES))
@@ -115,6 +118,10 @@ class GuardedTier:
         self.connector.write(name, parts)
         with self._counting:
             self.counters["bytes_written"] += sum(map(len, parts))
+
+    def attempt(self, what: str, action: Callable[[], Result]) -> Result | None:
+        """Something else that only this connector can do, under the same guard; None: it failed."""
+        return self._try(what, action, reading=True)
 
     def close(self) -> None:
         self._try("close", self.connector.close, reading=True)
@@ -153,4 +160,5 @@ class GuardedTier:
     def _recovered(self) -> None:
         if self._was_told:
             _LOG.warning("tier %s: works again", self.name)
-        self.can_write, self._was_told, self.reason, self._pause = True, False, "", FIRST_PAUSE_SECONDS
+        self.can_write = not self.brings_only
+        self._was_told, self.reason, self._pause = False, "", FIRST_PAUSE_SECONDS

@@ -65,6 +65,7 @@ class Stack:
         """Loads that a step is copying from host memory, and since when."""
         self._copies = RateMeter()
         self._meters = {"read": Totals(), "write": Totals()}
+        self.unit_tokens, self.blocks = records.unit_tokens, memory.blocks
         self._shelf = HostShelf(memory.blocks, records.block_bytes)
         self._lock = threading.Lock()
         self._open: dict[int, OpenLoad] = {}
@@ -85,9 +86,9 @@ class Stack:
     def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
         """The longest prefix behind which every kind can go on, wherever its records lie."""
         self._mend()
-        return self._records.greatest(keys[: self._most_units()], ends, self._found)
+        return self._records.greatest(keys[: self.most_units()], ends, self._found)
 
-    def _most_units(self) -> int:
+    def most_units(self) -> int:
         """What host memory could hold at once, the boundary beside."""
         each = max(1, self._shelf.needed_blocks(self._records.unit_bytes))
         boundary = self._shelf.needed_blocks(self._records.largest_boundary_bytes)
@@ -267,6 +268,22 @@ class Stack:
                 failures={what: counted[what] for what in HOST_FAILURES},
             )
         return (host, *(tier.status() for tier in self.tiers))
+
+    # ── what is held for another engine ───────────────────────────────────
+
+    def hold(self, names: Sequence[bytes]) -> list[Record] | None:
+        """Pins records in host memory; None: not all of them are there, and nothing changed."""
+        with self._lock:
+            if any(name not in self._shelf for name in names):
+                return None
+            return list(self._pinned(names).values())[::-1]
+
+    def let_go(self, records: Sequence[Record]) -> None:
+        with self._lock:
+            self._let_go(records)
+
+    def parts(self, record: Record) -> list[memoryview]:
+        return self._memory.parts(record.blocks, record.size_bytes)
 
     # ── the end ───────────────────────────────────────────────────────────
 

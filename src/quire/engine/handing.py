@@ -1,0 +1,150 @@
+"""Requests whose prompts another engine computes first: they wait here, before they are submitted.
+
+    take ──▶ asked, in a thread ──▶ ready ──▶ submitted: its prompt is found in a tier, and loaded as any other
+                                └─▶ refused, lost, late ──▶ submitted all the same: its prompt is computed here
+
+The scheduler knows nothing of this. Whatever happens to the other engine, each request taken is given back once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from quire.cache.keys import extend
+from quire.core.events import Event, What
+from quire.core.peer import Source
+from quire.core.request import Request
+from quire.engine.engine import Engine
+from quire.tiers.guarded import GuardedTier
+from quire.tiers.stack import Stack
+
+MOST_AT_ONCE = 32
+"""Prompts that are sent at once; others wait, and all of them `seconds` at most."""
+LEAST_SHARE = 0.5
+"""Of a prompt that must be missing here for it to be sent."""
+_LOG = logging.getLogger("quire.tiers")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sent:
+    request: Request
+    until: float
+
+
+class HandOver:
+    def __init__(
+        self, stack: Stack, guard: GuardedTier, source: Source, seconds: float, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        """`guard`: of the tier that `source` is."""
+        self.counters: Counter[str] = Counter()
+        """Requests, for metrics: handed, refused, lost, late."""
+        self._stack, self._guard, self._source, self._seconds, self._wake = stack, guard, source, seconds, wake
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, "quire-peer")
+        self._lock = threading.Lock()
+        self._sent: dict[str, Sent] = {}
+        self._back: list[Request] = []
+        self._admitted: set[str] = set()
+        self._loading: set[str] = set()
+        self._was_told = ""
+
+    def __len__(self) -> int:
+        """Requests that wait for the other engine."""
+        return len(self._sent)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._sent
+
+    # ── in the engine's thread ────────────────────────────────────────────
+
+    def take(self, engine: Engine, request: Request) -> bool:
+        """Whether it waits here now. Not where the other side is lost, or could not bring enough that is not here."""
+        if not self._guard.can_read or request.sampling.prompt_logprobs is not None:
+            return False
+        least = max(1, LEAST_SHARE * len(request.prompt))
+        tokens = min(self._source.boundary(len(request.prompt)), self._stack.most_units() * self._stack.unit_tokens)
+        if tokens < least:
+            self._tell(self._source.lacking(len(request.prompt)))
+            return False
+        reuse = engine.scheduler.reuse
+        root = reuse.root_of(request.scope)
+        keys = extend(root, request.prompt, self._stack.unit_tokens)
+        known = max(
+            reuse.index.find(keys, root, request.prompt).tokens,
+            self._stack.find(keys, lambda _: ()).units * reuse.index.unit,
+        )
+        if tokens - known < least:
+            return False
+        sent = self._sent[request.name] = Sent(request, time.monotonic() + self._seconds)
+        self._threads.submit(self._ask, sent, keys)
+        return True
+
+    def turn(self) -> list[Request]:
+        """Requests that are to be submitted now."""
+        for name in self._admitted - self._loading:
+            self._source.release(name)
+        self._admitted &= self._loading
+        now = time.monotonic()
+        with self._lock:
+            late = [name for name, sent in self._sent.items() if sent.until <= now]
+            back, self._back = self._back + [self._sent.pop(name).request for name in late], []
+        for name in late:
+            self.counters["late"] += 1
+            self._source.release(name)
+        return back
+
+    def cancel(self, name: str) -> None:
+        """Nobody wants it any more, wherever it is."""
+        with self._lock:
+            self._sent.pop(name, None)
+            self._back = [request for request in self._back if request.name != name]
+        self._source.release(name)
+
+    def hear(self, event: Event) -> None:
+        """What was offered is let go when its request has loaded it, has begun without it, or has ended."""
+        if event.what is What.ADMITTED:
+            self._admitted.add(event.request)
+        elif event.what is What.LOADING:
+            self._loading.add(event.request)
+        elif event.what in (What.LOADED, What.LOAD_FAILED, What.PREEMPTED, What.ENDED):
+            self._loading.discard(event.request)
+            self._admitted.discard(event.request)
+            if event.what in (What.LOADED, What.ENDED):
+                self._source.release(event.request)
+
+    def close(self) -> None:
+        for name in list(self._sent):
+            self.cancel(name)
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    # ── in a thread ───────────────────────────────────────────────────────
+
+    def _ask(self, sent: Sent, keys: list[bytes]) -> None:
+        request, left = sent.request, sent.until - time.monotonic()
+        if self._sent.get(request.name) is not sent:
+            return
+        reason = self._guard.attempt(
+            "hand over", lambda: self._source.ask(request.name, request.scope, request.prompt, keys, left)
+        )
+        with self._lock:
+            is_awaited = self._sent.get(request.name) is sent
+            if is_awaited:
+                del self._sent[request.name]
+                self._back.append(request)
+        if not is_awaited:  # it was cancelled, or late
+            self._source.release(request.name)
+            return
+        self.counters["lost" if reason is None else "refused" if reason else "handed"] += 1
+        self._tell(reason or "")
+        self._wake()
+
+    def _tell(self, reason: str) -> None:
+        """Why a prompt is computed here, unless it is the reason told last."""
+        if reason and reason != self._was_told:
+            self._was_told = reason
+            _LOG.warning("a prompt is computed here: %s", reason)

@@ -1,0 +1,240 @@
+"""The decode engine's end of the wire: prompts go out, and what another engine computed of them can be read here.
+
+    ask ──▶ a connection per prompt, until the other side is ready ──▶ its records have names here, as in any tier
+    read ──▶ pieces over that connection, put into this engine's own pages and ranks
+
+Looking up asks nobody: what is named here was offered, and what was offered may still be lost when it is read.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from quire.core.connector import Layout, TierFailed
+from quire.core.request import Tokens
+from quire.movers.wire import Wire, greet, hang_up
+from quire.plan.plan import Plan
+from quire.plan.portable import Portable, common_boundary, lacking, pieces_of
+from quire.plan.records import Records, Span, boundary_name, size_bytes, unit_name
+
+CONNECT_SECONDS, FRAME_SECONDS = 1.0, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Theirs:
+    """What the other side says of itself."""
+
+    unit_tokens: int
+    pages: Mapping[str, Sequence[int]]
+    max_length: int
+
+
+@dataclass(slots=True, eq=False)
+class Handed:
+    """One prompt, from the moment it is sent until nobody reads it any more."""
+
+    socket: socket.socket | None = None
+    wire: Wire | None = None
+    spans: dict[bytes, list[Span]] = field(default_factory=dict)
+    """By record: where its bytes lie in this engine's pages."""
+    is_released: bool = False
+    in_use: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the thread that talks over the connection."""
+
+    def close_if_released(self) -> None:
+        """By whoever used it last."""
+        if self.is_released and self.socket is not None and self.in_use.acquire(blocking=False):
+            self.socket.close()
+            self.in_use.release()
+
+
+class PeerSource:
+    brings_only = True
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        secret: bytes,
+        plan: Plan,
+        fingerprint: str,
+        frame_seconds: float = FRAME_SECONDS,
+    ) -> None:
+        self.name = "peer"
+        self._address, self._secret, self._fingerprint, self._seconds = address, secret, fingerprint, frame_seconds
+        self._plan, self._records, self._portable = plan, Records(plan), Portable(plan)
+        self._theirs: Theirs | None = None
+        self._lock = threading.Lock()
+        self._handed: dict[str, Handed] = {}
+        """By request."""
+        self._named: dict[bytes, list[Handed]] = {}
+
+    def __len__(self) -> int:
+        return len(self._handed)
+
+    # ── the connector ─────────────────────────────────────────────────────
+
+    def register(self, layout: Layout) -> None:
+        """Sees whether the other side is there, knows the secret and runs the same model."""
+        del layout  # what is exchanged does not depend on pages
+        with self._connected() as sock:
+            self._greeted(sock)
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        with self._lock:
+            return [name in self._named for name in names]
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        with self._lock:
+            handed = next(iter(self._named.get(name, ())), None)
+        if handed is None:
+            return False
+        try:
+            with handed.in_use:
+                self._fetch(handed, handed.spans[name], parts)
+        except TierFailed:
+            if not handed.is_released:
+                raise
+        handed.close_if_released()
+        return not handed.is_released
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        del name, parts
+        raise TierFailed("a peer takes nothing")
+
+    def drop(self, name: bytes) -> None:
+        del name
+        raise TierFailed("what a peer offers is not ours to drop")
+
+    def close(self) -> None:
+        for request in list(self._handed):
+            self.release(request)
+
+    # ── handing over ──────────────────────────────────────────────────────
+
+    def boundary(self, prompt_tokens: int) -> int:
+        theirs = self._theirs
+        if theirs is None:
+            return 0
+        most = min(prompt_tokens - 1, theirs.max_length - 2)  # there, one token more is computed and one drawn
+        return common_boundary(self._plan, theirs.unit_tokens, theirs.pages, most)
+
+    def lacking(self, prompt_tokens: int) -> str:
+        theirs, unit = self._theirs, self._records.unit_tokens
+        return "" if theirs is None else lacking(self._plan, theirs.pages, prompt_tokens // unit * unit)
+
+    def ask(self, request: str, scope: str, prompt: Tokens, keys: Sequence[bytes], seconds: float) -> str:
+        handed = Handed()
+        with self._lock:
+            self._handed[request] = handed
+        try:
+            with handed.in_use:
+                reason = self._asked(handed, scope, prompt, keys, time.monotonic() + seconds)
+        except TierFailed:
+            if not handed.is_released:
+                self._let_go(request, handed)
+                raise
+            reason = "nobody wants it any more"
+        if reason:
+            self._let_go(request, handed)
+        handed.close_if_released()
+        return reason
+
+    def _asked(self, handed: Handed, scope: str, prompt: Tokens, keys: Sequence[bytes], end: float) -> str:
+        handed.socket = self._connected()
+        handed.wire = wire = self._greeted(handed.socket)
+        tokens = self.boundary(len(prompt))
+        if not tokens or handed.is_released:
+            return "no part of it can be handed over"
+        data = np.ascontiguousarray(prompt[: tokens + 1], dtype="<i4").tobytes()
+        wire.send({"fingerprint": self._fingerprint, "scope": scope, "seconds": end - time.monotonic()}, data)
+        reason = self._answer(wire, tokens, end)
+        if not reason:
+            self._name(handed, keys[: tokens // self._records.unit_tokens])
+        return reason
+
+    @staticmethod
+    def _answer(wire: Wire, tokens: int, end: float) -> str:
+        """Empty when the other side is ready; else why not."""
+        while True:
+            head, _ = wire.receive()
+            match head:
+                case {"ready": ready} if ready == tokens:
+                    return ""
+                case {"refused": str(reason)}:
+                    return reason or "it was refused"
+                case {"busy": True}:
+                    if time.monotonic() >= end:
+                        return "the other side is too busy"
+                case _:
+                    raise TierFailed("an answer that is none")
+
+    def _name(self, handed: Handed, keys: Sequence[bytes]) -> None:
+        if self._records.has_units:
+            handed.spans = {unit_name(key): self._records.in_unit(unit) for unit, key in enumerate(keys)}
+        if self._records.has_boundaries:
+            handed.spans[boundary_name(keys[-1])] = self._records.at(len(keys) * self._records.unit_tokens)
+        with self._lock:
+            for name in handed.spans if not handed.is_released else ():
+                self._named.setdefault(name, []).append(handed)
+
+    def release(self, request: str) -> None:
+        handed = self._handed.get(request)
+        if handed is not None:
+            self._let_go(request, handed)
+
+    def _let_go(self, request: str, handed: Handed) -> None:
+        with self._lock:
+            if self._handed.get(request) is handed:
+                del self._handed[request]
+            handed.is_released = True
+            for name in handed.spans:
+                if handed in (known := self._named.get(name, [])):
+                    known.remove(handed)
+                if not known:
+                    self._named.pop(name, None)
+        if handed.socket is not None:
+            hang_up(handed.socket)
+        handed.close_if_released()
+
+    # ── over the wire ─────────────────────────────────────────────────────
+
+    def _connected(self) -> socket.socket:
+        host, port = self._address
+        try:
+            return socket.create_connection(self._address, CONNECT_SECONDS)
+        except OSError as error:
+            raise TierFailed(f"{host}:{port} cannot be reached: {error.strerror or error}") from error
+
+    def _greeted(self, sock: socket.socket) -> Wire:
+        wire = greet(sock, self._secret, self._seconds)
+        head, _ = wire.receive()
+        match head:
+            case {"fingerprint": str(known), "unit_tokens": int(unit), "pages": dict(pages), "max_length": int(most)}:
+                if known != self._fingerprint:
+                    raise TierFailed("it runs another model, another dtype or another version of Quire")
+                self._theirs = Theirs(unit, pages, most)
+                return wire
+        raise TierFailed("it does not say what it runs")
+
+    def _fetch(self, handed: Handed, spans: list[Span], parts: Sequence[memoryview]) -> None:
+        assert handed.wire is not None, "what has a name was offered over a connection"
+        pieces = pieces_of(spans)
+        sizes = [self._portable.piece_bytes(piece) for piece in pieces]
+        handed.wire.send({"fetch": [[piece.kind, piece.begin, piece.end] for piece in pieces]})
+        _, data = handed.wire.receive(sum(sizes))
+        if len(data) != sum(sizes):
+            raise TierFailed(f"{len(data):,} bytes came instead of {sum(sizes):,}")
+        record, begin = np.zeros(size_bytes(spans), dtype=np.uint8), 0
+        for piece, size in zip(pieces, sizes, strict=True):
+            self._portable.scatter(record, spans, piece, np.frombuffer(data[begin : begin + size], dtype=np.uint8))
+            begin += size
+        begin = 0
+        for part in parts:
+            part[:] = record[begin : begin + len(part)].data
+            begin += len(part)

@@ -1,0 +1,483 @@
+"""Both ends of a hand-over without a model: orders that make no sense, peers that leave, dawdle, lie or are full."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from quire.core.connector import TierFailed
+from quire.core.peer import Errand, Offer
+from quire.core.request import Request, Tokens
+from quire.engine.engine import Engine
+from quire.engine.handing import HandOver
+from quire.engine.prefills import Prefills
+from quire.movers import offering
+from quire.movers.offering import PeerServer
+from quire.movers.peer import PeerSource
+from quire.movers.wire import Wire, greet
+from quire.plan.plan import Plan
+from quire.plan.records import Records, size_bytes
+from quire.tiers.stack import Stack
+from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, small_plan
+
+SECRET, PRINT = b"known to two of us", "f" * 64
+PLAN = small_plan(["full", "window"])
+UNIT = PLAN.reuse_unit_tokens
+PROMPT = np.arange(8 * UNIT + 1, dtype=np.int32)
+
+
+def until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, "it does not come true"
+        time.sleep(0.001)
+
+
+# ── the prefill engine's end ──────────────────────────────────────────────
+
+
+class Clerk:
+    """A desk that computes nothing: what was asked, what was given up, and an offer when the test says so."""
+
+    def __init__(self) -> None:
+        self.asked: list[Errand] = []
+        self.given_up: list[Errand] = []
+        self._answered = 0
+
+    def ask(self, scope: str, prompt: Tokens, seconds: float) -> Errand:
+        self.asked.append(Errand("peer", scope, prompt, seconds))
+        return self.asked[-1]
+
+    def give_up(self, errand: Errand) -> None:
+        self.given_up.append(errand)
+
+    def refuse(self) -> None:
+        self._next().reason = "no room"
+        self.asked[-1].is_over.set()
+
+    def offer(self) -> None:
+        records, tokens = Records(PLAN), len(PROMPT) - 1
+        sizes = [records.unit_bytes] * (tokens // UNIT) + [size_bytes(records.at(tokens))]
+        self._next().offer = Offer(tokens, tuple((memoryview(bytes([7]) * size),) for size in sizes))
+        self.asked[-1].is_over.set()
+
+    def _next(self) -> Errand:
+        until(lambda: len(self.asked) > self._answered)
+        self._answered = len(self.asked)
+        return self.asked[-1]
+
+
+@pytest.fixture
+def clerk() -> Clerk:
+    return Clerk()
+
+
+@pytest.fixture
+def server(clerk: Clerk) -> Iterator[PeerServer]:
+    running = PeerServer(("127.0.0.1", 0), SECRET, PLAN, PRINT, clerk, held_seconds=0.2)
+    yield running
+    running.close()
+    until(lambda: not running.connections)
+
+
+def call(server: PeerServer) -> Wire:
+    wire = greet(socket.create_connection(("127.0.0.1", server.port)), SECRET, 5)
+    assert wire.receive()[0]["unit_tokens"] == UNIT
+    return wire
+
+
+def order(wire: Wire, prompt: np.ndarray = PROMPT, **changed: object) -> None:
+    wire.send({"fingerprint": PRINT, "scope": "", "seconds": 5.0, **changed}, prompt.astype("<i4").tobytes())
+
+
+def ready(server: PeerServer, clerk: Clerk) -> Wire:
+    wire = call(server)
+    order(wire)
+    clerk.offer()
+    assert wire.receive()[0] == {"ready": len(PROMPT) - 1}
+    return wire
+
+
+@pytest.mark.parametrize(
+    ("changed", "prompt", "said"),
+    [
+        ({"fingerprint": "0" * 64}, PROMPT, "another model"),
+        ({"fingerprint": None}, PROMPT, "another model"),
+        ({"scope": 7}, PROMPT, "a scope is a short text"),
+        ({"scope": "x" * 2000}, PROMPT, "a scope is a short text"),
+        ({"seconds": "soon"}, PROMPT, "above 0"),
+        ({"seconds": float("nan")}, PROMPT, "above 0"),
+        ({}, PROMPT[:-1], f"no whole number of units of {UNIT}"),
+        ({}, PROMPT[:1], f"no whole number of units of {UNIT}"),
+    ],
+)
+def test_an_order_that_makes_no_sense_is_refused_before_anything_is_computed(
+    server: PeerServer, clerk: Clerk, changed: dict[str, object], prompt: np.ndarray, said: str
+) -> None:
+    wire = call(server)
+    order(wire, prompt, **changed)
+    assert said in wire.receive()[0]["refused"]
+    assert not clerk.asked
+    wire.socket.close()
+
+
+def test_a_prompt_longer_than_any_that_is_admitted_is_not_even_read(server: PeerServer, clerk: Clerk) -> None:
+    wire = call(server)
+    with contextlib.suppress(TierFailed):  # the other side may have hung up already
+        order(wire, np.arange(PLAN.max_length + UNIT + 1))
+    with pytest.raises(TierFailed):
+        wire.receive()
+    assert not clerk.asked
+    wire.socket.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        None,
+        "full",
+        [["full", 0]],
+        [["full", 0, 1.5]],
+        [["full", -8, 8]],
+        [["full", 8, 8]],
+        [["full", 0, len(PROMPT) + UNIT - 1]],
+        [["other", 0, 8]],
+        [[["full"], 0, 8]],
+        [["window-50", 0, 8]],
+        [["full", 0, 64]] * 40,
+    ],
+)
+def test_pieces_that_were_not_offered_end_the_connection_and_the_offer(
+    server: PeerServer, clerk: Clerk, asked: object
+) -> None:
+    wire = ready(server, clerk)
+    wire.send({"fetch": [["full", 0, 8], ["window-50", 56, 64]]})
+    assert set(bytes(wire.receive(1 << 20)[1])) == {7}
+    wire.send({"fetch": asked})
+    with pytest.raises(TierFailed):
+        wire.receive(1 << 20)
+    until(lambda: clerk.given_up == clerk.asked)
+    assert server.counters["failed"] == 1
+    wire.socket.close()
+
+
+def test_what_is_held_is_let_go_when_whoever_asked_hangs_up_or_does_not_come(server: PeerServer, clerk: Clerk) -> None:
+    ready(server, clerk).socket.close()
+    until(lambda: len(clerk.given_up) == 1)
+    wire = ready(server, clerk)
+    until(lambda: len(clerk.given_up) == 2)  # its time is over
+    wire.socket.close()
+    call(server).socket.close()
+    until(lambda: not server.connections)
+    assert len(clerk.asked) == 2
+
+
+def test_a_prompt_is_given_up_when_whoever_asked_leaves_while_it_is_computed(server: PeerServer, clerk: Clerk) -> None:
+    wire = call(server)
+    order(wire)
+    until(lambda: bool(clerk.asked))
+    wire.socket.close()
+    until(lambda: clerk.given_up == clerk.asked)
+    assert server.counters["left"] == 1
+
+
+def test_strangers_and_too_many_at_once_are_turned_away(server: PeerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = ("127.0.0.1", server.port)
+    with socket.create_connection(address) as stranger, pytest.raises(TierFailed):
+        greet(stranger, b"another secret", 5)
+    until(lambda: server.counters["strangers"] == 1)
+    monkeypatch.setattr(offering, "MOST_CONNECTIONS", 1)
+    until(lambda: not server.connections)
+    first = call(server)
+    with socket.create_connection(address) as second, pytest.raises(TierFailed, match="gone"):
+        greet(second, SECRET, 5)
+    first.socket.close()
+
+
+# ── the decode engine's end ───────────────────────────────────────────────
+
+
+def source(server: PeerServer, fingerprint: str = PRINT, frame_seconds: float = 5.0) -> PeerSource:
+    return PeerSource(("127.0.0.1", server.port), SECRET, PLAN, fingerprint, frame_seconds)
+
+
+KEYS = [bytes([place]) * 32 for place in range(8)]
+
+
+def test_an_engine_of_another_model_is_not_asked(server: PeerServer) -> None:
+    with pytest.raises(TierFailed, match="another model, another dtype or another version"):
+        source(server, "0" * 64).register(LAYOUT)
+
+
+def test_what_was_offered_is_found_and_read_until_it_is_released(server: PeerServer, clerk: Clerk) -> None:
+    peer, records = source(server), Records(PLAN)
+    assert peer.boundary(100) == 0, "nothing is known of the other side yet"
+    peer.register(LAYOUT)
+    assert peer.boundary(len(PROMPT)) == 8 * UNIT
+    threading.Thread(target=clerk.offer).start()
+    assert peer.ask("request", "tenant", PROMPT, KEYS, 5.0) == ""
+    assert clerk.asked[0].scope == "tenant"
+    assert np.array_equal(clerk.asked[0].prompt, PROMPT)
+    names = [b"u" + KEYS[3], b"b" + KEYS[7], b"b" + KEYS[6], b"u" + bytes(32)[:-1]]
+    assert peer.has(names) == [True, True, False, False]
+    back = bytearray(records.unit_bytes)
+    assert peer.read(names[0], [memoryview(back)[:100], memoryview(back)[100:]])
+    assert set(back) <= {7, 0}
+    assert back.count(7) == Records(PLAN).unit_tokens * PLAN.stages[0].kinds[0].unit_bytes
+    peer.release("request")
+    assert peer.has(names) == [False] * 4
+    assert not peer.read(names[0], [memoryview(back)])
+    until(lambda: clerk.given_up == clerk.asked)
+
+
+def test_an_engine_that_refuses_or_is_gone_leaves_nothing_behind(server: PeerServer, clerk: Clerk) -> None:
+    peer = source(server)
+    peer.register(LAYOUT)
+    refusing = threading.Thread(target=clerk.refuse)
+    refusing.start()
+    assert peer.ask("one", "", PROMPT, KEYS, 5.0) == "no room"
+    refusing.join()
+    assert not len(peer)
+    server.close()
+    with pytest.raises(TierFailed, match="cannot be reached"):
+        peer.ask("two", "", PROMPT, KEYS, 5.0)
+    assert not len(peer)
+
+
+def test_a_peer_that_falls_silent_is_lost_and_one_that_says_it_is_busy_is_not(
+    server: PeerServer, clerk: Clerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames may take 0.3 s: a beat comes every 0.05 s, then none."""
+    monkeypatch.setattr(offering, "BEAT_SECONDS", 0.05)
+    peer = source(server, frame_seconds=0.3)
+    peer.register(LAYOUT)
+    assert peer.ask("busy", "", PROMPT, KEYS, seconds=1.0) == "the other side is too busy"
+    monkeypatch.setattr(offering, "BEAT_SECONDS", 1000.0)
+    with pytest.raises(TierFailed, match="no answer in time"):
+        peer.ask("silent", "", PROMPT, KEYS, seconds=1.0)
+    until(lambda: clerk.given_up == clerk.asked)
+    assert not len(peer)
+
+
+# ── requests that wait for another engine ─────────────────────────────────
+
+
+class Answering:
+    """A source that does as the test says, when the gate opens."""
+
+    def __init__(self, reason: str | None = "") -> None:
+        self.reason = reason
+        self.released: list[str] = []
+        self.asked: list[str] = []
+        self.gate = threading.Event()
+
+    def boundary(self, prompt_tokens: int) -> int:
+        return (prompt_tokens - 1) // UNIT * UNIT
+
+    def lacking(self, prompt_tokens: int) -> str:
+        del prompt_tokens
+        return ""
+
+    def ask(self, request: str, scope: str, prompt: Tokens, keys: Sequence[bytes], seconds: float) -> str:
+        del scope, prompt, keys, seconds
+        self.asked.append(request)
+        self.gate.wait(20)
+        if self.reason is None:
+            raise TierFailed("gone")
+        return self.reason
+
+    def release(self, request: str) -> None:
+        self.released.append(request)
+
+
+class Guard:
+    """A tier as `GuardedTier` shows it."""
+
+    can_read = True
+
+    def attempt(self, _: str, action: Callable[[], str]) -> str | None:
+        try:
+            return action()
+        except TierFailed:
+            self.can_read = False
+            return None
+
+
+class Waiting:
+    def __init__(self, reason: str | None = "", seconds: float = 20.0) -> None:
+        self.source, self.guard = Answering(reason), Guard()
+        records = Records(PLAN)
+        self.memory = Bytes(64, records.block_bytes)
+        self.stack = Stack(records, self.memory, [], LAYOUT)
+        self.hand_over = HandOver(self.stack, self.guard, self.source, seconds)  # type: ignore[arg-type]
+        runner = CheckingRunner(PLAN, self.stack, self.memory)
+        self.engine = Engine(
+            PLAN, runner, tier=self.stack, keeper=self.stack, listeners=[self.hand_over.hear]
+        )  # fmt: skip
+
+    def take(self, name: str, prompt: np.ndarray = PROMPT) -> bool:
+        return self.hand_over.take(self.engine, Request(name, prompt, 2))
+
+    def back(self) -> list[str]:
+        found: list[Request] = []
+        until(lambda: bool(found.extend(self.hand_over.turn()) or found))
+        return [request.name for request in found]
+
+    def close(self) -> None:
+        self.source.gate.set()
+        self.hand_over.close()
+        self.stack.close()
+
+
+@pytest.mark.parametrize(("reason", "counted"), [("", "handed"), ("no room", "refused"), (None, "lost")])
+def test_a_request_comes_back_once_whatever_the_other_engine_says(reason: str | None, counted: str) -> None:
+    waiting = Waiting(reason)
+    assert waiting.take("one")
+    assert waiting.hand_over.turn() == []
+    assert "one" in waiting.hand_over
+    waiting.source.gate.set()
+    assert waiting.back() == ["one"]
+    assert waiting.hand_over.turn() == []
+    assert not len(waiting.hand_over)
+    assert waiting.hand_over.counters == {counted: 1}
+    assert waiting.take("two") == (reason is not None), "an engine that is lost is left alone"
+    waiting.close()
+
+
+def test_a_request_that_waits_too_long_comes_back_and_its_late_answer_is_let_go() -> None:
+    waiting = Waiting(seconds=0.05)
+    assert waiting.take("one")
+    assert waiting.back() == ["one"]
+    assert waiting.hand_over.counters == {"late": 1}
+    waiting.source.gate.set()
+    until(lambda: waiting.source.released == ["one", "one"])
+    assert waiting.hand_over.turn() == []
+    waiting.close()
+
+
+def test_a_request_that_nobody_wants_any_more_does_not_come_back() -> None:
+    waiting = Waiting()
+    assert waiting.take("before")
+    waiting.hand_over.cancel("before")
+    assert waiting.take("answered")
+    waiting.source.gate.set()
+    until(lambda: not len(waiting.hand_over))
+    waiting.hand_over.cancel("answered")
+    assert waiting.hand_over.turn() == []
+    assert {"before", "answered"} <= set(waiting.source.released)
+    waiting.close()
+
+
+def test_what_is_here_already_is_not_asked_for_and_neither_are_short_prompts() -> None:
+    waiting = Waiting()
+    assert not waiting.take("short", PROMPT[: UNIT // 2])
+    stream = waiting.engine.submit(Request("here", PROMPT, 2))
+    waiting.engine.drain()
+    assert stream.ended is not None
+    assert not waiting.take("again")
+    waiting.engine.drop_cache()
+    assert not waiting.take("in host memory")
+    other = PROMPT[::-1].copy()
+    assert waiting.take("another", other)
+    until(lambda: waiting.source.asked == ["another"])
+    waiting.close()
+
+
+def test_an_offer_is_let_go_when_its_request_begins_without_it_or_ends() -> None:
+    waiting = Waiting()
+    waiting.source.gate.set()
+    assert waiting.take("one")
+    (name,) = waiting.back()
+    waiting.engine.submit(Request(name, PROMPT, 3))
+    waiting.engine.step()
+    assert waiting.hand_over.turn() == []
+    assert waiting.source.released == ["one"], "it found nothing, and computes"
+    waiting.engine.drain()
+    assert set(waiting.source.released) == {"one"}
+    waiting.close()
+
+
+# ── prompts that are computed for others ──────────────────────────────────
+
+
+class Computing:
+    def __init__(self, blocks: int = 64, plan: Plan = PLAN) -> None:
+        records = Records(plan)
+        memory = Bytes(blocks, records.block_bytes)
+        self.stack = Stack(records, memory, [], LAYOUT)
+        self.engine = Engine(plan, CheckingRunner(plan, self.stack, memory), tier=self.stack, keeper=self.stack)
+        self.prefills = Prefills(plan, self.engine, self.stack)
+
+    def finish(self, errand: Errand) -> None:
+        while not errand.is_over.is_set():
+            self.prefills.turn()
+            self.engine.step()
+
+    def pins(self) -> int:
+        return sum(record.pins for record in self.stack._shelf._records.values())
+
+
+def test_a_prompt_is_held_from_when_it_is_computed_until_it_is_given_up() -> None:
+    computing, records = Computing(), Records(PLAN)
+    errand = computing.prefills.ask("tenant", PROMPT, 5.0)
+    computing.finish(errand)
+    assert errand.offer is not None
+    assert errand.offer.tokens == len(PROMPT) - 1
+    sizes = [sum(map(len, parts)) for parts in errand.offer.records]
+    assert sizes == [records.unit_bytes] * 8 + [size_bytes(records.at(8 * UNIT))]
+    assert computing.pins() == 9
+    computing.prefills.give_up(errand)
+    computing.prefills.turn()
+    assert not computing.pins()
+    assert not len(computing.prefills)
+    computing.stack.close()
+
+
+def test_the_same_prompt_twice_is_held_twice_and_in_another_scope_computed_again() -> None:
+    computing = Computing()
+    for scope in ("a", "a", "b"):
+        computing.finish(computing.prefills.ask(scope, PROMPT, 5.0))
+    assert computing.pins() == 3 * 9
+    assert sum(record.pins > 0 for record in computing.stack._shelf._records.values()) == 2 * 9
+    computing.stack.close()
+
+
+@pytest.mark.parametrize(
+    ("blocks", "prompt", "said"),
+    [
+        (9, PROMPT, "no room for its records: raise --host-memory"),
+        (20, PROMPT, "full of prompts that wait to be fetched"),
+        (64, np.arange(PLAN.max_length + 1, dtype=np.int32), "can never run"),
+    ],
+)
+def test_what_cannot_be_offered_is_answered_with_the_reason(blocks: int, prompt: np.ndarray, said: str) -> None:
+    computing = Computing(blocks)
+    errand = computing.prefills.ask("", prompt, 5.0)
+    computing.finish(errand)
+    assert errand.offer is None
+    assert said in errand.reason
+    assert not computing.pins()
+    assert not len(computing.prefills)
+    computing.stack.close()
+
+
+def test_a_prompt_that_is_given_up_while_it_is_computed_leaves_nothing() -> None:
+    computing = Computing()
+    errand = computing.prefills.ask("", PROMPT, 5.0)
+    computing.prefills.turn()
+    computing.engine.step()
+    computing.prefills.give_up(errand)
+    computing.prefills.turn()
+    assert not computing.engine.streams
+    computing.engine.drain()
+    computing.prefills.turn()
+    assert not len(computing.prefills)
+    assert not computing.pins()
+    assert not errand.is_over.is_set()
+    computing.stack.close()
