@@ -65,6 +65,12 @@ class Beside:
     def is_waiting(self, name: str) -> bool:
         return self.hand_over is not None and name in self.hand_over
 
+    def counted(self) -> dict[str, int]:
+        """Hand-overs by how they ended, and those that wait."""
+        if self.hand_over is not None:
+            return {**self.hand_over.counters, "waiting": len(self.hand_over)}
+        return {**self.prefills.counters, "waiting": len(self.prefills)} if self.prefills is not None else {}
+
     def hear(self, event: Event) -> None:
         if self.hand_over is not None:
             self.hand_over.hear(event)

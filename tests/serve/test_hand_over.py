@@ -49,7 +49,9 @@ def test_a_prompt_is_computed_there_and_answered_here_and_here_alone_when_the_ot
             assert answer(decode, LONG) == alone[0]
             decode.until("it is idle", decode.is_idle)
             assert decode.metric("quire_loads_total") == 1
+            assert decode.metric("quire_hand_overs_total", result="handed") == 1
             prefill.until("it is idle", prefill.is_idle)
+            prefill.until("it has told so", lambda: prefill.metric("quire_hand_overs_total", result="offered") == 1)
             prefill.process.kill()
             prefill.process.wait()
             assert answer(decode, OTHER) == alone[1]

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.kinds import Kind
+from quire.kinds.base import Interval
 from quire.plan.layout import Entry
 from quire.plan.plan import Plan
 from quire.plan.records import Span, tail_pages
@@ -184,12 +185,10 @@ def _part(pages: Bytes, entry: Entry) -> Bytes:
 
 def pieces_of(spans: Sequence[Span]) -> tuple[Piece, ...]:
     """The tokens that a record's pages hold, whatever stage they are on."""
-    found = set()
+    found: set[Piece] = set()
     for span in spans:
-        breaks = np.flatnonzero(np.diff(span.logical) != 1) + 1
-        for run in np.split(span.logical, breaks) if len(span.logical) else ():
-            tokens = span.plan.page_tokens
-            found.add(Piece(span.plan.name, int(run[0]) * tokens, (int(run[-1]) + 1) * tokens))
+        tokens = span.plan.page_tokens
+        found |= {Piece(span.plan.name, begin * tokens, end * tokens) for begin, end in _runs(span.logical)}
     return tuple(sorted(found))
 
 
@@ -214,14 +213,21 @@ def lacking(plan: Plan, pages: Mapping[str, Sequence[int]], boundary: int) -> st
     """What of this plan's pages a plan with other pages does not keep at a boundary; empty: nothing."""
     for own in (kind for stage in plan.stages for kind in stage.kinds if not kind.kind.grows):
         for theirs in pages.get(own.name, ()):
-            if missing := _tokens(own.kind, own.page_tokens, boundary) - _tokens(own.kind, theirs, boundary):
-                return (
-                    f"{own.name}: pages of {own.page_tokens} tokens begin with token {min(missing)}, pages of {theirs} "
-                    f"do not keep it: choose --page-tokens {own.name}={theirs}"
-                )
+            kept = _kept(own.kind, theirs, boundary)
+            for begin, end in _kept(own.kind, own.page_tokens, boundary):
+                if not any(first <= begin and end <= last for first, last in kept):
+                    return (
+                        f"{own.name}: pages of {own.page_tokens} tokens hold [{begin}, {end}), pages of {theirs} do "
+                        f"not keep all of it: choose --page-tokens {own.name}={theirs}"
+                    )
     return ""
 
 
-def _tokens(kind: Kind, page_tokens: int, boundary: int) -> set[int]:
-    pages = tail_pages(kind, page_tokens, boundary)
-    return set((pages[:, None] * page_tokens + np.arange(page_tokens)).ravel().tolist())
+def _kept(kind: Kind, page_tokens: int, boundary: int) -> list[Interval]:
+    return [(begin * page_tokens, end * page_tokens) for begin, end in _runs(tail_pages(kind, page_tokens, boundary))]
+
+
+def _runs(pages: npt.NDArray[np.int64]) -> list[Interval]:
+    """Pages that follow each other: [first, last + 1)."""
+    breaks = np.flatnonzero(np.diff(pages) != 1) + 1
+    return [(int(run[0]), int(run[-1]) + 1) for run in np.split(pages, breaks) if len(run)]

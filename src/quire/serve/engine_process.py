@@ -195,7 +195,12 @@ class EngineLoop:
             books = self._books() if is_idle else ""
             tiers = self.stack.status() if self.stack is not None else ()
             beat = replace(
-                beat, status=status_of(self.engine), resident_bytes=_resident_bytes(), tiers=tiers, books=books
+                beat,
+                status=status_of(self.engine),
+                resident_bytes=_resident_bytes(),
+                tiers=tiers,
+                handed=self.beside.counted(),
+                books=books,
             )
         self._was_idle = is_idle
         self.connection.send(beat)

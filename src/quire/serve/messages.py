@@ -104,6 +104,8 @@ class Beat:
     status: Status | None = None
     resident_bytes: int = 0
     tiers: tuple[TierStatus, ...] = ()
+    handed: Mapping[str, int] = field(default_factory=dict)
+    """Hand-overs by how they ended, and `waiting`; empty without a peer."""
     books: str = ""
     """What the audit found wrong; empty: the books balance."""
 

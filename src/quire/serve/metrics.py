@@ -68,6 +68,7 @@ class _Engine:
         yield from _requests(self._client.beat)
         yield from _events(self._client.beat)
         yield from _tiers(self._client.beat)
+        yield from _handed(self._client.beat)
 
     def _health(self) -> Iterable[Metric]:
         client, beat = self._client, self._client.beat
@@ -152,6 +153,15 @@ def _tiers(beat: Beat) -> Iterable[Metric]:
         for what, times in tier.failures.items():
             failures.add_metric((tier.name, what.replace(" ", "_")), times)
     yield from (is_up, flying, size, count, seconds, lookups, failures)
+
+
+def _handed(beat: Beat) -> Iterable[Metric]:
+    ended = CounterMetricFamily("quire_hand_overs", "Prompts that one engine computes for another", labels=("result",))
+    for result, times in beat.handed.items():
+        if result != "waiting":
+            ended.add_metric((result,), times)
+    yield ended
+    yield _gauge("quire_hand_overs_waiting", "Prompts under way, or held", beat.handed.get("waiting", 0))
 
 
 _TOTALS = (

@@ -174,7 +174,9 @@ def test_pages_that_begin_before_what_the_other_side_keeps_are_never_half_filled
     request could read 32 to 47 from it, so no more is handed over than lies in the window."""
     ours, theirs = window_plan(35, 32), window_plan(35, 16)
     assert common_boundary(ours, 16, page_sizes(theirs), 290) == 32, "the window reaches back to the first token"
-    assert "pages of 32 tokens begin with token 32, pages of 16 do not keep it" in lacking(ours, page_sizes(theirs), 96)
+    assert "pages of 32 tokens hold [32, 96), pages of 16 do not keep all of it" in lacking(
+        ours, page_sizes(theirs), 96
+    )
     assert "--page-tokens window-35=16" in lacking(ours, page_sizes(theirs), 96)
     assert common_boundary(theirs, 32, page_sizes(ours), 290) == 288
 
