@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -41,13 +42,19 @@ def chosen_device(asked: str) -> str:
     """`auto`: cuda where a driver answers and torch can use it, else cpu."""
     if asked not in DEVICES:
         raise InputError(f"device {asked!r} is not known: choose one of {', '.join(DEVICES)}")
-    if asked != "auto":
-        return asked
-    if _accelerator() is None:
+    if asked == "cpu" or (asked == "auto" and not _has_cuda()):
         return "cpu"
+    if importlib.util.find_spec("triton") is None:
+        raise InputError("a GPU needs Triton: install it with pip install 'quire[gpu]', or choose --device cpu")
+    return "cuda"
+
+
+def _has_cuda() -> bool:
+    if _accelerator() is None:
+        return False
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.cuda.is_available()
 
 
 def _accelerator() -> Machine | None:
