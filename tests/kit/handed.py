@@ -162,6 +162,10 @@ class DecodeSide:
         self.hand_over.turn()
         assert not len(self.source)
         assert not self.source._named
+        for _ in range(1000):  # a thread that reads for nobody any more notices when its record ends
+            if not self.stack._open:
+                break
+            time.sleep(0.01)
         assert not self.stack._open
         check_books(self.engine, self.stack)
 
