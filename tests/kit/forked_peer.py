@@ -20,7 +20,13 @@ class ForkedPeer:
 
     def __init__(self, role: str, model: str, page: int, port: int) -> None:
         command = [sys.executable, __file__, role, model, str(page), str(port)]
-        self._forking = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        one_thread = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+        }  # threads do not live through a fork: it would wait for them
+        self._forking = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=one_thread
+        )
         self._process = 0
 
     def start(self) -> None:
