@@ -63,6 +63,11 @@ def test_a_field_that_nobody_knows_is_ignored_where_that_is_asked_for(tiny_folde
     assert boot_plan(options(pool=2 << 20, ignore_field=["cache_folding"]), strange, DType.FP32)[0].fits
 
 
+def test_whoever_asks_for_a_gpu_learns_where_the_server_runs(tiny_folder: Path) -> None:
+    with pytest.raises(InputError, match="the server runs on this machine's CPU"):
+        boot_plan(options(device="cuda"), tiny_folder, DType.FP32)
+
+
 def test_sizes_beside_a_saved_plan_are_refused(tiny_folder: Path, plan_file: Path) -> None:
     for name, value in (("pool", 1 << 20), ("max_length", 128), ("kv_dtype", DType.BF16)):
         with pytest.raises(InputError, match=f"--{name.replace('_', '-')} stands beside --plan"):

@@ -23,6 +23,11 @@ COMPARED = ("family", "kv_dtype", "sheet_bytes", "sheets", "pool_bytes", "max_le
 
 def boot_plan(options: argparse.Namespace, folder: Path, dtype: DType, draft: Path | None = None) -> tuple[Plan, str]:
     """Prints its report. Raises before any weight is read if it does not fit."""
+    if options.device in ("cuda", "gpu", "auto", "cpu"):
+        raise InputError(
+            f"--device {options.device}: the server runs on this machine's CPU, and --device names an accelerator "
+            "whose size is planned for: leave it out (quire generate --device cuda runs on a GPU)"
+        )
     if options.plan is not None:
         _check_alone(options)
         return _saved(options.plan, folder, dtype, options.ignore_field, draft)
