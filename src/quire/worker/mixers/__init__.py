@@ -47,7 +47,7 @@ LATENTS = frozenset({"DeepseekV2Attention", "DeepseekV3Attention", "KimiLinearAt
 def attach(model: Any, seat: Seat) -> None:
     """Puts the seat's arena under every layer of the model."""
     for module in model.modules():
-        if hasattr(module, "layer_idx"):
+        if getattr(module, "layer_idx", None) is not None:  # some give their MLPs the name and no number
             seat.take(module, _mixer(module, seat) if type(module).__name__ in STATES else None)
             if type(module).__name__ in LATENTS:
                 latent.attach(module)
