@@ -92,11 +92,14 @@ def test_guesses_that_come_true_in_a_pool_that_is_too_small_change_no_token(name
     assert 0 < counters.sums[What.DRAFTED, "accepted"] < counters.sums[What.DRAFTED, "drafted"]
 
 
-def test_pages_that_are_moved_together_change_no_token() -> None:
-    """Full pages are a quarter of a sheet here, and a window's page needs a whole one."""
+@pytest.mark.parametrize("name", [name for name, kinds in KINDS.items() if len(kinds) > 1])
+def test_pages_that_are_moved_together_change_no_token(name: str) -> None:
+    """Full pages are a quarter of a sheet here, and a window's or a chunk's page needs a whole one. Where all layers
+    are of one kind, no sheet is wanted by another, and nothing is ever moved."""
+    (other,) = set(KINDS[name]) - {"full"}
     moved = 0
     for more_sheets in range(6):
-        service = Service("gemma3_text", tight_plan("gemma3_text", more_sheets, {"full": 4, "window": PAGE}))
+        service = Service(name, tight_plan(name, more_sheets, {"full": 4, other: PAGE}))
         service.engine.scheduler.typical_output = 1.0
         service.check()
         moved += service.engine.counters.sums[What.COMPACTED, "pages"]
