@@ -18,6 +18,7 @@ from quire.core.drafting import LeftOpen
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import Listener
+from quire.core.laid_out import Held
 from quire.core.rules import Rules
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
@@ -110,10 +111,7 @@ def _shape_of(folder: Path, dtype: DType, ignore_fields: Sequence[str] = (), dev
         raise InputError(f"cannot read {path}: {error.strerror}") from error
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from error
-    shape = read_config({**config, "dtype": TORCH_NAMES[dtype]}, folder.name, ignore_fields)
-    if device == "cpu" and dtype is DType.FP32 and not shape.head_bytes:
-        # a tied head has panels of its own there (worker/linears.py)
-        shape = replace(shape, head_bytes=dtype.bytes * shape.vocab_size * shape.hidden_size)
+    shape = read_config(config, folder.name, ignore_fields, Held(dtype, device == "cpu"))
     return replace(shape, draft_layers=())  # nothing runs them: tokens are guessed otherwise
 
 

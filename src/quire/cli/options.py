@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
+from quire.core.laid_out import Held
 from quire.core.units import MIB, parse_bytes, parse_tokens
 from quire.plan.devices import device_bytes
 from quire.plan.settings import (
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 Value = TypeVar("Value")
 MOST_REQUESTS = 1 << 30
+WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
 SMALLEST_DEVICE = MIB
 
 
@@ -100,6 +102,13 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
         "model", metavar="MODEL", help="catalogue name, folder, file (config.json, shape or saved plan) or hub id"
     )
     add_memory_shape_options(parser)
+    names = ", ".join(dtype.value for dtype in WEIGHT_DTYPES)
+    parser.add_argument(
+        "--dtype",
+        type=_one_of("--dtype", WEIGHT_DTYPES),
+        metavar="DTYPE",
+        help=f"of the weights: {names} (default: as the checkpoint has them; fp32 on a CPU)",
+    )
     add_ignore_option(parser)
 
 
@@ -147,9 +156,8 @@ def _add_layout_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--kv-dtype",
         type=_one_of("--kv-dtype", KV_DTYPES),
-        default=DType.BF16,
         metavar="DTYPE",
-        help=f"{kv_dtypes} (default bf16)",
+        help=f"{kv_dtypes} (default bf16; as the weights on a CPU)",
     )
     group.add_argument(
         "--state-dtype",
@@ -241,12 +249,21 @@ def tiers_of(options: argparse.Namespace) -> Tiers:
     return Tiers(options.host_memory, folder, quota, options.remote, connectors)
 
 
-def settings_of(options: argparse.Namespace) -> Settings:
+def held_of(options: argparse.Namespace, budget: Budget) -> Held | None:
+    """As what weights are held where the plan is for, as a boot there holds them; none: as the checkpoint has them."""
+    if budget.is_accelerator:
+        return None if options.dtype is None else Held(options.dtype, on_cpu=False)
+    return Held(options.dtype or DType.FP32, on_cpu=True)
+
+
+def settings_of(options: argparse.Namespace, held: Held | None = None) -> Settings:
+    """On a CPU, keys and values are held as the weights are, where nothing else was asked for."""
+    kv_dtype = held.dtype if held is not None and held.on_cpu else DType.BF16
     return Settings(
         max_length=options.max_length,
         max_requests=options.max_requests,
         batch_tokens=options.batch_tokens,
-        kv_dtype=options.kv_dtype,
+        kv_dtype=options.kv_dtype or kv_dtype,
         state_dtype=options.state_dtype,
         page_tokens=options.page_tokens,
         match_unit_tokens=options.match_unit,

@@ -57,9 +57,11 @@ def run(options: argparse.Namespace) -> None:
         _show_saved(options)
         return
     _check(options)
-    settings, budget = common.with_draft(options, common.settings_of(options)), common.budget_of(options)
-    model = read_model(options.model, ignore_fields=options.ignore_field)
-    model = model if options.draft_model is None else drafted(model, read_model(options.draft_model))
+    budget = common.budget_of(options)
+    held = common.held_of(options, budget)
+    settings = common.with_draft(options, common.settings_of(options, held))
+    model = read_model(options.model, ignore_fields=options.ignore_field, held=held)
+    model = model if options.draft_model is None else drafted(model, read_model(options.draft_model, held=held))
     plan = make_plan(model, settings, budget)
     offers = [] if plan.fits else ways_to_fit(model, settings, budget, plan)
     target = None

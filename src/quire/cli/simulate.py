@@ -164,8 +164,10 @@ def _prepared(options: argparse.Namespace) -> _Run:
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
     speed = speed_of(options.device, options.bandwidth, options.flops)
-    model = read_model(options.model, ignore_fields=options.ignore_field)
-    plan = make_plan(model, common.settings_of(options), common.budget_of(options)).require_fit()
+    budget = common.budget_of(options)
+    held = common.held_of(options, budget)
+    model = read_model(options.model, ignore_fields=options.ignore_field, held=held)
+    plan = make_plan(model, common.settings_of(options, held), budget).require_fit()
     cost = cost_model(plan, model, speed, options.overhead / 1e3, options.active_share)
     trace = _trace(options)
     about = {

@@ -24,9 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
-    model = read_model(options.model, ignore_fields=options.ignore_field)
     budget = common.budget_of(options)
-    outcomes = what_if(model, common.settings_of(options), budget)
+    held = common.held_of(options, budget)
+    model = read_model(options.model, ignore_fields=options.ignore_field, held=held)
+    outcomes = what_if(model, common.settings_of(options, held), budget)
     options.exit_code = 0 if outcomes[0].fits else 3
     if options.json:
         json.dump([{name: getattr(o, name) for name in o.__slots__} for o in outcomes], sys.stdout, indent=1)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.core.errors import ModelError
+from quire.core.laid_out import LINE_BYTES, Held, is_crowded, panel_bytes
 from quire.models.blueprint import Block, Blueprint, Family
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
 from quire.models.fields import Fields, shown
@@ -23,20 +24,21 @@ _OUTER_FIELDS = (
 )  # fmt: skip
 
 
-def read_model(source: str, *, ignore_fields: Collection[str] = ()) -> ModelShape:
-    """An existing file or folder, else a catalogue name, else a hub id `org/name`."""
+def read_model(source: str, *, ignore_fields: Collection[str] = (), held: Held | None = None) -> ModelShape:
+    """An existing file or folder, else a catalogue name, else a hub id `org/name`. `held`: as its weights will be;
+    none: as the checkpoint has them."""
     from quire.models.catalogue import find_entry
 
     path = Path(source)
     if source.strip() and _exists(path):
-        return _read_path(path, ignore_fields)
+        return _read_path(path, ignore_fields, held)
     if source.startswith((".", "/", "~")) or source.endswith(".json"):
         raise ModelError(f"{shown(source)}: there is no such file or folder")
     entry = find_entry(source)
     if entry is not None:
-        shape = read_config(entry.config, entry.name, ignore_fields)
+        shape = read_config(entry.config, entry.name, ignore_fields, held)
         return replace(shape, notes=(*shape.notes, *_renamed(source, entry.name)))
-    return _read_hub(source, ignore_fields)
+    return _read_hub(source, ignore_fields, held)
 
 
 def _renamed(source: str, name: str) -> tuple[str, ...]:
@@ -48,7 +50,9 @@ def _renamed(source: str, name: str) -> tuple[str, ...]:
     return (f"{source}: as the catalogue has it, the hub was not asked",) if "/" in source else ()
 
 
-def read_config(config: Mapping[str, object], name: str, ignore_fields: Collection[str] = ()) -> ModelShape:
+def read_config(
+    config: Mapping[str, object], name: str, ignore_fields: Collection[str] = (), held: Held | None = None
+) -> ModelShape:
     """A `config.json` that is already in memory."""
     if not isinstance(config, Mapping):
         raise ModelError(f"{name}: a configuration is an object of fields, this is {shown(config)}")
@@ -57,11 +61,14 @@ def read_config(config: Mapping[str, object], name: str, ignore_fields: Collecti
         if field not in text:
             raise ModelError(f"{name} has no field {field!r} to ignore: check its spelling")
     text = {field: value for field, value in text.items() if field not in ignore_fields}
+    text = text if held is None else {**text, "dtype": held.dtype.value}
     family = _family(text, config)
     fields = Fields(text, family.model_type, family.defaults)
     fields.raw("model_type", "architectures")
     blueprint = family.read(fields)
     precision = read_precision(fields)
+    if held is not None and held.is_laid_out:
+        precision = replace(precision, line_bytes=LINE_BYTES)
     refuse_unknown_memory(fields)
     return _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
 
@@ -73,7 +80,7 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _read_path(path: Path, ignore_fields: Collection[str]) -> ModelShape:
+def _read_path(path: Path, ignore_fields: Collection[str], held: Held | None) -> ModelShape:
     from quire.models.shapefile import shape_from_json
 
     file = path / "config.json" if path.is_dir() else path
@@ -81,7 +88,7 @@ def _read_path(path: Path, ignore_fields: Collection[str]) -> ModelShape:
     if "quire_shape" in config:
         return shape_from_json(config)
     name = path.resolve().name if path.is_dir() else file.stem
-    return read_config(config, file.resolve().parent.name if name == "config" else name, ignore_fields)
+    return read_config(config, file.resolve().parent.name if name == "config" else name, ignore_fields, held)
 
 
 def _load(file: Path) -> dict[str, object]:
@@ -101,13 +108,13 @@ def _load(file: Path) -> dict[str, object]:
     return value
 
 
-def _read_hub(source: str, ignore_fields: Collection[str]) -> ModelShape:
+def _read_hub(source: str, ignore_fields: Collection[str], held: Held | None) -> ModelShape:
     problem = "no such file or catalogue name"
     if source.count("/") == 1 and all(source.split("/")):
         from quire.models.hub import HubError, fetch_config
 
         try:
-            return read_config(fetch_config(source), source, ignore_fields)
+            return read_config(fetch_config(source), source, ignore_fields, held)
         except HubError as error:
             problem = str(error)
     raise _unknown(source, problem)
@@ -166,8 +173,17 @@ def _shape(name: str, family: str, blueprint: Blueprint, precision: Precision, n
         max_length=blueprint.max_length, hidden_size=blueprint.hidden_size,
         intermediate_size=blueprint.intermediate_size, query_heads=blueprint.query_heads,
         vocab_size=blueprint.vocab_size, embedding_bytes=precision.bytes_of(table + blueprint.more_embeddings),
-        head_bytes=0 if blueprint.tied else precision.bytes_of(table + blueprint.head_bias), notes=notes,
+        head_bytes=_head_bytes(blueprint, precision), notes=notes,
     )  # fmt: skip
+
+
+def _head_bytes(blueprint: Blueprint, precision: Precision) -> int:
+    """A tied head has bytes of its own only where it is kept a second time, in panels."""
+    inputs, outputs = blueprint.hidden_size, blueprint.vocab_size
+    if blueprint.tied:
+        return panel_bytes(inputs, outputs) if precision.line_bytes else 0
+    more = inputs * precision.line_bytes if is_crowded(outputs) else 0
+    return precision.bytes_of(inputs * outputs + blueprint.head_bias) + more
 
 
 def _layer(block: Block, precision: Precision) -> Layer:

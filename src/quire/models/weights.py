@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.core.laid_out import is_crowded
 from quire.models.blueprint import Weights
 from quire.models.memories import Heads
 
@@ -13,7 +14,12 @@ def norms(*widths: int) -> Weights:
 
 
 def linear(inputs: int, outputs: int, bias: bool = False) -> Weights:
-    return Weights(matrices=inputs * outputs, plain=outputs if bias else 0)
+    return Weights(matrices=inputs * outputs, plain=outputs if bias else 0) + rows(inputs, outputs)
+
+
+def rows(inputs: int, *outputs: int) -> Weights:
+    """What linear layers of the same inputs take beside their numbers."""
+    return Weights(crowded=inputs * sum(map(is_crowded, outputs)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +37,16 @@ class AttentionStyle:
 def attention(hidden: int, heads: Heads, style: AttentionStyle) -> Weights:
     query = heads.query * heads.key_dim
     key, value = heads.kv * heads.key_dim, heads.kv * heads.value_dim
-    total = linear(hidden, query * (2 if style.gated else 1) + key + value, style.qkv_bias)
+    total = linear(hidden, query * (2 if style.gated else 1), style.qkv_bias)
+    total += linear(hidden, key, style.qkv_bias) + linear(hidden, value, style.qkv_bias)
     total += linear(heads.query * heads.value_dim, hidden, style.output_bias)
     norm = {"none": 0, "head": 2 * heads.key_dim, "all": query + key}[style.qk_norm]
     return total + norms(norm)
 
 
 def mlp(hidden: int, width: int, bias: bool = False, gated: bool = True) -> Weights:
-    ups = 2 if gated else 1
-    return linear(hidden, ups * width, bias) + linear(width, hidden, bias)
+    up = linear(hidden, width, bias)
+    return (up + up if gated else up) + linear(width, hidden, bias)
 
 
 def experts(hidden: int, width: int, count: int, gated: bool = True) -> Weights:
@@ -66,18 +73,20 @@ def latent_attention(hidden: int, sizes: LatentSizes, bias: bool = False) -> Wei
     query = sizes.heads * (sizes.nope + sizes.rope)
     down = hidden * (sizes.rank + sizes.rope)
     total = Weights(latent=down, replicated=sizes.rank + ((sizes.rank + sizes.rope) if bias else 0))
+    total += rows(hidden, sizes.rank + sizes.rope)
     if sizes.query_rank is None:
         total += linear(hidden, query)
     else:
         total += Weights(latent=hidden * sizes.query_rank, replicated=sizes.query_rank * (2 if bias else 1))
-        total += linear(sizes.query_rank, query)
+        total += linear(sizes.query_rank, query) + rows(hidden, sizes.query_rank)
     total += linear(sizes.rank, sizes.heads * (sizes.nope + sizes.value))
     return total + linear(sizes.heads * sizes.value, hidden, bias)
 
 
 def indexer(hidden: int, query_rank: int, heads: int, width: int) -> Weights:
     """DeepSeek's sparse indexer: every rank computes it whole."""
-    return Weights(latent=query_rank * heads * width + hidden * width + hidden * heads, replicated=2 * width)
+    total = Weights(latent=query_rank * heads * width + hidden * width + hidden * heads, replicated=2 * width)
+    return total + rows(query_rank, heads * width) + rows(hidden, width, heads)
 
 
 def draft_glue(hidden: int) -> Weights:

@@ -5,9 +5,10 @@
 
 With few tokens a product costs what reading the weight costs, and rows of outputs are read in the order in which they
 are multiplied. Rows of a multiple of 2 KiB would crowd into a few sets of the cache: they get one cache line more.
+Both are counted when the plan is made (`core/laid_out.py`).
 
 A head over a vocabulary is too wide for that: it is cut into panels of 256 outputs, each dense, read one after another.
-Where it is tied to an embedding, which is read row by row, the panels are a copy; the ledger counts it.
+Where it is tied to an embedding, which is read row by row, the panels are a copy.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-LINE_BYTES = 64
-CROWDED_BYTES = 2048
-PANEL_OUTPUTS = 256
+from quire.core.laid_out import LINE_BYTES, PANEL_OUTPUTS, is_crowded
+from quire.core.laid_out import panels as panels_of
+
 PANEL_TOKENS = 64
 """With more tokens than this, panels gain nothing, and gathering what they put out costs."""
 
@@ -35,14 +36,16 @@ def lay_out(model: nn.Module) -> int:
         weight.data = _by_inputs(weight.data)
     for linear in linears:
         if id(linear.weight) in shared:
-            linear.forward = partial(_by_panels, linear, _panels(linear.weight.detach()))  # type: ignore[method-assign]
+            panels = _panels(linear.weight.detach())
+            linear.register_buffer("panels", panels, persistent=False)
+            linear.forward = partial(_by_panels, linear, panels)  # type: ignore[method-assign]
     return len(chosen)
 
 
 def _panels(weight: torch.Tensor) -> torch.Tensor:
     """(panel, in, out): the last one is filled up with zeros."""
     outputs, inputs = weight.shape
-    panels = weight.new_zeros(-(-outputs // PANEL_OUTPUTS), inputs, PANEL_OUTPUTS)
+    panels = weight.new_zeros(panels_of(outputs), inputs, PANEL_OUTPUTS)
     for number, panel in enumerate(panels):
         rows = weight[number * PANEL_OUTPUTS : (number + 1) * PANEL_OUTPUTS]
         panel[:, : len(rows)] = rows.T
@@ -65,7 +68,6 @@ def _gains(weight: torch.Tensor) -> bool:
 
 def _by_inputs(weight: torch.Tensor) -> torch.Tensor:
     outputs, inputs = weight.shape
-    crowded = outputs * weight.itemsize % CROWDED_BYTES == 0
-    rows = weight.new_empty(inputs, outputs + (LINE_BYTES // weight.itemsize if crowded else 0))
+    rows = weight.new_empty(inputs, outputs + (LINE_BYTES // weight.itemsize if is_crowded(outputs) else 0))
     rows[:, :outputs] = weight.T
     return rows[:, :outputs].T

@@ -39,7 +39,7 @@ class GatedDelta:
 
     def weights(self, hidden: int) -> Weights:
         keys, values = self.keys * self.key_dim, self.values * self.value_dim
-        total = linear(hidden, 2 * keys + 2 * values + 2 * self.values) + linear(values, hidden)
+        total = linear(hidden, 2 * keys + 2 * values) + linear(hidden, 2 * self.values) + linear(values, hidden)
         return total + Weights(plain=(2 * keys + values) * self.kernel + 2 * self.values, replicated=self.value_dim)
 
 
