@@ -8,7 +8,7 @@ weights ──▶ model ────┴──▶ runner ──▶ engine        
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from quire.core.rules import Rules
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
 from quire.fetch.folder import Progress
-from quire.machine import available_bytes, chosen_device, machine_of
+from quire.machine import Machine, available_bytes, chosen_device, machine_of
 from quire.models.drafted import drafted
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
@@ -36,8 +36,6 @@ from quire.tiered import Tiers, attach, connector_of, weights_identity
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
     from quire.worker.graphs import Tables
@@ -45,11 +43,24 @@ if TYPE_CHECKING:
     from quire.worker.runner import TorchRunner
     from quire.worker.weights.write import Advance
 
-    Finish = Callable[[Tables], tuple[Measured, ...]]
-    """What is left to do when the engine's tables are there."""
-
 NO_TIERS = Tiers()
 TORCH_NAMES = {DType.FP32: "float32", DType.BF16: "bfloat16", DType.FP16: "float16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """What a GPU's start came to; on a CPU there is nothing to tell."""
+
+    measured: tuple[Measured, ...] = ()
+    """The ledger as it came out, beside the plan's."""
+    steps: str = ""
+    """Whether decode steps are recorded, for how many rows, or why not."""
+    has_recordings: bool = True
+
+    def lines(self) -> tuple[str, ...]:
+        steps = (self.steps,) if self.steps else ()
+        sizes = ((line.name, format_bytes(line.measured_bytes), line.planned_bytes) for line in self.measured)
+        return *steps, *(f"memory: {name} {size}, planned {format_bytes(planned)}" for name, size, planned in sizes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,8 +74,7 @@ class Assembled:
     folder: Path
     stack: Stack | None = None
     """What lies beyond the pool, if anything does: close it last."""
-    measured: tuple[Measured, ...] = ()
-    """On a GPU: the ledger as it came out, beside the plan's."""
+    started: Started = Started()
     beside: Beside = field(default_factory=Beside)
     """Hand-over to or from another engine: its loop's business, once per turn."""
 
@@ -98,7 +108,7 @@ def plan_folder(
         )
     shape = _shape_of(folder, dtype, ignore_fields, device)
     shape = shape if draft is None else drafted(shape, _shape_of(draft, dtype))
-    plan = make_plan(shape, settings, budget or _memory_of(device)).require_fit()
+    plan = make_plan(shape, settings, budget or memory_of(machine_of(device))).require_fit()
     require_memory(plan, plan, available_bytes() if device == "cpu" else machine_of(device).memory_bytes)
     return plan
 
@@ -134,8 +144,12 @@ def following(settings: Settings, dtype: DType) -> Settings:
     return replace(settings, kv_dtype=dtype) if settings.kv_dtype is DType.BF16 else settings
 
 
-def _memory_of(device: str) -> Budget:
-    machine = machine_of(device)
+def weights_dtype(device: str) -> DType:
+    """Where nothing else was asked for."""
+    return DType.FP32 if device == "cpu" else DType.BF16
+
+
+def memory_of(machine: Machine) -> Budget:
     return Budget(
         machine.memory_bytes, machine.memory_fraction, device=machine.name, is_accelerator=machine.is_accelerator
     )
@@ -162,13 +176,11 @@ def assemble(
     GPU, torch.compile fuses what lies between kernels, which takes some seconds at the start. `progress` is told how
     far the weights are read. `plan`: made already."""
     device = chosen_device(device)
-    dtype = dtype or (DType.FP32 if device == "cpu" else DType.BF16)
+    dtype = dtype or weights_dtype(device)
     if dtype not in TORCH_NAMES:
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
-    if device != "cpu" and draft is not None:
-        raise InputError(f"draft models run on a CPU for now: leave {draft.name} out, or choose --device cpu")
     settings = following(settings or Settings(), dtype)
     plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)
 
@@ -180,8 +192,8 @@ def assemble(
         _require_same_tokens(tokenizer, folder, Tokenizer.load(draft), draft)
     grammars = Grammars(tokenizer)
     advance = None if progress is None else partial(progress, "load")
-    start = partial(_on_cpu, draft=draft) if device == "cpu" else partial(_on_gpu, compiled=compiled)
-    runner, finish = start(folder, plan, dtype, grammars, advance)
+    start = _on_cpu if device == "cpu" else partial(_on_gpu, compiled=compiled)
+    runner, finish = start(folder, plan, dtype, grammars, advance, draft)
     drafter = None if not plan.lookahead else NGramDrafter() if draft is None else LeftOpen()
     identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
     identity += runner.model.scales + ("" if runner.draft is None else runner.draft.model.scales)
@@ -197,14 +209,14 @@ def assemble(
     if draft is not None and engine.scheduler.drafts.disabled:
         raise InputError(f"draft model {draft.name} could guess nothing: {engine.scheduler.drafts.disabled}")
     tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
-    measured = finish(tables)
+    started = finish(tables)
     join_engine(beside, engine, plan, stack, tiers.peer, identity)
-    return Assembled(engine, plan, tokenizer, grammars, folder, stack, measured, beside)
+    return Assembled(engine, plan, tokenizer, grammars, folder, stack, started, beside)
 
 
 def _on_cpu(
     folder: Path, plan: Plan, dtype: DType, grammars: Grammars, advance: Advance | None, draft: Path | None
-) -> tuple[TorchRunner, Finish]:
+) -> tuple[TorchRunner, Callable[[Tables], Started]]:
     import torch
 
     from quire.worker.arena import DTYPES, Arena
@@ -222,10 +234,14 @@ def _on_cpu(
         check_model(weights, stage)
         return TorchModel(weights, Arena(stage, arena.bytes.device, arena.bytes))
 
-    whole, guessing = plan.stages[0], 0 if draft is None else len(_shape_of(draft, dtype).layers)
+    whole, guessing = plan.stages[0], _layers_of(draft, dtype)
     model = model_of(folder, part_of(whole, 0, whole.layers - guessing))
     guesser = None if draft is None else DraftModel(model_of(draft, part_of(whole, whole.layers - guessing, guessing)))
-    return TorchRunner(plan, model, arena, grammars, guesser), lambda _tables: ()
+    return TorchRunner(plan, model, arena, grammars, guesser), lambda _tables: Started()
+
+
+def _layers_of(draft: Path | None, dtype: DType) -> int:
+    return 0 if draft is None else len(_shape_of(draft, dtype).layers)
 
 
 def _on_gpu(
@@ -234,26 +250,35 @@ def _on_gpu(
     dtype: DType,
     grammars: Grammars,
     advance: Advance | None,
+    draft: Path | None,
     compiled: bool,
     device: str = "cuda",
-) -> tuple[TorchRunner, Finish]:
+) -> tuple[TorchRunner, Callable[[Tables], Started]]:
     """Recordings need the engine's tables: they come last, and the ledger is complete then."""
     import torch
 
     from quire.worker.arena import DTYPES
     from quire.worker.boot import boot, record
+    from quire.worker.drafting import part_of
     from quire.worker.meter import Meter
     from quire.worker.model import load
     from quire.worker.support import check_model
 
     meter = Meter(torch.device(device))
-    weights = load(folder, DTYPES[dtype.value], advance).to(meter.device)
-    check_model(weights, plan.stages[0])
-    runner = boot(plan, weights, meter, grammars, is_compiled=compiled)
+    whole, guessing = plan.stages[0], _layers_of(draft, dtype)
 
-    def finish(tables: Tables) -> tuple[Measured, ...]:
+    def weights_of(own: Path, first_layer: int, layers: int) -> Any:
+        weights = load(own, DTYPES[dtype.value], advance)
+        check_model(weights, part_of(whole, first_layer, layers))
+        return weights.to(meter.device)
+
+    weights = weights_of(folder, 0, whole.layers - guessing)
+    others = None if draft is None else weights_of(draft, whole.layers - guessing, guessing)
+    runner = boot(plan, weights, meter, grammars, is_compiled=compiled, draft=others, draft_layers=guessing)
+
+    def finish(tables: Tables) -> Started:
         record(runner, meter, tables)
-        return meter.lines(plan)
+        return Started(meter.lines(plan), runner.describe(), runner.graphs is not None)
 
     return runner, finish
 

@@ -6,6 +6,8 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,23 +40,27 @@ def machine_of(device: str) -> Machine:
     return found
 
 
-def chosen_device(asked: str) -> str:
+def torch_has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def torch_elsewhere_has_cuda() -> bool:
+    """Asked in a process of its own, for one that shall not load torch."""
+    question = "from quire.machine import torch_has_cuda; raise SystemExit(not torch_has_cuda())"
+    return subprocess.run([sys.executable, "-c", question], check=False).returncode == 0
+
+
+def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> str:
     """`auto`: cuda where a driver answers and torch can use it, else cpu."""
     if asked not in DEVICES:
         raise InputError(f"device {asked!r} is not known: choose one of {', '.join(DEVICES)}")
-    if asked == "cpu" or (asked == "auto" and not _has_cuda()):
+    if asked == "cpu" or (asked == "auto" and (_accelerator() is None or not has_cuda())):
         return "cpu"
     if importlib.util.find_spec("triton") is None:
         raise InputError("a GPU needs Triton: install it with pip install 'quire[gpu]', or choose --device cpu")
     return "cuda"
-
-
-def _has_cuda() -> bool:
-    if _accelerator() is None:
-        return False
-    import torch
-
-    return torch.cuda.is_available()
 
 
 def _accelerator() -> Machine | None:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from quire.cli.main import main
 from quire.core.errors import DoesNotFit
+from quire.core.events import What
 from quire.core.sampling import Sampling
 from quire.plan.settings import Budget, Settings
 
@@ -48,11 +50,39 @@ def test_log_probabilities_are_near_those_of_a_cpu(tmp_path: Path) -> None:
 def test_the_ledger_is_measured_and_the_pool_is_what_the_plan_says(tmp_path: Path) -> None:
     llm = llm_on("auto", make_folder(tmp_path))
     stage = llm.plan.stages[0]
-    lines = {line.name: line for line in llm.parts.measured}
+    lines = {line.name: line for line in llm.parts.started.measured}
     assert lines["pool"].measured_bytes == stage.pool_bytes + stage.sheet_bytes
     assert {"weights", "activations", "graphs", "workspace", "tables", "staging"} <= lines.keys()
     assert lines["weights"].measured_bytes > 0
     assert lines["activations"].measured_bytes > 0
+
+
+def test_decode_steps_are_recorded_and_told(tmp_path: Path) -> None:
+    llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, device="cuda")
+    assert llm.plan.kv_dtype == "bf16"
+    assert llm.parts.started.lines()[0] == "decode steps are recorded for 2, 4, 8 rows"
+    assert len(llm.generate(PROMPTS, Sampling(ignore_eos=True), max_tokens=20)) == len(PROMPTS)
+    assert llm.engine.runner.graphs.played > 0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("draft_tokens", [1, 4])
+def test_a_draft_model_changes_no_token(tmp_path: Path, draft_tokens: int) -> None:
+    """It equals the model, so all its guesses come true."""
+    folder = make_folder(tmp_path)
+    both = LLM(folder, settings=SETTINGS, budget=POOL, dtype="fp32", draft_model=folder, draft_tokens=draft_tokens)
+    answers = both.generate(PROMPTS, max_tokens=20)
+    assert [one.text for one in answers] == [one.text for one in llm_on("cpu", folder).generate(PROMPTS, max_tokens=20)]
+    sums = both.engine.counters.sums
+    assert sums[What.DRAFTED, "accepted"] > 0.9 * sums[What.DRAFTED, "drafted"] > 0
+
+
+def test_the_command_answers_and_tells_how_it_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = make_folder(tmp_path)
+    ask = ["generate", "--model", str(folder), "--prompt", "the fox", "--raw", "--max-tokens", "8", "--device", "cuda"]
+    assert main([*ask, "--pool", "32MiB", "--compile", "--stats"]) == 0
+    text, said = capfd.readouterr()
+    assert text.strip()
+    assert "decode steps are recorded for 2, 4, 8, 16 rows\nmemory: weights " in said
 
 
 def test_a_pool_beyond_what_is_free_is_refused_with_the_numbers(tmp_path: Path) -> None:

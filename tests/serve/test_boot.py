@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.cli import boot
+from quire import assemble, machine
+from quire.cli import boot, serve
 from quire.cli.boot import boot_plan
 from quire.cli.configuration import complete
 from quire.cli.main import main
@@ -18,6 +19,7 @@ from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, ModelError, PlanFileError
 from quire.machine import Machine
 from quire.plan.settings import DRAFT_TOKENS
+from quire.serve import server
 
 SIZE = ("--pool", "2MiB", "--max-length", "256", "--max-requests", "8", "--batch-tokens", "64")
 
@@ -63,9 +65,44 @@ def test_a_field_that_nobody_knows_is_ignored_where_that_is_asked_for(tiny_folde
     assert boot_plan(options(pool=2 << 20, ignore_field=["cache_folding"]), strange, DType.FP32)[0].fits
 
 
-def test_whoever_asks_for_a_gpu_learns_where_the_server_runs(tiny_folder: Path) -> None:
-    with pytest.raises(InputError, match="the server runs on this machine's CPU"):
-        boot_plan(options(device="cuda"), tiny_folder, DType.FP32)
+def test_a_server_is_planned_for_the_device_that_it_runs_on(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine's GPU is not asked for memory when its CPU runs the model, nor the other way round."""
+    parts = {"cuda": Machine("a GPU", 8 << 30, 0.9, True), "cpu": Machine("main memory", 1 << 30, 0.5, False)}
+    for module in (boot, assemble):
+        monkeypatch.setattr(module, "machine_of", parts.__getitem__)
+    pools = {}
+    for device, part in parts.items():
+        plan, planned_for = boot_plan(options(device=device), tiny_folder, DType.BF16, device=device)
+        pools[device] = plan.stages[0].pool_bytes
+        assert planned_for.startswith(f"{part.name}: ")
+        assert planned_for in capsys.readouterr().out
+        assert 0 < pools[device] <= part.memory_fraction * part.memory_bytes
+    assert pools["cuda"] > parts["cpu"].memory_bytes
+
+
+def test_a_gpu_that_does_not_answer_is_told_before_a_plan_is_made(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_accelerator", lambda: None)
+    with pytest.raises(InputError, match="choose --device cpu"):
+        boot_plan(options(device="cuda"), tiny_folder, DType.BF16, device="cuda")
+
+
+def test_weights_are_held_as_the_device_likes_them_unless_told_otherwise(
+    tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the engine's process is told where it runs, and what to compile."""
+    monkeypatch.setattr(machine, "_accelerator", lambda: Machine("a GPU", 8 << 30, 0.9, True))
+    monkeypatch.setattr(serve, "torch_elsewhere_has_cuda", lambda: True)
+    told: list[tuple[str, str, bool]] = []
+    monkeypatch.setattr(
+        server, "run", lambda *given, **named: told.append((given[2], named["device"], named["compiled"]))
+    )
+    for typed in ([], ["--device", "cuda", "--compile"], ["--device", "cpu"], ["--dtype", "fp16"]):
+        assert main(["serve", str(tiny_folder), *SIZE, *typed]) == 0
+    assert told == [("bf16", "cuda", False), ("bf16", "cuda", True), ("fp32", "cpu", False), ("fp16", "cuda", False)]
 
 
 def test_sizes_beside_a_saved_plan_are_refused(tiny_folder: Path, plan_file: Path) -> None:
@@ -119,8 +156,8 @@ def test_a_plan_larger_than_the_machine_is_refused(
     path = tmp_path / "large.json"
     main(["plan", str(tiny_folder), "--pool", "96MiB", "--kv-dtype", "fp32", "--output", str(path)])
     for mebibytes, fits in ((100, True), (90, False)):
-        machine = Machine("a small machine", mebibytes << 20, 1.0, False)
-        monkeypatch.setattr(boot, "this_machine", lambda machine=machine: machine)
+        small = Machine("a small machine", mebibytes << 20, 1.0, False)
+        monkeypatch.setattr(boot, "machine_of", lambda _device, small=small: small)
         if fits:
             boot_plan(options(plan=path), tiny_folder, DType.FP32)
         else:

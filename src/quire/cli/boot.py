@@ -7,47 +7,46 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.assemble import plan_folder, require_memory
+from quire.assemble import memory_of, plan_folder, require_memory
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
-from quire.machine import this_machine
+from quire.machine import machine_of
 from quire.plan.document import document, load
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
-from quire.plan.settings import Budget, Settings
+from quire.plan.settings import Settings
 
+BESIDE_A_PLAN = ("device", "compile", "host_memory", "draft_model")
+"""Where it runs and how fast; what tiers take; a draft model is loaded beside what the plan says of it."""
 COMPARED = ("family", "kv_dtype", "sheet_bytes", "sheets", "pool_bytes", "max_length", "bytes_per_token")
 
 
-def boot_plan(options: argparse.Namespace, folder: Path, dtype: DType, draft: Path | None = None) -> tuple[Plan, str]:
+def boot_plan(
+    options: argparse.Namespace, folder: Path, dtype: DType, draft: Path | None = None, device: str = "cpu"
+) -> tuple[Plan, str]:
     """Prints its report. Raises before any weight is read if it does not fit."""
-    if options.device in ("cuda", "gpu", "auto", "cpu"):
-        raise InputError(
-            f"--device {options.device}: the server runs on this machine's CPU, and --device names an accelerator "
-            "whose size is planned for: leave it out (quire generate --device cuda runs on a GPU)"
-        )
+    machine = machine_of(device)
     if options.plan is not None:
         _check_alone(options)
-        return _saved(options.plan, folder, dtype, options.ignore_field, draft)
+        return _saved(options.plan, folder, dtype, options.ignore_field, draft, device)
     if options.kv_dtype is None:
         options = argparse.Namespace(**{**vars(options), "kv_dtype": dtype})
-    settings, budget = common.with_draft(options, common.settings_of(options)), common.budget_of(options)
-    plan = plan_folder(folder, settings, budget, dtype, options.ignore_field, draft)
+    settings, budget = common.with_draft(options, common.settings_of(options)), common.budget_of(options, machine)
+    plan = plan_folder(folder, settings, budget, dtype, options.ignore_field, draft, device)
     print_plan(plan, document(plan), budget_line(budget))
     return plan, budget_line(budget)
 
 
 def _check_alone(options: argparse.Namespace) -> None:
-    """A saved plan has its sizes already; one beside it would go unheard. Host memory is what tiers take,
-    a draft model is loaded beside what the plan says of it."""
+    """A saved plan has its sizes already; one beside it would go unheard."""
     parser = argparse.ArgumentParser(add_help=False)
-    common.add_memory_shape_options(parser)
+    common.add_memory_shape_options(parser, runs=True)
     common.add_draft_options(parser)
     parser.set_defaults(kv_dtype=None)
     for name, default in vars(parser.parse_args([])).items():
-        if name not in ("host_memory", "draft_model") and getattr(options, name) != default:
+        if name not in BESIDE_A_PLAN and getattr(options, name) != default:
             option = "--" + name.replace("_", "-")
             raise InputError(
                 f"{option} stands beside --plan, and the plan in {options.plan} has it already: leave one out"
@@ -55,17 +54,14 @@ def _check_alone(options: argparse.Namespace) -> None:
 
 
 def _saved(
-    path: Path, folder: Path, dtype: DType, ignore_fields: Sequence[str], draft: Path | None
+    path: Path, folder: Path, dtype: DType, ignore_fields: Sequence[str], draft: Path | None, device: str
 ) -> tuple[Plan, str]:
     """A plan of another model, dtype or layout is refused; other differences from what this machine would get are
     printed."""
     plan, saved = load(path)
     plan.require_fit()
-    machine = this_machine()
-    budget = Budget(
-        machine.memory_bytes, machine.memory_fraction, device=machine.name, is_accelerator=machine.is_accelerator
-    )
-    here = plan_folder(folder, _settings_of(plan), budget, dtype, ignore_fields, draft)
+    machine = machine_of(device)
+    here = plan_folder(folder, _settings_of(plan), memory_of(machine), dtype, ignore_fields, draft, device)
     differences = compare(document(plan), document(here))
     planned_for = f"{saved.get('planned_for', 'an unnamed device')} (saved in {path})"
     print_plan(plan, document(plan), planned_for)

@@ -18,7 +18,6 @@ from quire.core.errors import InputError
 from quire.core.events import What
 from quire.core.sampling import Sampling
 from quire.core.units import format_bytes, parse_bytes, parse_tokens
-from quire.machine import DEVICES
 
 if TYPE_CHECKING:
     from quire.llm import LLM, Prompt
@@ -55,13 +54,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     parser.add_argument(
         "--max-length", type=common.reading(parse_tokens), metavar="N", help="longest request: 8k (default: what fits)"
     )
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        help="where the model runs (default auto: a GPU, if there is one)",
-    )
-    parser.add_argument("--compile", action="store_true", help="on a GPU: faster steps, for some seconds at the start")
+    common.add_device_options(parser)
     parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
     guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
@@ -128,6 +121,8 @@ def start(options: argparse.Namespace) -> LLM:
     )
     for line in describe(llm.plan, tiers, llm.parts.stack.tiers) if llm.parts.stack else ():
         print(line, file=sys.stderr)
+    if not llm.parts.started.has_recordings:
+        print(f"quire: {llm.parts.started.steps}", file=sys.stderr)
     return llm
 
 
@@ -159,9 +154,7 @@ def report(llm: LLM, seconds: float, first: float | None) -> None:
         f"      longest request {plan.max_length:,} tokens, {plan.bytes_per_token:,.0f} B a token, KV {plan.kv_dtype}",
         f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second{after}",
     ]
-    for line in llm.parts.measured:
-        planned, taken = format_bytes(line.planned_bytes), format_bytes(line.measured_bytes)
-        lines.append(f"memory: {line.name} {taken}, planned {planned}")
+    lines += llm.parts.started.lines()
     if plan.lookahead:
         drafted, accepted = (sums[What.DRAFTED, name] for name in ("drafted", "accepted"))
         share = f", {accepted / drafted:.0%}" if drafted else ""

@@ -12,6 +12,7 @@ from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
 from quire.core.laid_out import Held
 from quire.core.units import MIB, parse_bytes, parse_tokens
+from quire.machine import DEVICES, Machine, this_machine
 from quire.plan.devices import device_bytes
 from quire.plan.settings import (
     DEFAULT_FRACTION,
@@ -122,15 +123,20 @@ def add_ignore_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_memory_shape_options(parser: argparse.ArgumentParser) -> None:
-    _add_memory_options(parser.add_argument_group("memory (none given: this machine)"))
+def add_memory_shape_options(parser: argparse.ArgumentParser, runs: bool = False) -> None:
+    """`runs`: of a command that runs what it plans, so --device says where."""
+    group = parser.add_argument_group("memory (none given: this machine)")
+    if runs:
+        add_device_options(group)
+    else:
+        group.add_argument("--device", help="a known accelerator: h200, h100, a100-80gb, rtx-4090 …")
+    _add_memory_options(group)
     _add_limit_options(parser.add_argument_group("limits"))
     _add_layout_options(parser.add_argument_group("layout"))
 
 
 def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     size = reading(parse_bytes)
-    group.add_argument("--device", help="a known accelerator: h200, h100, a100-80gb, rtx-4090 …")
     group.add_argument("--memory", type=size, metavar="BYTES", help="of one device: 80GiB")
     group.add_argument("--memory-fraction", type=float, metavar="F", help="of it that may be used (default 0.92)")
     group.add_argument("--pool", type=size, metavar="BYTES", help="fix the pool, per rank: 64.68GiB")
@@ -139,6 +145,13 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--host-block", type=reading(positive), metavar="N", help="tokens of its blocks (default: one match unit)"
     )
+
+
+def add_device_options(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    group.add_argument(
+        "--device", choices=DEVICES, default="auto", help="where the model runs (default auto: a GPU, if there is one)"
+    )
+    group.add_argument("--compile", action="store_true", help="on a GPU: faster steps, for some seconds at the start")
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
@@ -283,14 +296,14 @@ def _stages(options: argparse.Namespace) -> int:
     return len(options.stage_layers) if options.stage_layers and given == 1 else given
 
 
-def budget_of(options: argparse.Namespace) -> Budget:
-    """What was given; with nothing given, this machine."""
+def budget_of(options: argparse.Namespace, machine: Machine | None = None) -> Budget:
+    """What was given; with nothing given, this machine, or the part of it that a model runs on."""
+    if machine is not None:
+        options = argparse.Namespace(**{**vars(options), "device": None})  # it says where to run, and that is decided
     if options.device is not None and options.memory is not None:
         raise InputError(f"--device {options.device} and --memory both name a device's memory: give one of them")
     if all(given is None for given in (options.device, options.memory, options.pool, options.sheets)):
-        from quire.machine import this_machine
-
-        machine = this_machine()
+        machine = machine or this_machine()
         fraction = machine.memory_fraction if options.memory_fraction is None else options.memory_fraction
         return Budget(machine.memory_bytes, fraction, device=machine.name, is_accelerator=machine.is_accelerator)
     memory = options.memory if options.device is None else device_bytes(options.device)

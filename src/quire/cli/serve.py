@@ -18,6 +18,7 @@ from quire.cli.peers import add_peer_options, peer_of
 from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import parse_bytes
+from quire.machine import chosen_device, torch_elsewhere_has_cuda
 from quire.serve.settings import ServeSettings
 
 DEFAULTS = ServeSettings()
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder or a GGUF file")
-    common.add_memory_shape_options(parser)
+    common.add_memory_shape_options(parser, runs=True)
     common.add_ignore_option(parser)
     common.add_draft_options(parser)
     common.add_store_options(parser.add_argument_group("tiers beside --host-memory: prefixes live on there"))
@@ -48,7 +49,9 @@ def _add(parser: argparse.ArgumentParser) -> None:
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--config", type=Path, metavar="FILE", help="options in TOML (default: quire.toml, if there)")
     group.add_argument("--plan", type=Path, metavar="FILE", help="boot from a plan saved with quire plan --output")
-    group.add_argument("--dtype", default="fp32", metavar="DTYPE", help="of the weights: fp32 (default), bf16, fp16")
+    group.add_argument(
+        "--dtype", metavar="DTYPE", help="of the weights: fp32, bf16, fp16 (default: fp32 on a CPU, else bf16)"
+    )
     group.add_argument(
         "--threads", type=common.reading(common.positive), metavar="N", help="of torch (default: its own)"
     )
@@ -95,13 +98,16 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(typed: argparse.Namespace) -> None:
     options = complete(_add, typed)
-    dtype, peer = parse_dtype(options.dtype), peer_of(options)
-    folder = _folder(options.model)
+    peer = peer_of(options)
+    device = chosen_device(options.device, torch_elsewhere_has_cuda)
+    from quire.assemble import weights_dtype
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
 
+    dtype = weights_dtype(device) if options.dtype is None else parse_dtype(options.dtype)
+    folder = _folder(options.model)
     draft = None if options.draft_model is None else _folder(options.draft_model)
-    plan, planned_for = boot_plan(options, folder, dtype, draft)
+    plan, planned_for = boot_plan(options, folder, dtype, draft, device)
     tiers = common.tiers_of(options)
     serve(
         plan,
@@ -109,6 +115,8 @@ def run(typed: argparse.Namespace) -> None:
         dtype.value,
         settings_of(options),
         planned_for,
+        device=device,
+        compiled=options.compile,
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
         draft=draft,

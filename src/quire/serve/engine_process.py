@@ -70,7 +70,7 @@ def main(connection: Connection) -> None:
         traceback.print_exc()
         connection.send(Failed(f"the engine cannot start: {error!r}", 1))
         sys.exit(1)
-    connection.send(Ready(tiers))
+    connection.send(Ready(tiers, parts.started.lines()))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
         EngineLoop(parts.engine, connection, news, stack=parts.stack, beside=parts.beside).run()
     parts.beside.close()
@@ -88,6 +88,8 @@ def _boot(setup: EngineSetup, news: News) -> tuple[Assembled, tuple[str, ...]]:
     parts = assemble(
         Path(setup.folder),
         dtype=DType(setup.dtype),
+        device=setup.device,
+        compiled=setup.is_compiled,
         rules=setup.rules,
         tiers=tiers,
         listeners=(news,),

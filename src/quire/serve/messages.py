@@ -28,6 +28,9 @@ class EngineSetup:
     """As JSON (`quire.plan.file.encode`): the HTTP process has made it, shown it and admits by it."""
     dtype: str
     rules: Rules
+    device: str = "cpu"
+    is_compiled: bool = False
+    """On a GPU: by torch.compile."""
     threads: int | None = None
     freeze_file: str | None = None
     """For drills: while this file exists, the runner stands still."""
@@ -69,6 +72,8 @@ class Ready:
 
     tiers: tuple[str, ...] = ()
     """A line for each: what it holds, or why it is not in use."""
+    started: tuple[str, ...] = ()
+    """On a GPU: how decode steps run, then what its memory went to."""
 
 
 @dataclass(frozen=True, slots=True)

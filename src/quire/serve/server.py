@@ -67,6 +67,8 @@ def run(
     settings: ServeSettings,
     planned_for: str,
     *,
+    device: str = "cpu",
+    compiled: bool = False,
     threads: int | None = None,
     freeze_file: str | None = None,
     draft: Path | None = None,
@@ -78,8 +80,18 @@ def run(
     ring = KeyRing(settings.keys)
     listener = _listener(settings.host, settings.port)
     rules = rules_of(ring, settings.queue)
-    guessing = None if draft is None else str(draft)
-    setup = EngineSetup(str(folder), encode(plan), dtype, rules, threads, freeze_file, tiers or {}, guessing)
+    setup = EngineSetup(
+        str(folder),
+        encode(plan),
+        dtype,
+        rules,
+        device=device,
+        is_compiled=compiled,
+        threads=threads,
+        freeze_file=freeze_file,
+        tiers=tiers or {},
+        draft=None if draft is None else str(draft),
+    )
     asyncio.run(_serve(listener, plan, folder, settings, ring, setup, planned_for, announce))
 
 
@@ -108,7 +120,7 @@ async def _serve(
     service = Service(plan, folder, settings, ring, client, planned_for)
     server = _Server(_configuration(Edge(make_app(service), settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)
-    client.on_first_ready = lambda ready: _announce_tiers(ready, announce)
+    client.on_first_ready = lambda ready: _announce_start(ready, announce)
     client.start()
     serving = asyncio.ensure_future(server.serve([listener]))
     failing = asyncio.ensure_future(client.given_up.wait())
@@ -153,9 +165,10 @@ async def _announce(
     announce(f"\nserving {service.model} at http://{host}:{port}/v1")
 
 
-def _announce_tiers(ready: Ready, announce: Callable[[str], None]) -> None:
-    if ready.tiers:
-        announce("\n".join(("\nTiers", *ready.tiers)))
+def _announce_start(ready: Ready, announce: Callable[[str], None]) -> None:
+    for title, lines in (("Device", ready.started), ("Tiers", ready.tiers)):
+        if lines:
+            announce("\n".join((f"\n{title}", *lines)))
 
 
 def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:

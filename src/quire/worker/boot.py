@@ -19,6 +19,7 @@ from quire.plan.plan import Plan, StagePlan
 from quire.worker.arena import Arena
 from quire.worker.backends import Backend
 from quire.worker.device_runner import DeviceRunner
+from quire.worker.drafting import DraftModel, part_of
 from quire.worker.fused import fuse
 from quire.worker.graphs import Tables, row_counts
 from quire.worker.kernels.flash import available
@@ -35,17 +36,34 @@ HARDEST = Sampling(temperature=1.0, top_p=0.9, seed=0)
 
 
 def boot(
-    plan: Plan, model: Any, meter: Meter, grammars: Grammars | None = None, *, is_compiled: bool = False
+    plan: Plan,
+    model: Any,
+    meter: Meter,
+    grammars: Grammars | None = None,
+    *,
+    is_compiled: bool = False,
+    draft: Any = None,
+    draft_layers: int = 0,
 ) -> DeviceRunner:
-    """A runner without recordings: `record` makes them when the engine's tables are there."""
-    stage, device, backends = plan.stages[0], meter.device, available()
-    fuse(model)
+    """A runner without recordings: `record` makes them when the engine's tables are there. `draft`: a draft model,
+    which has the last layers of the plan."""
+    stage, backends = plan.stages[0], available()
+    models = [(model, part_of(stage, 0, stage.layers - draft_layers))]
+    if draft is not None:
+        models.append((draft, part_of(stage, stage.layers - draft_layers, draft_layers)))
+    for weights, _ in models:
+        fuse(weights)
     meter.note("weights", meter.allocated())
-    meter.note("activations", step_bytes(plan, model, meter, backends))
+    meter.note("activations", max(step_bytes(plan, weights, part, meter, backends) for weights, part in models))
     meter.require_room(plan, SPARE_SHEETS)
-    arena = Arena(stage, device, moves=KernelMoves(), spare=SPARE_SHEETS)
+    arena = Arena(stage, meter.device, moves=KernelMoves(), spare=SPARE_SHEETS)
     meter.note("pool", arena.bytes.numel())
-    return DeviceRunner(plan, TorchModel(model, arena, backends, is_compiled), arena, grammars)
+
+    def on(weights: Any, part: StagePlan) -> TorchModel:
+        return TorchModel(weights, Arena(part, meter.device, arena.bytes, moves=KernelMoves()), backends, is_compiled)
+
+    own, *guessing = (on(weights, part) for weights, part in models)
+    return DeviceRunner(plan, own, arena, grammars, *map(DraftModel, guessing))
 
 
 def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[int] | None = None) -> None:
@@ -61,10 +79,10 @@ def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[
     meter.require_step()
 
 
-def step_bytes(plan: Plan, model: Any, meter: Meter, backends: Sequence[Backend]) -> int:
+def step_bytes(plan: Plan, model: Any, part: StagePlan, meter: Meter, backends: Sequence[Backend]) -> int:
     """The peak of the largest step that the plan allows: all rows, all tokens, all of them drawing. Its pages lie on
     one scratch sheet, one upon the other: nobody reads what it computes."""
-    stage = replace(plan.stages[0], sheets=1)
+    stage = replace(part, sheets=1)
     arena = Arena(stage, meter.device, moves=KernelMoves())
     arena.bytes.zero_()
     tried = TorchModel(model, arena, backends)

@@ -4,7 +4,8 @@
     device            ├──────── 1 ───────┼──────── 2 ───────┼──────── 3 …
 
 A step that goes on from tokens which the one before yields finds them on the device. Decode steps are played from
-recordings where there are some. Grammars, log-probabilities and speculation wait for the tokens of their own step.
+recordings where there are some. Grammars, log-probabilities and speculation wait for the tokens of their own step; a
+draft model, for those of the step before.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from quire.core.logprobs import StepLogprobs
 from quire.core.step import Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
+from quire.worker.drafting import DraftModel
 from quire.worker.graphs import DecodeGraphs, Tables, why_not
 from quire.worker.logprobs import NOTHING, Wanted, packed_places, score
 from quire.worker.model import TorchModel
@@ -38,26 +40,38 @@ class _Flight:
 
 
 class DeviceRunner(TorchRunner):
-    def __init__(self, plan: Plan, model: TorchModel, arena: Arena, grammars: Grammars | None = None) -> None:
-        super().__init__(plan, model, arena, grammars)
+    def __init__(
+        self,
+        plan: Plan,
+        model: TorchModel,
+        arena: Arena,
+        grammars: Grammars | None = None,
+        draft: DraftModel | None = None,
+    ) -> None:
+        super().__init__(plan, model, arena, grammars, draft)
         self._tokens_before = torch.zeros(plan.max_requests + 1, dtype=torch.int64, device=self.device)
         """What each row yielded last; the place behind the last row is for padding."""
         self._staged = Staged(self.device)
         self._flights: deque[_Flight] = deque()
         self.graphs: DecodeGraphs | None = None
-        self.no_graphs_because = "none were recorded"
+        self.no_graphs_because = "nobody asked for it"
+        self.recorded_rows: tuple[int, ...] = ()
 
     def record(self, counts: Sequence[int], tables: Tables) -> None:
         """Decode steps of up to the greatest of these row counts are played from now on. Nobody may be running."""
         self.no_graphs_because = why_not(self.model)
         if not self.no_graphs_because:
             self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, tables)
+            self.recorded_rows = tuple(sorted(counts))
 
     def launch(self, step: Step) -> None:
         self._prepare(step)
         if not len(step.rows):
             self._fly(step, torch.empty(0, dtype=torch.int64, device=self.device))
             return
+        if self.draft is not None:
+            self._last[:] = self._tokens_before[:-1].cpu().numpy()
+            step = replace(step, token_ids=self.draft.fill(step, self._tokens(step)))
         prompt = self.scorer.prompt_tokens(step)
         if self.graphs is not None and self.graphs.takes(step) and prompt is NOTHING:
             played = self.graphs.play(step)
@@ -68,6 +82,12 @@ class DeviceRunner(TorchRunner):
             logits = self._compute(step, prompt)
             tokens = self._draw(step, logits[: len(step.sampled()[0])])
         self._fly(step, tokens, self._score(step, tokens, prompt, logits))
+
+    def describe(self) -> str:
+        """How decode steps run."""
+        if self.graphs is None:
+            return f"decode steps are not recorded: {self.no_graphs_because}"
+        return f"decode steps are recorded for {', '.join(map(str, self.recorded_rows))} rows"
 
     def skip(self, step: Step) -> None:
         """Everything but the model: rows that sample yield token 0. For benches."""

@@ -24,18 +24,18 @@ def test_a_machine_without_a_driver_runs_models_on_its_cpu(monkeypatch: pytest.M
 
 def test_a_gpu_is_found_and_a_cpu_can_still_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_accelerator", lambda: GPU)
-    monkeypatch.setattr(machine, "_has_cuda", lambda: True)
-    assert chosen_device("auto") == "cuda"
+    assert chosen_device("auto", lambda: True) == "cuda"
+    assert chosen_device("auto", lambda: False) == "cpu"
     assert chosen_device("cpu") == "cpu"
     assert machine_of("cuda") is GPU
     assert not machine_of("cpu").is_accelerator
 
 
 def test_a_gpu_without_triton_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_has_cuda", lambda: True)
+    monkeypatch.setattr(machine, "_accelerator", lambda: GPU)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(InputError, match=r"quire\[gpu\]"):
-        chosen_device("auto")
+        chosen_device("auto", lambda: True)
 
 
 def test_other_names_are_refused() -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
+import quire.llm
+from command import run_text
 from quire import assemble
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit
+from quire.core.events import What
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
-from quire.worker import meter
+from quire.worker import device_runner, meter
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.meter import Meter
 from tiny_folder import make_folder
@@ -45,7 +48,7 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """`cuda` is the CPU."""
     monkeypatch.setattr(meter, "Meter", MadeUp)
     start = assemble._on_gpu
-    monkeypatch.setattr(assemble, "_on_gpu", lambda *given, compiled: start(*given, compiled, "cpu"))
+    monkeypatch.setattr(assemble, "_on_gpu", lambda *given, **named: start(*given, **named, device="cpu"))
     main_memory = assemble.machine_of("cpu")
     monkeypatch.setattr(assemble, "machine_of", lambda _device: main_memory)
     monkeypatch.setattr(assemble, "available_bytes", lambda: 1 << 40)
@@ -62,11 +65,14 @@ def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) 
     assert isinstance(llm.engine.runner, DeviceRunner)
     expected = started(folder, "cpu").generate("the fox", max_tokens=3)
     assert llm.generate("the fox", max_tokens=3) == expected
-    measured = {line.name: line.measured_bytes for line in llm.parts.measured}
+    measured = {line.name: line.measured_bytes for line in llm.parts.started.measured}
     stage = llm.plan.stages[0]
     assert measured["pool"] == stage.pool_bytes + stage.sheet_bytes
     assert measured["activations"] == STEP_BYTES
-    assert [line.name for line in llm.parts.measured][:2] == ["weights", "activations"]
+    told = llm.parts.started.lines()
+    assert told[0] == "decode steps are recorded for 2 rows"
+    assert told[1].startswith("memory: weights 3.00 MiB, planned ")
+    assert told[2].startswith("memory: activations 1.00 MiB, planned ")
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -86,3 +92,30 @@ def test_the_scratch_step_is_as_large_as_any(tmp_path: Path) -> None:
     assert step.tokens == plan.batch_tokens
     assert len(step.rows) == plan.max_requests
     assert bool(step.samples.all())
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_draft_model_guesses_there_and_answers_are_those_of_the_model_alone(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path)
+    both = LLM(
+        folder, settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cuda", draft_model=folder, draft_tokens=2
+    )
+    assert isinstance(both.engine.runner, DeviceRunner)
+    expected = started(folder, "cpu").generate(["the fox", "a dog"], max_tokens=6)
+    answers = both.generate(["the fox", "a dog"], max_tokens=6)
+    assert [answer.text for answer in answers] == [answer.text for answer in expected]
+    sums = both.engine.counters.sums
+    assert sums[What.DRAFTED, "accepted"] == sums[What.DRAFTED, "drafted"] > 0
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_decode_steps_that_are_not_recorded_are_told_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make_folder(tmp_path)
+    monkeypatch.setattr(device_runner, "why_not", lambda _model: "it is too dark")
+    llm = started(folder, "cuda")
+    monkeypatch.setattr(quire.llm, "LLM", lambda *_given, **_named: llm)
+    capsys.readouterr()
+    _, said = run_text(capsys, "generate", "--prompt", "the fox", "--max-tokens", "1")
+    assert said == "quire: decode steps are not recorded: it is too dark\n"
