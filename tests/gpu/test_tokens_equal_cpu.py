@@ -67,6 +67,19 @@ def test_guesses_change_no_token(name: str) -> None:
     assert service.engine.counters.sums[What.DRAFTED, "drafted"] > 0
 
 
+@pytest.mark.parametrize("overlap", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "draft"), [("gemma3_text", "gemma3_text"), ("gemma3_text", "llama"), ("qwen3_next", "qwen3_next")]
+)
+def test_guesses_of_a_draft_model_change_no_token(name: str, draft: str, overlap: int) -> None:
+    plan = plan_of(name, batch_tokens=64, lookahead=3, draft=draft)
+    service = DeviceService(name, plan, overlap, draft=draft)
+    service.check()
+    drafted, accepted = (service.engine.counters.sums[What.DRAFTED, told] for told in ("drafted", "accepted"))
+    assert drafted > 0
+    assert name != draft or accepted > 0.9 * drafted
+
+
 @pytest.mark.parametrize("name", ["gemma3_text", "deepseek_v3", "lfm2"])
 def test_a_compiled_model_yields_the_same_tokens(name: str) -> None:
     torch._dynamo.reset()

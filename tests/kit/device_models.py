@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
-from quire.core.drafting import Drafter
+from quire.core.drafting import Drafter, LeftOpen
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
@@ -15,15 +16,25 @@ from quire.plan.plan import Plan
 from quire.worker.arena import Arena
 from quire.worker.backends import REFERENCE
 from quire.worker.device_runner import DeviceRunner
+from quire.worker.drafting import DraftModel, part_of
 from quire.worker.fused import fuse
 from quire.worker.graphs import row_counts
 from quire.worker.kernels.backend import Triton
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model import NAME, TorchModel
-from tiny_models import OUTPUTS, reference
+from tiny_models import OUTPUTS, draft_weights, reference, shape_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GREEDY = Sampling()
+
+
+def _moved(weights: Any) -> Any:
+    model = copy.deepcopy(weights).to(DEVICE)
+    model.set_attn_implementation(NAME)
+    if model._can_set_experts_implementation():
+        model.set_experts_implementation("batched_mm")  # grouped products in fp32 ask the CPU in between
+    fuse(model)
+    return model
 
 
 class DeviceService:
@@ -37,17 +48,23 @@ class DeviceService:
         drafter: Drafter | None = None,
         is_compiled: bool = False,
         counts: Sequence[int] = (),
+        draft: str | None = None,
     ) -> None:
+        """`draft`: a draft model makes the guesses; the plan has its layers too."""
         self.reference = reference(name)
-        model = copy.deepcopy(self.reference.model).to(DEVICE)
-        model.set_attn_implementation(NAME)
-        if model._can_set_experts_implementation():
-            model.set_experts_implementation("batched_mm")  # grouped products in fp32 ask the CPU in between
-        fuse(model)
         stage = plan.require_fit().stages[0]
         arena = Arena(stage, DEVICE, moves=KernelMoves(), spare=1)
         arena.bytes[: stage.pool_bytes].view(torch.float32).fill_(float("nan"))
-        self.runner = DeviceRunner(plan, TorchModel(model, arena, (Triton(), REFERENCE), is_compiled), arena)
+
+        def attached(weights: Any, first_layer: int, layers: int) -> TorchModel:
+            part = Arena(part_of(stage, first_layer, layers), DEVICE, arena.bytes, moves=KernelMoves())
+            return TorchModel(_moved(weights), part, (Triton(), REFERENCE), is_compiled)
+
+        own = len(shape_of(name, self.reference.config).layers)
+        model, guesser = attached(self.reference.model, 0, own), None
+        if draft is not None:
+            guesser, drafter = DraftModel(attached(draft_weights(draft, name), own, stage.layers - own)), LeftOpen()
+        self.runner = DeviceRunner(plan, model, arena, draft=guesser)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
         views = tuple(tuple(table.view for table in memory.tables) for memory in self.engine.scheduler.memories)
         self.runner.record(counts or row_counts(plan.max_requests), views)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from device_models import DeviceService
+from quire.core.events import What
 from tiny_models import plan_of
 
 NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
@@ -23,6 +24,17 @@ def test_steps_that_overlap_and_recorded_steps_yield_the_right_tokens(name: str)
     service.check(PLACES, OUTPUTS)
     assert service.runner.graphs is not None
     assert service.runner.graphs.played > 0
+
+
+@pytest.mark.parametrize("draft", ["lfm2", "llama"])
+def test_guesses_of_a_draft_model_change_no_token(draft: str) -> None:
+    """A model with states; its twin guesses what comes true, another one remembers in fewer ways and is wrong."""
+    plan = plan_of("lfm2", batch_tokens=24, lookahead=2, draft=draft)
+    service = DeviceService("lfm2", plan, counts=(2,), draft=draft)
+    service.check(PLACES, OUTPUTS)
+    drafted, accepted = (service.engine.counters.sums[What.DRAFTED, told] for told in ("drafted", "accepted"))
+    assert drafted > 0
+    assert draft != "lfm2" or accepted == drafted
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
