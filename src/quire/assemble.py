@@ -7,7 +7,6 @@ weights ──▶ model ────┴──▶ runner ──▶ engine        
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -22,7 +21,8 @@ from quire.core.laid_out import Held
 from quire.core.rules import Rules
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
-from quire.fetch.folder import Progress
+from quire.fetch.find import configuration, converted
+from quire.fetch.folder import Progress, in_silence
 from quire.machine import Machine, available_bytes, chosen_device, machine_of
 from quire.models.drafted import drafted
 from quire.models.read import read_config
@@ -113,15 +113,9 @@ def plan_folder(
     return plan
 
 
-def _shape_of(folder: Path, dtype: DType, ignore_fields: Sequence[str] = (), device: str = "cpu") -> ModelShape:
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise InputError(f"{path} is not JSON: {error}") from error
-    shape = read_config(config, folder.name, ignore_fields, Held(dtype, device == "cpu"))
+def _shape_of(source: Path, dtype: DType, ignore_fields: Sequence[str] = (), device: str = "cpu") -> ModelShape:
+    name, config = configuration(source)
+    shape = read_config(config, name, ignore_fields, Held(dtype, device == "cpu"))
     return replace(shape, draft_layers=())  # nothing runs them: tokens are guessed otherwise
 
 
@@ -171,7 +165,8 @@ def assemble(
     plan: Plan | None = None,
     draft: Path | None = None,
 ) -> Assembled:
-    """`dtype` none: fp32 on a CPU, bf16 elsewhere; `settings.kv_dtype` follows it where it is left at its default. With
+    """`folder` and `draft`: checkpoint folders, or GGUF files, which are converted once there is a plan. `dtype` none:
+    fp32 on a CPU, bf16 elsewhere; `settings.kv_dtype` follows it where it is left at its default. With
     `speculative_tokens`, tokens are guessed by the model in `draft`, or by n-grams if there is none. `compiled`: on a
     GPU, torch.compile fuses what lies between kernels, which takes some seconds at the start. `progress` is told how
     far the weights are read. `plan`: made already."""
@@ -183,6 +178,8 @@ def assemble(
         )
     settings = following(settings or Settings(), dtype)
     plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)
+    folder = converted(folder, progress or in_silence)
+    draft = None if draft is None else converted(draft, progress or in_silence)
 
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer

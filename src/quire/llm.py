@@ -25,7 +25,7 @@ from quire.core.errors import InputError
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.core.rules import Rules
 from quire.core.sampling import Sampling
-from quire.fetch.find import find_folder
+from quire.fetch.find import find_source
 from quire.fetch.folder import Progress, in_silence
 from quire.plan.settings import DRAFT_TOKENS, Budget, Settings, guessing
 from quire.talk import Completion, Talk
@@ -58,9 +58,9 @@ class LLM:
         `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step.
         `progress` is told what is fetched, converted and loaded."""
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
-        draft = None if draft_model is None else find_folder(draft_model, progress)
+        draft = None if draft_model is None else find_source(draft_model, progress)
         self.parts = assemble(
-            find_folder(model, progress),
+            find_source(model, progress),
             settings if draft is None else guessing(settings, draft_tokens),
             budget,
             dtype=parse_dtype(dtype) if isinstance(dtype, str) else dtype,

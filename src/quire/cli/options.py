@@ -12,7 +12,10 @@ from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
 from quire.core.laid_out import Held
 from quire.core.units import MIB, parse_bytes, parse_tokens
+from quire.fetch.find import configuration, is_gguf
 from quire.machine import DEVICES, Machine, this_machine
+from quire.models.read import read_config, read_model
+from quire.models.shape import ModelShape
 from quire.plan.devices import device_bytes
 from quire.plan.settings import (
     DEFAULT_FRACTION,
@@ -100,7 +103,7 @@ def _page_tokens(text: str) -> MappingProxyType[str, int]:
 
 def add_planning_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", help="catalogue name, folder, file (config.json, shape or saved plan) or hub id"
+        "model", metavar="MODEL", help="catalogue name, folder, file (config.json, GGUF, shape, saved plan) or hub id"
     )
     add_memory_shape_options(parser)
     names = ", ".join(dtype.value for dtype in WEIGHT_DTYPES)
@@ -260,6 +263,15 @@ def tiers_of(options: argparse.Namespace) -> Tiers:
     folder, quota = options.disk or (None, None)
     connectors = tuple(connector_of(name) for name in options.connector)
     return Tiers(options.host_memory, folder, quota, options.remote, connectors)
+
+
+def shape_of(model: str, ignore_fields: Sequence[str], held: Held | None) -> ModelShape:
+    """Whatever may be named as a model to plan, a GGUF file too."""
+    path = Path(model)
+    if not is_gguf(path):
+        return read_model(model, ignore_fields=ignore_fields, held=held)
+    name, config = configuration(path)
+    return read_config(config, name, ignore_fields, held)
 
 
 def held_of(options: argparse.Namespace, budget: Budget) -> Held | None:

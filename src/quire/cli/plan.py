@@ -18,7 +18,6 @@ from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
 from quire.core.units import parse_tokens
 from quire.models.drafted import drafted
-from quire.models.read import read_model
 from quire.plan.advice import ways_to_fit
 from quire.plan.document import document, load
 from quire.plan.file import is_plan_file, save
@@ -60,8 +59,8 @@ def run(options: argparse.Namespace) -> None:
     budget = common.budget_of(options)
     held = common.held_of(options, budget)
     settings = common.with_draft(options, common.settings_of(options, held))
-    model = read_model(options.model, ignore_fields=options.ignore_field, held=held)
-    model = model if options.draft_model is None else drafted(model, read_model(options.draft_model, held=held))
+    model = common.shape_of(options.model, options.ignore_field, held)
+    model = model if options.draft_model is None else drafted(model, common.shape_of(options.draft_model, (), held))
     plan = make_plan(model, settings, budget)
     offers = [] if plan.fits else ways_to_fit(model, settings, budget, plan)
     target = None

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from quire.cli import options as common
 from quire.cli.configuration import complete
+from quire.cli.fetch import Bar
 from quire.cli.peers import add_peer_options, peer_of
 from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import parse_bytes
+from quire.fetch.find import converted, find_source
 from quire.machine import chosen_device, torch_elsewhere_has_cuda
 from quire.serve.settings import ServeSettings
 
@@ -105,13 +107,13 @@ def run(typed: argparse.Namespace) -> None:
     from quire.serve.server import run as serve
 
     dtype = weights_dtype(device) if options.dtype is None else parse_dtype(options.dtype)
-    folder = _folder(options.model)
-    draft = None if options.draft_model is None else _folder(options.draft_model)
-    plan, planned_for = boot_plan(options, folder, dtype, draft, device)
+    source = _source(options.model)
+    draft = None if options.draft_model is None else _source(options.draft_model)
+    plan, planned_for = boot_plan(options, source, dtype, draft, device)
     tiers = common.tiers_of(options)
     serve(
         plan,
-        folder,
+        converted(source, Bar()),
         dtype.value,
         settings_of(options),
         planned_for,
@@ -119,7 +121,7 @@ def run(typed: argparse.Namespace) -> None:
         compiled=options.compile,
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
-        draft=draft,
+        draft=None if draft is None else converted(draft, Bar()),
         tiers={name: getattr(tiers, name) for name in STORES} | {"connectors": tuple(options.connector), "peer": peer},
         announce=partial(print, flush=True),
     )
@@ -129,11 +131,8 @@ def settings_of(options: argparse.Namespace) -> ServeSettings:
     return ServeSettings(**{name: getattr(options, name) for name in ServeSettings.__dataclass_fields__})
 
 
-def _folder(model: str | None) -> Path:
-    from quire.cli.fetch import Bar
-    from quire.fetch.find import find_folder
-
-    folder = find_folder(model, Bar())
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} has no config.json: give a checkpoint's folder, or none for the default model")
-    return folder
+def _source(model: str | None) -> Path:
+    source = find_source(model, Bar())
+    if source.is_dir() and not (source / "config.json").is_file():
+        raise InputError(f"{source} has no config.json: give a checkpoint's folder, or none for the default model")
+    return source

@@ -20,7 +20,6 @@ from quire.cli.text import bold, heading, table
 from quire.core.errors import InputError
 from quire.core.rules import Policy, Rules
 from quire.core.units import format_bytes
-from quire.models.read import read_model
 from quire.plan.file import is_plan_file
 from quire.plan.make import make_plan
 from quire.simulate.synthetic import DEFAULT_REQUESTS, SORTS, make_trace
@@ -166,7 +165,7 @@ def _prepared(options: argparse.Namespace) -> _Run:
     speed = speed_of(options.device, options.bandwidth, options.flops)
     budget = common.budget_of(options)
     held = common.held_of(options, budget)
-    model = read_model(options.model, ignore_fields=options.ignore_field, held=held)
+    model = common.shape_of(options.model, options.ignore_field, held)
     plan = make_plan(model, common.settings_of(options, held), budget).require_fit()
     cost = cost_model(plan, model, speed, options.overhead / 1e3, options.active_share)
     trace = _trace(options)

@@ -11,7 +11,6 @@ from quire.cli import options as common
 from quire.cli.text import bold, table
 from quire.core.errors import InputError
 from quire.core.units import format_tokens
-from quire.models.read import read_model
 from quire.plan.file import is_plan_file
 from quire.plan.whatif import REFERENCE_LENGTHS, Outcome, what_if
 
@@ -26,7 +25,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
     budget = common.budget_of(options)
     held = common.held_of(options, budget)
-    model = read_model(options.model, ignore_fields=options.ignore_field, held=held)
+    model = common.shape_of(options.model, options.ignore_field, held)
     outcomes = what_if(model, common.settings_of(options, held), budget)
     options.exit_code = 0 if outcomes[0].fits else 3
     if options.json:

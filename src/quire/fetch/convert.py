@@ -37,22 +37,30 @@ def convert_gguf(file: GgufFile, folder: Path, progress: Progress) -> None:
 
 
 def folder_of_gguf(path: Path, progress: Progress, folder: Path | None = None) -> Path:
-    """The folder of a GGUF file, converted at the first call. The file's path, size and time are its name."""
-    status = path.stat()
-    source = {
-        "gguf": str(path.resolve()),
-        "bytes": status.st_size,
-        "time_ns": status.st_mtime_ns,
-        "conversion": CONVERSION,
-    }
-    name = f"{path.stem}-{hashlib.sha256(json.dumps(source).encode()).hexdigest()[:12]}"
-    folder = folder or cache_folder() / name
+    """The folder of a GGUF file, converted at the first call."""
+    source = _source(path)
+    folder = folder or cache_folder() / name_of_gguf(path)
     if not is_whole(folder, source):
         with replaced(folder) as fresh:
             convert_gguf(open_gguf(path), fresh, progress)
             seal(fresh, source, progress)
     remember(folder)
     return folder
+
+
+def name_of_gguf(path: Path) -> str:
+    """Of its folder: the file's path, size and time decide."""
+    return f"{path.stem}-{hashlib.sha256(json.dumps(_source(path)).encode()).hexdigest()[:12]}"
+
+
+def _source(path: Path) -> dict[str, Any]:
+    status = path.stat()
+    return {
+        "gguf": str(path.resolve()),
+        "bytes": status.st_size,
+        "time_ns": status.st_mtime_ns,
+        "conversion": CONVERSION,
+    }
 
 
 def _write(path: Path, value: dict[str, Any]) -> None:

@@ -1,27 +1,69 @@
-"""From what someone names to a folder with a model in it."""
+"""From what someone names to a folder with a model in it.
+
+name ──▶ source: a folder or a GGUF file ──▶ configuration: enough for a plan ──▶ folder: a GGUF file is converted
+"""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from quire.core.errors import InputError
-from quire.fetch.folder import Progress, in_silence
+from quire.fetch.folder import Progress, cache_folder, in_silence
 
 
 def find_folder(model: str | Path | None, progress: Progress = in_silence) -> Path:
     """A checkpoint folder itself; a GGUF file, converted once into the cache folder; None: the default model."""
+    return converted(find_source(model, progress), progress)
+
+
+def find_source(model: str | Path | None, progress: Progress = in_silence) -> Path:
+    """A checkpoint folder or a GGUF file as it is; None: the default model, fetched once."""
     if model is None:
         from quire.fetch.default import fetch_default
 
         return fetch_default(progress)
     path = Path(model)
-    if path.is_file() and path.suffix.lower() == ".gguf":
-        from quire.fetch.convert import folder_of_gguf
-
-        return folder_of_gguf(path, progress)
-    if not path.is_dir():
+    if not path.is_dir() and not is_gguf(path):
         raise InputError(
             f"{model}: there is no such folder or GGUF file; give a folder with config.json, a file *.gguf, "
             "or none for the default model"
         )
     return path
+
+
+def converted(source: Path, progress: Progress = in_silence) -> Path:
+    if not is_gguf(source):
+        return source
+    from quire.fetch.convert import folder_of_gguf
+
+    return folder_of_gguf(source, progress)
+
+
+def is_gguf(path: Path) -> bool:
+    return path.suffix.lower() == ".gguf" and path.is_file()
+
+
+def configuration(source: Path) -> tuple[str, dict[str, Any]]:
+    """The model's name and its config.json: of a GGUF file as it will be, converted or not."""
+    if not is_gguf(source):
+        return source.name, _read(source / "config.json")
+    from quire.fetch.convert import name_of_gguf
+    from quire.worker.weights.gguf import gguf_config
+
+    name = name_of_gguf(source)
+    path = cache_folder() / name / "config.json"
+    return name, _read(path) if path.is_file() else gguf_config(source)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path} is not an object of fields: is it a model's configuration?")
+    return config

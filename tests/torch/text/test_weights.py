@@ -11,12 +11,14 @@ import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from small_gguf import HEADS, LAYERS, WIDTH, write_gguf
 
+from quire.cli.main import main
 from quire.core.errors import ModelError
 from quire.fetch.convert import convert_gguf, folder_of_gguf
+from quire.fetch.find import find_folder
 from quire.fetch.folder import in_silence
 from quire.text.gguf import tokenizer_of
 from quire.text.tokenizer import Tokenizer
-from quire.worker.weights.gguf import open_gguf
+from quire.worker.weights.gguf import gguf_config, open_gguf
 from quire.worker.weights.safetensors import read_checkpoint
 from quire.worker.weights.write import write_checkpoint
 
@@ -79,6 +81,26 @@ def test_a_file_someone_has_is_converted_once(
     assert folder_of_gguf(tmp_path / "m.gguf", in_silence) != folder
 
 
+def test_a_length_that_does_not_fit_is_refused_before_anything_is_converted(
+    tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the file says of itself is enough for the plan, by every command, and the plan is the folder's."""
+    monkeypatch.setenv("QUIRE_CACHE", str(tmp_path / "cache"))
+    file = str(tmp_path / "m.gguf")
+    write_gguf(Path(file), tokenizer.inner)
+    size = ("--pool", "32KiB", "--max-length", "256")
+    for command in (["generate", "--prompt", "a", "--model", file], ["serve", file], ["plan", file]):
+        assert main([*command, *size]) == 3
+        assert "256 tokens need" in capsys.readouterr().err
+    assert not (tmp_path / "cache").exists()
+    answers = []
+    for _ in range(2):
+        assert main(["plan", file, "--pool", "1MiB", "--json"]) == 0
+        answers.append(capsys.readouterr().out)
+        find_folder(file)
+    assert answers[0] == answers[1]
+
+
 def test_digits_stand_alone_before_smollm_merges(tokenizer: Tokenizer, tmp_path: Path) -> None:
     write_gguf(tmp_path / "m.gguf", tokenizer.inner)
     fields = {**open_gguf(tmp_path / "m.gguf").fields, "tokenizer.ggml.pre": "smollm"}
@@ -105,17 +127,33 @@ def test_what_would_be_read_wrongly_is_refused_by_name(
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.close()
-    with pytest.raises(ModelError, match=message):
-        open_gguf(tmp_path / "m.gguf")
+    for read in (open_gguf, gguf_config):
+        with pytest.raises(ModelError, match=message):
+            read(tmp_path / "m.gguf")
 
 
 def test_a_file_that_is_not_gguf_says_so(tmp_path: Path) -> None:
-    (tmp_path / "m.gguf").write_bytes(b"not a model at all, but long enough")
-    with pytest.raises(ModelError, match="cannot be read as GGUF"):
-        open_gguf(tmp_path / "m.gguf")
-    (tmp_path / "m.gguf").write_bytes(b"")
-    with pytest.raises(ModelError, match="cannot be read as GGUF"):
-        open_gguf(tmp_path / "m.gguf")
+    for data in (b"not a model at all, but long enough", b"", b"GGUF", b"GGUF" + b"\xff" * 40):
+        (tmp_path / "m.gguf").write_bytes(data)
+        for read in (open_gguf, gguf_config):
+            with pytest.raises(ModelError, match="cannot be read as GGUF"):
+                read(tmp_path / "m.gguf")
+
+
+def test_a_header_that_is_torn_anywhere_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "m.gguf", tokenizer.inner)
+    whole = (tmp_path / "m.gguf").read_bytes()
+    header = whole.index(b"output_norm.weight") + len(b"output_norm.weight")
+    for size in range(4, header, 997):
+        (tmp_path / "torn.gguf").write_bytes(whole[:size])
+        with pytest.raises(ModelError, match="cannot be read as GGUF"):
+            gguf_config(tmp_path / "torn.gguf")
+
+
+def test_what_a_header_says_is_what_the_whole_file_says(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    for sort in (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0):
+        write_gguf(tmp_path / "m.gguf", tokenizer.inner, sort)
+        assert gguf_config(tmp_path / "m.gguf") == open_gguf(tmp_path / "m.gguf").config()
 
 
 def test_a_checkpoint_of_several_files_is_read_through_its_index(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ GGUF keeps the two halves of each rotated head interleaved, transformers keeps t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,11 @@ from typing import Any
 import gguf.quants
 import numpy as np
 import numpy.typing as npt
-from gguf import GGUFReader, ReaderTensor
+from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
 from gguf.quants import dequantize
 
 from quire.core.errors import ModelError
+from quire.worker.weights.gguf_header import read_header
 
 Floats = npt.NDArray[np.float32]
 
@@ -42,6 +43,7 @@ _OF_A_LAYER = {
 }
 READ = {"F32", "F16", *(sort.name for sort in gguf.quants._type_traits)}
 """How tensors may be stored: whatever `gguf` can undo."""
+_SORTS = {int(sort): sort.name for sort in GGMLQuantizationType}
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
@@ -64,7 +66,8 @@ class GgufFile:
 
     def read(self) -> Iterator[tuple[str, Floats]]:
         """The same, with their values: one at a time, in the file's order."""
-        heads = {"attn_q": self._number("attention.head_count"), "attn_k": self.key_value_heads}
+        facts = Facts(self.path.name, self.fields)
+        heads = {"attn_q": facts.number("attention.head_count"), "attn_k": facts.key_value_heads}
         for tensor, (name, shape) in zip(self.tensors, self.parameters(), strict=True):
             values = dequantize(tensor.data, tensor.tensor_type).reshape(shape)
             match = _LAYER.fullmatch(tensor.name)
@@ -72,28 +75,39 @@ class GgufFile:
                 values = _halves_together(values, heads[match[2]])
             yield name, np.ascontiguousarray(values, dtype=np.float32)
 
+    def config(self) -> dict[str, Any]:
+        names = {tensor.name for tensor in self.tensors}
+        return Facts(self.path.name, self.fields).config(names, len(self.fields["tokenizer.ggml.tokens"]))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Facts:
+    """What a file of that name says of itself."""
+
+    name: str
+    fields: Mapping[str, Any]
+
     @property
     def key_value_heads(self) -> int:
-        return int(self.fields.get("llama.attention.head_count_kv", self._number("attention.head_count")))
+        return int(self.fields.get("llama.attention.head_count_kv", self.number("attention.head_count")))
 
-    def config(self) -> dict[str, Any]:
+    def config(self, names: Container[str], vocabulary: int) -> dict[str, Any]:
         """What transformers' LlamaConfig reads from config.json."""
-        heads, width = self._number("attention.head_count"), self._number("embedding_length")
-        names = {tensor.name for tensor in self.tensors}
+        heads, width = self.number("attention.head_count"), self.number("embedding_length")
         rope_theta = _short(self.fields.get("llama.rope.freq_base", 10_000.0))
         return {
             "architectures": ["LlamaForCausalLM"],
             "model_type": "llama",
             "dtype": "float32",
-            "vocab_size": len(self.fields["tokenizer.ggml.tokens"]),
+            "vocab_size": vocabulary,
             "hidden_size": width,
-            "intermediate_size": self._number("feed_forward_length"),
-            "num_hidden_layers": self._number("block_count"),
+            "intermediate_size": self.number("feed_forward_length"),
+            "num_hidden_layers": self.number("block_count"),
             "num_attention_heads": heads,
             "num_key_value_heads": self.key_value_heads,
             "head_dim": int(self.fields.get("llama.attention.key_length", width // heads)),
             "hidden_act": "silu",
-            "max_position_embeddings": self._number("context_length"),
+            "max_position_embeddings": self.number("context_length"),
             "rms_norm_eps": _short(self.fields["llama.attention.layer_norm_rms_epsilon"]),
             "rope_theta": rope_theta,
             "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta},
@@ -105,10 +119,10 @@ class GgufFile:
             "pad_token_id": self.fields.get("tokenizer.ggml.padding_token_id"),
         }
 
-    def _number(self, name: str) -> int:
+    def number(self, name: str) -> int:
         value = self.fields.get(f"llama.{name}")
         if not isinstance(value, int):
-            raise ModelError(f"{self.path.name} has no number llama.{name}: is the file whole?")
+            raise ModelError(f"{self.name} has no number llama.{name}: is the file whole?")
         return value
 
 
@@ -119,22 +133,29 @@ def open_gguf(path: Path) -> GgufFile:
     except (OSError, ValueError, IndexError) as error:
         raise ModelError(f"{path} cannot be read as GGUF: {error}") from None
     fields = {name: field.contents() for name, field in reader.fields.items()}
+    _refuse(path.name, fields, {tensor.name: tensor.tensor_type for tensor in reader.tensors})
+    return GgufFile(path, fields, tuple(reader.tensors))
+
+
+def gguf_config(path: Path) -> dict[str, Any]:
+    """The configuration alone, at once: neither tokens nor tensors are looked at."""
+    header = read_header(path)
+    _refuse(path.name, header.fields, header.sorts)
+    return Facts(path.name, header.fields).config(header.sorts, header.lengths.get("tokenizer.ggml.tokens", 0))
+
+
+def _refuse(name: str, fields: Mapping[str, Any], sorts: Mapping[str, int]) -> None:
     architecture = fields.get("general.architecture")
     if architecture != "llama":
-        raise ModelError(
-            f"{path.name} is of architecture {architecture}: GGUF files of llama are read, give safetensors"
-        )
+        raise ModelError(f"{name} is of architecture {architecture}: GGUF files of llama are read, give safetensors")
     scaling = fields.get("llama.rope.scaling.type", "none")
-    if scaling != "none" or any(tensor.name.startswith("rope_") for tensor in reader.tensors):
-        raise ModelError(f"{path.name} stretches its rotary embedding, which is not read from GGUF: give safetensors")
+    if scaling != "none" or any(tensor.startswith("rope_") for tensor in sorts):
+        raise ModelError(f"{name} stretches its rotary embedding, which is not read from GGUF: give safetensors")
     if fields.get("llama.expert_count", 0):
-        raise ModelError(f"{path.name} has experts, which are not read from GGUF: give safetensors")
-    sorts = {tensor.tensor_type.name for tensor in reader.tensors}
-    if unread := sorted(sorts - READ):
-        raise ModelError(
-            f"{path.name} has tensors quantised as {', '.join(unread)}, which is not read: give safetensors"
-        )
-    return GgufFile(path, fields, tuple(reader.tensors))
+        raise ModelError(f"{name} has experts, which are not read from GGUF: give safetensors")
+    stored = {_SORTS.get(int(sort), f"type {sort}") for sort in sorts.values()}
+    if unread := sorted(stored - READ):
+        raise ModelError(f"{name} has tensors quantised as {', '.join(unread)}, which is not read: give safetensors")
 
 
 def _name(path: Path, name: str) -> str:
