@@ -107,7 +107,7 @@ def plan_folder(
             f"nothing is planned for the guesses of {draft.name}: plan with --draft-model and --draft-tokens"
         )
     shape = _shape_of(folder, dtype, ignore_fields, device)
-    shape = shape if draft is None else drafted(shape, _shape_of(draft, dtype))
+    shape = shape if draft is None else drafted(shape, _shape_of(draft, dtype, device=device))
     plan = make_plan(shape, settings, budget or memory_of(machine_of(device))).require_fit()
     require_memory(plan, plan, available_bytes() if device == "cpu" else machine_of(device).memory_bytes)
     return plan
@@ -155,6 +155,7 @@ def assemble(
     budget: Budget | None = None,
     *,
     dtype: DType | None = None,
+    kv_dtype: DType | None = None,
     device: str = "cpu",
     compiled: bool = False,
     rules: Rules | None = None,
@@ -166,7 +167,7 @@ def assemble(
     draft: Path | None = None,
 ) -> Assembled:
     """`folder` and `draft`: checkpoint folders, or GGUF files, which are converted once there is a plan. `dtype` none:
-    fp32 on a CPU, bf16 elsewhere; `settings.kv_dtype` follows it where it is left at its default. With
+    fp32 on a CPU, bf16 elsewhere; `kv_dtype` none: `settings.kv_dtype`, or the weights' where that is left alone. With
     `speculative_tokens`, tokens are guessed by the model in `draft`, or by n-grams if there is none. `compiled`: on a
     GPU, torch.compile fuses what lies between kernels, which takes some seconds at the start. `progress` is told how
     far the weights are read. `plan`: made already."""
@@ -176,7 +177,8 @@ def assemble(
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
-    settings = following(settings or Settings(), dtype)
+    settings = settings or Settings()
+    settings = following(settings, dtype) if kv_dtype is None else replace(settings, kv_dtype=kv_dtype)
     plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)
     folder = converted(folder, progress or in_silence)
     draft = None if draft is None else converted(draft, progress or in_silence)

@@ -44,6 +44,7 @@ class LLM:
         settings: Settings | None = None,
         budget: Budget | None = None,
         dtype: str | DType | None = None,
+        kv_dtype: str | DType | None = None,
         device: str = "auto",
         compiled: bool = False,
         rules: Rules | None = None,
@@ -53,8 +54,9 @@ class LLM:
         progress: Progress = in_silence,
     ) -> None:
         """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
-        free memory, or most of a GPU's. `dtype` none: fp32 on a CPU, bf16 on a GPU. `device`: auto, cpu or cuda.
-        `compiled`: on a GPU, faster steps for some seconds at the start. `tiers`: where prefixes live beyond the pool.
+        free memory, or most of a GPU's. `dtype` none: fp32 on a CPU, bf16 on a GPU; `kv_dtype` none: the same.
+        `device`: auto, cpu or cuda. `compiled`: on a GPU, faster steps for some seconds at the start. `tiers`: where
+        prefixes live beyond the pool.
         `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step.
         `progress` is told what is fetched, converted and loaded."""
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
@@ -64,6 +66,7 @@ class LLM:
             settings if draft is None else guessing(settings, draft_tokens),
             budget,
             dtype=parse_dtype(dtype) if isinstance(dtype, str) else dtype,
+            kv_dtype=parse_dtype(kv_dtype) if isinstance(kv_dtype, str) else kv_dtype,
             device=device,
             compiled=compiled,
             rules=rules,
@@ -129,10 +132,10 @@ class LLM:
         finally:
             self._cancel([talk])
 
-    def room(self, prompt: Prompt, *, raw: bool = False) -> int:
-        """Tokens that an answer to this prompt can have: `max_tokens` beyond it is cut to it. 0: the prompt itself is
-        too long, and would be refused."""
-        return max(0, self.plan.max_length - len(self._tokens(prompt, raw)))
+    def count(self, prompt: Prompt, *, raw: bool = False) -> int:
+        """The prompt's tokens. What they leave of `plan.max_length` an answer can have: `max_tokens` beyond it is cut
+        to it, and where nothing is left the prompt is refused."""
+        return len(self._tokens(prompt, raw))
 
     def close(self) -> None:
         """Ends everything; what goes to a tier is stored first."""

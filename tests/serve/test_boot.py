@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def options(**typed: object) -> argparse.Namespace:
 def test_the_report_at_boot_is_the_plans(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, _ = boot_plan(options(pool=2 << 20, max_length=256, max_requests=8, batch_tokens=64), tiny_folder, DType.FP32)
     booted = capsys.readouterr().out
-    main(["plan", str(tiny_folder), *SIZE, "--kv-dtype", "fp32"])
+    main(["plan", str(tiny_folder), *SIZE, "--device", "cpu"])
     assert booted == capsys.readouterr().out
     assert plan.kv_dtype == "fp32"
 
@@ -98,10 +99,10 @@ def test_weights_are_held_as_the_device_likes_them_unless_told_otherwise(
     monkeypatch.setattr(serve, "torch_elsewhere_has_cuda", lambda: True)
     told: list[tuple[str, str, bool]] = []
     monkeypatch.setattr(
-        server, "run", lambda *given, **named: told.append((given[2], named["device"], named["compiled"]))
+        server, "run", lambda *given, **named: told.append((given[3], named["device"], named["compiled"]))
     )
     for typed in ([], ["--device", "cuda", "--compile"], ["--device", "cpu"], ["--dtype", "fp16"]):
-        assert main(["serve", str(tiny_folder), *SIZE, *typed]) == 0
+        assert main(["serve", str(tiny_folder), *SIZE, "--port", "0", *typed]) == 0
     assert told == [("bf16", "cuda", False), ("bf16", "cuda", True), ("fp32", "cpu", False), ("fp16", "cuda", False)]
 
 
@@ -169,3 +170,25 @@ def test_a_plan_that_was_changed_is_refused(tiny_folder: Path, plan_file: Path) 
     plan_file.write_text(plan_file.read_text().replace('"max_length": 256', '"max_length": 255'))
     with pytest.raises(PlanFileError):
         boot_plan(options(plan=plan_file), tiny_folder, DType.FP32)
+
+
+@pytest.mark.story
+def test_an_address_that_is_taken_is_told_before_anything_else(
+    tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No plan is printed first, and no model looked for."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        for model in (str(tiny_folder), "no-such-model"):
+            assert main(["serve", model, *SIZE, "--port", port]) == 2
+            captured = capsys.readouterr()
+            assert captured.out == ""
+            assert captured.err.startswith(f"quire: cannot listen at 127.0.0.1:{port}: Address already in use")
+
+
+def test_a_mistyped_name_in_a_file_says_what_was_probably_meant(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "quire.toml").write_text("max_lenght = 4096\n")
+    assert main(["serve", "--config", str(tmp_path / "quire.toml")]) == 2
+    assert "max-lenght is no option of quire serve: did you mean max-length?" in capsys.readouterr().err

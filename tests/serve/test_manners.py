@@ -23,6 +23,31 @@ def client(tiny_server: RunningServer, keys: Any) -> Iterator[httpx.Client]:
 
 
 @pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("/chat/completions", "did you mean /v1/chat/completions?"),
+        ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
+        ("/heath/ready", "did you mean /health/ready?"),
+        ("/favicon.ico", "there is no such path; /openapi.json has all of them"),
+    ],
+)
+def test_a_path_that_there_is_none_of_says_which_was_probably_meant(
+    client: httpx.Client, path: str, words: str
+) -> None:
+    error = client.get(path).json()["error"]
+    assert (error["type"], error["code"]) == ("not_found_error", "not_found")
+    assert words in error["message"]
+
+
+def test_a_method_that_a_path_does_not_take_is_a_request_that_cannot_be_done(client: httpx.Client) -> None:
+    answer = client.get(CHAT)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "method_not_allowed")
+    assert error["message"] == "the path does not take GET: it takes POST"
+
+
+@pytest.mark.parametrize(
     ("change", "words"),
     [
         ({"lora": "x"}, "lora is not supported"),

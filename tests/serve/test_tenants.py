@@ -43,7 +43,7 @@ def test_without_a_known_key_nothing_is_answered(tiny_server: RunningServer, giv
             assert client.get(path, headers=headers).status_code == 401
         answer = client.post(CHAT, json=body(), headers=headers)
         assert (answer.status_code, answer.json()["error"]["code"]) == (401, "invalid_api_key")
-        for path in ("/health/live", "/health/ready", "/health/progress", "/metrics", "/openapi.json"):
+        for path in ("/health", "/health/live", "/health/ready", "/health/progress", "/metrics", "/openapi.json"):
             assert client.get(path, headers=headers).status_code == 200
 
 

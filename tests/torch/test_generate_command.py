@@ -30,8 +30,9 @@ def test_an_answer_that_is_cut_to_what_fits_says_so(arguments: list[str], capsys
 def test_a_prompt_that_can_never_run_ends_with_the_code_of_what_does_not_fit(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*arguments, "--prompt", "the fox " * 100]) == 3
-    assert "can never run: the longest that fits is 64 tokens" in capsys.readouterr().err
+    assert main([*arguments, "--raw", "--prompt", "the fox " * 100]) == 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("quire: a prompt of 201 tokens can never run: the longest request, with its answer, has 64;")
 
 
 def test_host_memory_beyond_the_machine_ends_with_the_code_of_what_does_not_fit(
@@ -39,3 +40,11 @@ def test_host_memory_beyond_the_machine_ends_with_the_code_of_what_does_not_fit(
 ) -> None:
     assert main([*arguments, "--prompt", "the fox", "--host-memory", "1000TiB"]) == 3
     assert "is more than the" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp32"])
+def test_keys_and_values_are_held_as_asked(
+    dtype: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "--raw", "--prompt", "the fox", "--max-tokens", "4", "--kv-dtype", dtype, "--stats"]) == 0
+    assert f"KV {dtype}" in capsys.readouterr().err

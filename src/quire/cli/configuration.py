@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from quire.cli.text import near_to
 from quire.core.errors import InputError
 
 FILE = Path("quire.toml")
@@ -51,7 +52,8 @@ def _read(parser: _Parser, arguments: Mapping[str, Value], source: str) -> dict[
     given = {_destination(name) for name in arguments}
     unknown = sorted(given - set(vars(parser.parse_args([]))))
     if unknown:
-        raise InputError(f"{source}: {unknown[0]} is no option of quire serve")
+        name, known = unknown[0].replace("_", "-"), [option.replace("_", "-") for option in vars(parser.parse_args([]))]
+        raise InputError(f"{source}: {name} is no option of quire serve{near_to(name, known)}")
     return {name: value for name, value in vars(parser.parse_args(line)).items() if name in given}
 
 

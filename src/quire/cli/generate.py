@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.cli import options as common
-from quire.core.errors import InputError
+from quire.core.errors import InputError, NeverFits
 from quire.core.events import What
 from quire.core.sampling import Sampling
 from quire.core.units import format_bytes, parse_bytes, parse_tokens
@@ -56,6 +56,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     )
     common.add_device_options(parser)
     parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
+    common.add_kv_dtype_option(parser, "as the weights")
     guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
     common.add_draft_options(parser)
@@ -114,6 +115,7 @@ def start(options: argparse.Namespace) -> LLM:
         budget=budget,
         device=options.device,
         compiled=options.compile,
+        kv_dtype=options.kv_dtype,
         tiers=tiers,
         draft_model=options.draft_model,
         draft_tokens=settings.speculative_tokens,
@@ -127,13 +129,17 @@ def start(options: argparse.Namespace) -> LLM:
 
 
 def tell_if_cut(llm: LLM, prompt: Prompt, max_tokens: int, raw: bool = False) -> None:
-    """In one line, if the answer cannot have as many tokens as were asked for."""
-    room = llm.room(prompt, raw=raw)
-    if 0 < room < max_tokens:
-        length = llm.plan.max_length
+    """In one line, if the answer cannot have as many tokens as were asked for. Raises if it cannot have any."""
+    tokens, length = llm.count(prompt, raw=raw), llm.plan.max_length
+    if tokens >= length:
+        raise NeverFits(
+            f"a prompt of {tokens:,} tokens can never run: the longest request, with its answer, has {length:,}; "
+            "shorten it, or raise --max-length or --pool"
+        )
+    if tokens + max_tokens > length:
         print(
-            f"quire: an answer of {max_tokens:,} tokens does not fit behind this prompt of {length - room:,}, "
-            f"the longest request has {length:,}: it is cut to {room:,}",
+            f"quire: an answer of {max_tokens:,} tokens does not fit behind this prompt of {tokens:,}, "
+            f"the longest request has {length:,}: it is cut to {length - tokens:,}",
             file=sys.stderr,
         )
 

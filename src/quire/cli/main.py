@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import io
 import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from quire import __version__
+from quire.cli.text import near_to
 from quire.core.errors import QuireError
 
 COMMANDS = {
@@ -38,11 +38,29 @@ SERVE_EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client
 
 
 class _Parser(argparse.ArgumentParser):
-    """One clear line instead of a page of usage."""
+    """One clear line instead of a page of usage, with what was probably meant."""
+
+    given: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self.given = sys.argv[1:] if args is None else args
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
+        mistyped = self._mistyped()
+        print(f"{self.prog}: {mistyped or message} (see {self.prog} --help)", file=sys.stderr)
         sys.exit(2)
+
+    def _mistyped(self) -> str:
+        """An option or a command that there is none of explains whatever else seems to be wrong."""
+        first = self.given[0] if self.given else "-"
+        if self.prog == "quire" and not first.startswith("-") and first not in COMMANDS:
+            return f"there is no command {first}{near_to(first, COMMANDS)}"
+        options = [word.partition("=")[0] for word in self.given if word.startswith("--") and word != "--"]
+        unknown = [option for option in options if option not in self._option_string_actions]
+        if unknown and near_to(unknown[0], self._option_string_actions):
+            return f"{unknown[0]} is not understood{near_to(unknown[0], self._option_string_actions)}"
+        return ""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -72,15 +90,20 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Unknown options are told by the command they were given to, with the nearest known one."""
     parsed, unknown = build_parser().parse_known_args(arguments)
     if unknown:
-        known = [option for action in parsed.parser._actions for option in action.option_strings]
-        near = difflib.get_close_matches(unknown[0].split("=")[0], known, 1)
-        hint = f": did you mean {near[0]}?" if near else ""
-        parsed.parser.error(f"{unknown[0]} is not understood{hint}")
+        parsed.parser.error(f"{unknown[0]} is not understood")
     return parsed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit codes: docs/operations.md."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        print("quire: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without our blocks and dots still gets the numbers
     parsed = _parse(arguments)
@@ -104,8 +127,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"quire: cannot write the answer: {error.strerror}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return 130
     return int(parsed.exit_code)
 
 

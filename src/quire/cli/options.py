@@ -13,7 +13,7 @@ from quire.core.errors import InputError
 from quire.core.laid_out import Held
 from quire.core.units import MIB, parse_bytes, parse_tokens
 from quire.fetch.find import configuration, is_gguf
-from quire.machine import DEVICES, Machine, this_machine
+from quire.machine import DEVICES, Machine, machine_of, this_machine
 from quire.models.read import read_config, read_model
 from quire.models.shape import ModelShape
 from quire.plan.devices import device_bytes
@@ -132,16 +132,19 @@ def add_memory_shape_options(parser: argparse.ArgumentParser, runs: bool = False
     if runs:
         add_device_options(group)
     else:
-        group.add_argument("--device", help="a known accelerator: h200, h100, a100-80gb, rtx-4090 …")
+        group.add_argument("--device", help="a known accelerator: h200, h100, rtx-4090 …; cpu: this machine's")
     _add_memory_options(group)
     _add_limit_options(parser.add_argument_group("limits"))
-    _add_layout_options(parser.add_argument_group("layout"))
+    layout = parser.add_argument_group("layout")
+    add_kv_dtype_option(layout, "as the weights" if runs else "bf16; as the weights on a CPU")
+    _add_layout_options(layout)
 
 
 def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     size = reading(parse_bytes)
     group.add_argument("--memory", type=size, metavar="BYTES", help="of one device: 80GiB")
-    group.add_argument("--memory-fraction", type=float, metavar="F", help="of it that may be used (default 0.92)")
+    part = "of it that may be used (default 0.92; 0.5 of this machine's main memory)"
+    group.add_argument("--memory-fraction", type=float, metavar="F", help=part)
     group.add_argument("--pool", type=size, metavar="BYTES", help="fix the pool, per rank: 64.68GiB")
     group.add_argument("--sheets", type=reading(_numbers), metavar="N[,N…]", help="fix the pool in sheets, per stage")
     group.add_argument("--host-memory", type=size, metavar="BYTES", help="size a host tier of this budget")
@@ -166,15 +169,19 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--speculative-tokens", type=whole, default=0, metavar="K", help="lookahead (default 0)")
 
 
-def _add_layout_options(group: argparse._ArgumentGroup) -> None:
-    whole = reading(_whole)
-    kv_dtypes, state_dtypes = (", ".join(dtype.value for dtype in dtypes) for dtypes in (KV_DTYPES, STATE_DTYPES))
+def add_kv_dtype_option(group: argparse._ArgumentGroup | argparse.ArgumentParser, default: str) -> None:
+    names = ", ".join(dtype.value for dtype in KV_DTYPES)
     group.add_argument(
         "--kv-dtype",
         type=_one_of("--kv-dtype", KV_DTYPES),
         metavar="DTYPE",
-        help=f"{kv_dtypes} (default bf16; as the weights on a CPU)",
+        help=f"of keys and values: {names} (default {default})",
     )
+
+
+def _add_layout_options(group: argparse._ArgumentGroup) -> None:
+    whole = reading(_whole)
+    state_dtypes = ", ".join(dtype.value for dtype in STATE_DTYPES)
     group.add_argument(
         "--state-dtype",
         type=_one_of("--state-dtype", STATE_DTYPES),
@@ -310,6 +317,8 @@ def _stages(options: argparse.Namespace) -> int:
 
 def budget_of(options: argparse.Namespace, machine: Machine | None = None) -> Budget:
     """What was given; with nothing given, this machine, or the part of it that a model runs on."""
+    if machine is None and (options.device or "").lower() == "cpu":
+        machine = machine_of("cpu")
     if machine is not None:
         options = argparse.Namespace(**{**vars(options), "device": None})  # it says where to run, and that is decided
     if options.device is not None and options.memory is not None:
@@ -325,4 +334,5 @@ def budget_of(options: argparse.Namespace, machine: Machine | None = None) -> Bu
         raise InputError(f"a device of {memory} B is no device: write the unit, like --memory 80GiB")
     fraction = DEFAULT_FRACTION if options.memory_fraction is None else options.memory_fraction
     name = options.device.lower() if options.device else "a device" if memory else "a device of any size"
-    return Budget(memory, fraction, options.pool, options.sheets, device=name)
+    is_accelerator = machine is None or machine.is_accelerator
+    return Budget(memory, fraction, options.pool, options.sheets, device=name, is_accelerator=is_accelerator)

@@ -11,6 +11,7 @@ import argparse
 import os
 from functools import partial
 from pathlib import Path
+from socket import socket
 
 from quire.cli import options as common
 from quire.cli.configuration import complete
@@ -100,6 +101,13 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(typed: argparse.Namespace) -> None:
     options = complete(_add, typed)
+    from quire.serve.server import listen
+
+    with listen(options.host, options.port) as listener:
+        _serve(options, listener)
+
+
+def _serve(options: argparse.Namespace, listener: socket) -> None:
     peer = peer_of(options)
     device = chosen_device(options.device, torch_elsewhere_has_cuda)
     from quire.assemble import weights_dtype
@@ -112,6 +120,7 @@ def run(typed: argparse.Namespace) -> None:
     plan, planned_for = boot_plan(options, source, dtype, draft, device)
     tiers = common.tiers_of(options)
     serve(
+        listener,
         plan,
         converted(source, Bar()),
         dtype.value,

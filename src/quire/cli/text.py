@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 def _has_colour() -> bool:
@@ -46,3 +47,9 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int = 72) -> None:
         cells += block * (round(done / total * width) - len(cells))
     print(f"  ┃{cells}┃")
     print("   " + "  ".join(f"{block} {name} {size / total:.1%}" for name, size, block in parts if size))
+
+
+def near_to(word: str, known: Iterable[str]) -> str:
+    """What was probably meant, to end a message with; nothing where nobody can tell."""
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f": did you mean {near[0]}?" if near else ""

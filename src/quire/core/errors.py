@@ -4,6 +4,7 @@
     ├── InputError                  2      what was asked cannot be understood
     │   ├── ModelError              2      a model, or a field of its configuration
     │   ├── PlanError               2      a setting: sizes, splits, pages, layouts
+    │   │   └── PoolTooLarge        3      a pool that was fixed beyond the memory: too large, like DoesNotFit
     │   ├── PlanFileError           2      a saved plan: torn, foreign or of another version
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the memory that is there
@@ -34,6 +35,12 @@ class ModelError(InputError):
 
 class PlanError(InputError):
     """A setting that no memory could satisfy: the numbers and the option to change are in the message."""
+
+
+class PoolTooLarge(PlanError):
+    """A pool that was asked for, and the memory leaves less for it."""
+
+    exit_code = 3
 
 
 class PlanFileError(InputError):

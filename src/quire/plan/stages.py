@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.core.errors import PlanError
+from quire.core.errors import PlanError, PoolTooLarge
 from quire.core.units import format_bytes
 from quire.models.shape import ModelShape
 from quire.plan import bound, ledger
@@ -126,7 +126,7 @@ def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -
         )
     room = stage.room_bytes(settings, length)
     if room is not None and pool > room:
-        raise PlanError(
+        raise PoolTooLarge(
             f"a pool of {sheets:,} sheets is {format_bytes(pool)}, but the memory leaves {format_bytes(room)} for it: "
             f"give at most {room // stage.sheet_bytes:,} sheets (--pool {room})"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -36,6 +37,7 @@ STATUSES = {
     401: "No key, or one that is not known",
     403: "The key may not do this",
     404: "Not here",
+    405: "The path takes other methods: Allow says which",
     413: "The body is too large",
     422: "As 400",
     429: "Come back later: Retry-After says when",
@@ -96,7 +98,19 @@ async def _invalid(request: Request, error: Exception) -> Response:
 async def _not_here(request: Request, error: Exception) -> Response:
     """Paths and methods that there are none of, and bodies that cannot be parsed at all."""
     assert isinstance(error, HTTPException)
-    told = {404: "there is no such path", 405: "the path does not take this method"}
-    if error.status_code not in told:
-        return await _refused(request, ApiError(400, "the body cannot be read: send JSON in UTF-8", "invalid_json"))
-    return await _refused(request, ApiError(error.status_code, told[error.status_code], "not_found"))
+    if error.status_code == 404:
+        refusal = ApiError(404, f"there is no such path{_near(request)}; /openapi.json has all of them", "not_found")
+    elif error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        message = f"the path does not take {request.method}: it takes {allow}"
+        refusal = ApiError(405, message, "method_not_allowed", allow=allow)
+    else:
+        refusal = ApiError(400, "the body cannot be read: send JSON in UTF-8", "invalid_json")
+    return await _refused(request, refusal)
+
+
+def _near(request: Request) -> str:
+    """The path that was probably meant: with /v1 before it, or spelt a little otherwise."""
+    path, known = request.url.path, list(request.app.openapi()["paths"])
+    near = [f"/v1{path}"] if f"/v1{path}" in known else difflib.get_close_matches(path, known, 1, 0.75)
+    return f": did you mean {near[0]}?" if near else ""

@@ -16,7 +16,7 @@ from quire.serve.keys import EVERYBODY, KeyRing, Tenant
 from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
 
-OPEN_PATHS = ("/health/", "/metrics", "/openapi.json")
+OPEN_PATHS = ("/health", "/metrics", "/openapi.json")
 """No key is needed: they tell nothing of anyone's requests."""
 _SANE_ID = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 

@@ -4,6 +4,7 @@
 401 authentication_error     no key, or one that is not known
 403 permission_error         a key that may not do this
 404 not_found_error          a path, a model or a request that is not here
+405 invalid_request_error    a path that takes other methods (with Allow)
 408, 413, 431                a body or headers too slow or too large
 429 rate_limit_error         come back later: queue_full, requests_limit, tokens_limit (with Retry-After)
 503 server_error             the engine starts, is gone, or drains (with Retry-After); 504 it took too long
@@ -24,7 +25,6 @@ TYPES = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "not_found_error",
     429: "rate_limit_error",
 }
 
@@ -37,6 +37,8 @@ class ApiError(QuireError):
     param: str | None = None
     retry_seconds: int | None = None
     numbers: Mapping[str, int] = field(default_factory=dict)
+    allow: str | None = None
+    """Methods that the path takes."""
 
     def __str__(self) -> str:
         return self.message
@@ -51,7 +53,8 @@ class ApiError(QuireError):
         return {"error": error | ({"numbers": dict(self.numbers)} if self.numbers else {})}
 
     def headers(self) -> dict[str, str]:
-        return {} if self.retry_seconds is None else {"retry-after": str(self.retry_seconds)}
+        found = {"retry-after": self.retry_seconds, "allow": self.allow}
+        return {name: str(value) for name, value in found.items() if value is not None}
 
     def response(self) -> Response:
         return json_response(self.body(), self.status, self.headers())

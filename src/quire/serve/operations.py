@@ -151,7 +151,8 @@ async def live() -> Response:
     return json_response({"live": True})
 
 
-@router.get("/health/ready", responses={503: {"description": "Not now"}})
+@router.get("/health", responses={503: {"description": "Not now"}}, operation_id="health")
+@router.get("/health/ready", responses={503: {"description": "Not now"}}, operation_id="ready")
 async def ready(request: Request) -> Response:
     """Requests are taken: the engine has booted and the server does not drain."""
     service = _service(request)

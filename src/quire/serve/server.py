@@ -61,6 +61,7 @@ def rules_of(ring: KeyRing, queue: int) -> Rules:
 
 
 def run(
+    listener: socket.socket,
     plan: Plan,
     folder: Path,
     dtype: str,
@@ -75,10 +76,9 @@ def run(
     tiers: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serves until a signal comes. Raises if the engine cannot boot."""
+    """Serves until a signal comes, at what `listen` has opened. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level)
     ring = KeyRing(settings.keys)
-    listener = _listener(settings.host, settings.port)
     rules = rules_of(ring, settings.queue)
     setup = EngineSetup(
         str(folder),
@@ -95,8 +95,8 @@ def run(
     asyncio.run(_serve(listener, plan, folder, settings, ring, setup, planned_for, announce))
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    """Bound before anything is loaded: an address that is taken is told at once."""
+def listen(host: str, port: int) -> socket.socket:
+    """Before anything is fetched, planned or loaded: an address that is taken is told at once."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from command import refused, run_json
+from command import refused, run_json, run_text
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,6 @@ def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
         (["gemma-3-27b", "--pool", "1GiB", "--page-tokens", "elephant=16"], "window-1024"),
         (["deepseek-v4-pro", "--pool", "1GiB", "--page-tokens", "64"], "multiple of 128"),
         (["gemma-3-27b", "--pool", "1GiB", "--match-unit", "128"], "at most 64"),
-        (["gemma-3-27b", "--memory", "80GiB", "--pool", "79GiB"], "at most"),
-        (["gemma-3-27b", "--memory", "80GiB", "--sheets", "100000"], "at most"),
         (["gemma-3-27b", "--pool", "1GiB", "--workload", "prompt=5"], "prompt=1200/6000"),
         (["gemma-3-27b", "--pool", "1GiB", "--workload", "prompt=9/3,output=1/2"], "median"),
         (["gemma-3-27b", "--pool", "1GiB", "--target-length", "5"], "give both"),
@@ -140,3 +138,38 @@ def test_a_command_that_lacks_its_extra_says_how_to_get_it(
     for name in [name for name in sys.modules if name.startswith(("quire.fetch", "quire.worker.weights"))]:
         monkeypatch.delitem(sys.modules, name)
     assert refused(capsys, "fetch") == "quire: fetch needs gguf: install it with pip install 'quire[torch]'\n"
+
+
+@pytest.mark.parametrize("override", [["--pool", "79GiB"], ["--sheets", "4000"]])
+def test_a_pool_beyond_the_memory_is_understood_and_too_large(
+    override: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, told = run_text(capsys, "plan", "gemma-3-27b", "--memory", "80GiB", *override, code=3)
+    assert "give at most" in told
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["genrate", "--prompt", "a"], "there is no command genrate: did you mean generate?"),
+        (["generate", "--promt", "a"], "--promt is not understood: did you mean --prompt?"),
+        (["generate", "--prompt", "a", "--max-tokns=4"], "--max-tokns is not understood: did you mean --max-tokens?"),
+        (["plan", "gemma-3-27b", "--pol", "1GiB", "--max-length", "long"], "did you mean --pool?"),
+        (["serve", "--prot", "80"], "did you mean --port?"),
+    ],
+)
+def test_what_was_probably_meant_is_said(typed: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert words in refused(capsys, *typed)
+
+
+@pytest.mark.parametrize("module", ["quire.cli.main.build_parser", "quire.cli.plan.run"])
+def test_an_interruption_is_one_line_wherever_it_comes(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also while commands are still being imported."""
+
+    def interrupted(*_given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, interrupted)
+    assert run_text(capsys, "plan", "gemma-3-27b", code=130) == ("", "quire: interrupted\n")
