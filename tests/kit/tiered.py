@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.core.connector import Connector
+from quire.core.drafting import LeftOpen
 from quire.core.events import Event, What
 from quire.core.rules import Rules
 from quire.engine.engine import Engine, Stream
@@ -31,8 +32,9 @@ class TieredService(Service):
         host_bytes: int = HOST_BYTES,
         load_seconds: float = 30.0,
         weights: str = "tiny",
+        draft: str | None = None,
     ) -> None:
-        super().__init__(name, plan)
+        super().__init__(name, plan, draft=draft)
         self.events: list[Event] = []
         self.stack: Stack = attach(plan, self.runner, Tiers(host_bytes, connectors=tuple(connectors)), weights)
         self.engine = Engine(
@@ -40,6 +42,7 @@ class TieredService(Service):
             self.runner,
             tier=self.stack,
             keeper=self.stack,
+            drafter=None if draft is None else LeftOpen(),
             rules=Rules(load_seconds=load_seconds),
             listeners=[self.events.append],
         )

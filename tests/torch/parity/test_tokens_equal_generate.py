@@ -77,19 +77,34 @@ def test_guesses_change_no_token(name: str, overlap: int) -> None:
     assert sums[What.ADMITTED, "hit_tokens"] > hits
 
 
+@pytest.mark.parametrize("batch_tokens", [1, 7, PAGE, UNBOUNDED])
+@pytest.mark.parametrize("name", ["gemma3_text", "deepseek_v3", "lfm2"])
+def test_guesses_that_come_true_change_no_token_however_prompts_are_cut(name: str, batch_tokens: int) -> None:
+    """Full and window, latent, full and state. Who may compute one token a step never guesses."""
+    plan = plan_of(name, batch_tokens=batch_tokens, lookahead=LOOKAHEAD)
+    service = Service(name, plan, drafter=Reminded(_said(name)))
+    service.check()
+    accepted, drafted = (service.engine.counters.sums[What.DRAFTED, word] for word in ("accepted", "drafted"))
+    assert 0 < accepted < drafted if batch_tokens > 1 else drafted == 0
+
+
 @pytest.mark.parametrize("overlap", [1, 2])
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_guesses_that_come_true_in_a_pool_that_is_too_small_change_no_token(name: str, overlap: int) -> None:
     """Some do not, and requests are put off while theirs are in flight."""
-    model = reference(name)
-    said = [np.append(prompt, tokens) for prompt, tokens in zip(model.prompts, model.tokens, strict=True)]
     plan = tight_plan(name, more_sheets=1, lookahead=LOOKAHEAD)
-    service = Service(name, plan, overlap, Reminded(said))
+    service = Service(name, plan, overlap, Reminded(_said(name)))
     service.engine.scheduler.typical_output = 1.0
     service.check()
     counters = service.engine.counters
     assert counters.events[What.PREEMPTED, ""] > 0
     assert 0 < counters.sums[What.DRAFTED, "accepted"] < counters.sums[What.DRAFTED, "drafted"]
+
+
+def _said(name: str) -> list[np.ndarray]:
+    """What requests ask and yield."""
+    model = reference(name)
+    return [np.append(prompt, tokens) for prompt, tokens in zip(model.prompts, model.tokens, strict=True)]
 
 
 @pytest.mark.parametrize("name", [name for name, kinds in KINDS.items() if len(kinds) > 1])
