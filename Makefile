@@ -59,13 +59,13 @@ soak-serve: setup  ## 200 clients that do as they please, for two minutes
 	$(BIN)/python bench/serve.py --soak 120 $(ARGUMENTS)
 
 bench-kernels: setup  ## Kernels on this GPU, beside FlashInfer where it is installed
-	$(BIN)/python bench/kernels.py $(ARGUMENTS)
+	$(BIN)/quire bench kernels $(ARGUMENTS)
 
 bench-fp8: setup  ## Perplexity with keys and values in 8 bits, and requests in one pool
 	$(BIN)/python bench/fp8.py $(ARGUMENTS)
 
 bench-decode: setup  ## Decode steps of the whole engine on this GPU, beside bare graph replays and the memory's limit
-	$(BIN)/python bench/decode.py $(ARGUMENTS)
+	$(BIN)/quire bench decode $(ARGUMENTS)
 
 bench-batching: setup  ## Requests from beginning to end on this GPU, beside transformers' continuous batching
 	$(BIN)/python bench/batching.py $(ARGUMENTS)

@@ -24,6 +24,7 @@ COMMANDS = {
     "plan": "from a model's configuration to an exact memory plan",
     "whatif": "what each setting would change about a plan",
     "simulate": "the engine on virtual time: how a model would serve a trace",
+    "bench": "how fast this machine is, with random weights",
     "models": "the catalogue of known models",
     "devices": "the accelerators that --device knows",
     "replay": "a recorded engine, played back to any step",

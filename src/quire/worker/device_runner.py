@@ -90,7 +90,6 @@ class DeviceRunner(TorchRunner):
         return f"decode steps are recorded for {', '.join(map(str, self.recorded_rows))} rows"
 
     def skip(self, step: Step) -> None:
-        """Everything but the model: rows that sample yield token 0. For benches."""
         self._prepare(step)
         self._fly(step, torch.zeros(len(step.sampled()[0]), dtype=torch.int64, device=self.device))
 

@@ -71,6 +71,12 @@ class TorchRunner:
         self._last[step.rows[step.samples]] = result.tokens[last]
         self._results.append(result)
 
+    def skip(self, step: Step) -> None:
+        """Everything but the model: rows that sample yield token 0. For benches."""
+        self._prepare(step)
+        self._last[step.rows[step.samples]] = 0
+        self._results.append(StepResult(step.number, np.zeros(len(step.sampled()[0]), dtype=np.int64)))
+
     def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
         """A token for each place where rows sample. Drafts leave no trace here: who may guess has no history."""
         entries, _, positions = step.sampled()

@@ -1,20 +1,15 @@
 """Kernels on this GPU: attention over pages in random order, beside FlashInfer where it is installed, one run.
 
-    python bench/kernels.py [--tables pages decode fp8 window prefill latent recurrent] [--json FILE]
-
 Each call is recorded in a CUDA graph; times are medians of replays, each between two events. Decode reads more than a
 gigabyte, so that no replay finds its bytes in the cache. Results are compared with FlashInfer's before timing.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib
 import importlib.util
-import json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,14 +17,15 @@ import torch
 import triton
 import triton.language as tl
 
-from measure import DEVICE, microseconds, random_numbers, show
+from quire.bench.measure import DEVICE, microseconds, random_numbers
+from quire.bench.recurrent import recurrent_table
+from quire.bench.report import Report, Tell, about
 from quire.worker.attention import Scores
 from quire.worker.kernels.launch import attend, plan
 from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages
 from quire.worker.kernels.shape import Memory, Table
 from quire.worker.kernels.tiles import Heads
 from quire.worker.kernels.work import Rows, Sight
-from recurrent import recurrent_table
 
 LLAMA = Heads(32, 8, 128, 128, 2)
 PAGE = 16
@@ -91,9 +87,7 @@ class FlashInfer:
     """The peer, on the same pages: a page's index is its address divided by the page's size."""
 
     def __init__(self) -> None:
-        import flashinfer
-
-        self.library: Any = flashinfer
+        self.library: Any = importlib.import_module("flashinfer")
         self.workspace = torch.empty(512 << 20, dtype=torch.uint8, device=DEVICE)
 
     def decode(self, pool: Pool, query: torch.Tensor, length: int) -> tuple[Any, torch.Tensor]:
@@ -165,7 +159,7 @@ def fp8_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
 
 def window_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
     """Rows at 32,768 tokens that hold no more than their window, beside rows of that length."""
-    table = []
+    table: list[dict[str, object]] = []
     for rows in (64, 256):
         query = random_numbers(rows, LLAMA.query, LLAMA.width)
         full, ring = Pool(rows, 1_024 // PAGE), Pool(rows, 1_024 // PAGE + 2, wraps=True)
@@ -195,7 +189,7 @@ def prefill_table(peer: FlashInfer | None) -> list[dict[str, object]]:
 
 def latent_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
     """DeepSeek-V3: 512 + 64 numbers a token, for 16 heads (one rank of eight) and for all 128."""
-    table = []
+    table: list[dict[str, object]] = []
     rows, length, latent, rope = 128, 4_096, 512, 64
     pool = Pool(rows, length // PAGE, widths=(latent, rope))
     for heads in (16, 128):
@@ -237,25 +231,18 @@ TABLES = {"pages": pages_table, "decode": decode_table, "fp8": fp8_table, "windo
           "prefill": prefill_table, "latent": latent_table, "recurrent": lambda _peer: recurrent_table()}  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Kernels on this GPU.")
-    parser.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES))
-    parser.add_argument("--json", type=Path, help="write the tables there as well")
-    options = parser.parse_args()
-    if not torch.cuda.is_available():
-        raise SystemExit("no GPU here: kernels are timed on one; tests/torch/kernels run them on a CPU")
+def read_bandwidth() -> float:
+    """Bytes per microsecond of a plain read."""
+    words, size = torch.randint(1 << 30, (1 << 29,), dtype=torch.int32, device=DEVICE), 8_192
+    sums = torch.empty(len(words) // size, dtype=torch.int32, device=DEVICE)
+    return 4 * len(words) / microseconds(lambda: read_words[(len(sums),)](words, sums, size))
+
+
+def run(names: Sequence[str], tell: Tell) -> Report:
     peer = FlashInfer() if importlib.util.find_spec("flashinfer") else None
-    versions = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "triton": triton.__version__,
-                "flashinfer": peer.library.__version__ if peer else "not installed"}  # fmt: skip
-    print(", ".join(f"{name} {version}" for name, version in versions.items()))
-    tables: dict[str, object] = {}
-    for name in options.tables:
-        tables[name] = table = TABLES[name](peer)
-        show(name, table)
+    tables: dict[str, list[dict[str, object]]] = {}
+    for name in names:
+        tell(name)
+        tables[name] = TABLES[name](peer)
         torch.cuda.empty_cache()
-    if options.json:
-        options.json.write_text(json.dumps({"versions": versions, "tables": tables}, indent=1, ensure_ascii=False))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return Report(about("cuda"), tables)

@@ -21,20 +21,14 @@ def microseconds(action: Callable[[], object]) -> float:
         action()
     for _ in range(5):
         graph.replay()
-    events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in range(REPLAYS)]
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPLAYS)]  # type: ignore[no-untyped-call]
     for begin, end in events:
         begin.record()
         graph.replay()
         end.record()
     torch.cuda.synchronize()
-    return 1e3 * statistics.median(begin.elapsed_time(end) for begin, end in events)
+    return 1e3 * float(statistics.median(begin.elapsed_time(end) for begin, end in events))
 
 
 def random_numbers(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, device=DEVICE, dtype=torch.bfloat16)
-
-
-def show(name: str, table: list[dict[str, object]]) -> None:
-    print(f"\n{name}\n\n| {' | '.join(table[0])} |\n|{' --- |' * len(table[0])}")
-    for line in table:
-        print(f"| {' | '.join(str(value) for value in line.values())} |", flush=True)

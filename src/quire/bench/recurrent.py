@@ -1,4 +1,4 @@
-"""Recurrent layers over state pages in random order: the table `recurrent` of bench/kernels.py."""
+"""Recurrent layers over state pages in random order: the table `recurrent` of `quire bench kernels`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from measure import DEVICE, GRANULE, microseconds, random_numbers
+from quire.bench.measure import DEVICE, GRANULE, microseconds, random_numbers
 from quire.core.step import Step, TableView
 from quire.worker.arena import Cut, PartView
 from quire.worker.kernels.states import convolve, recur, rows_of

@@ -1,0 +1,258 @@
+"""Decode steps of the whole engine, beside bare replays of the same step and the memory's limit.
+
+Random weights. Scheduler, tables, uploads, model, sampling and results are the engine's own; prompts are not computed,
+their pages hold random numbers. A step of the engine is the mean over many, in wall-clock time. The bare step is the
+median of replays of its graph, half-way between. The floor is the time to read weights, keys and values (and to write
+states) at the speed of a plain read. `simulated` is what `quire simulate` takes for the step on such a device.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from quire.bench.random_models import config_of, weights_read
+from quire.bench.report import Report, Table, Tell, about
+from quire.bench.started import Started, start
+from quire.core.dtypes import DType
+from quire.core.errors import InputError
+from quire.core.request import Request
+from quire.core.step import Step, StepResult
+from quire.core.units import MIB
+from quire.engine.engine import Engine
+from quire.plan.settings import Settings
+from quire.simulate.cost import CostModel, cost_model
+from quire.simulate.devices import DATASHEETS, speed_of
+from quire.worker.device_runner import DeviceRunner
+from quire.worker.runner import TorchRunner
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model of the catalogue, and how many rows of how many tokens decode."""
+
+    model: str
+    sizes: tuple[tuple[int, int], ...]
+    layers: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.model if self.layers is None else f"{self.model}, {self.layers} layers"
+
+    def check(self, steps: int) -> None:
+        """The model must be known; rows must have begun before the steps that are timed."""
+        config_of(self.model, self.layers)
+        shortest = min(length for _, length in self.sizes)
+        if shortest <= steps + LEAD_TOKENS:
+            raise InputError(
+                f"--length {shortest} is too short for {steps} steps: give at least {steps + LEAD_TOKENS + 1}, or "
+                "fewer --steps"
+            )
+
+
+CASES: dict[str, tuple[Case, ...]] = {
+    "cuda": (
+        Case("llama-3.2-1b", ((256, 1_024),)),
+        Case("llama-3.1-8b", ((128, 1_024), (256, 1_024))),
+        Case("gemma-3-12b", ((128, 4_096),)),
+        Case("qwen3-next-80b-a3b", ((128, 4_096),), layers=16),
+    ),
+    "cpu": (Case("smollm2-135m", ((4, 256),)),),
+}
+"""What is measured where nobody says what, by device."""
+STEPS = 48
+"""Timed before the bare replays, and again after them."""
+LEAD_TOKENS = 12
+"""Of each row, before the first step that is timed."""
+REPLAYS = 30
+OVERHEAD_SECONDS = 1e-3
+"""What `quire simulate` takes for a step, whatever it does."""
+
+
+class Unprompted:
+    """Plays decode steps and skips all others: what prompts would have written is not there."""
+
+    def __init__(self, runner: TorchRunner) -> None:
+        self.runner = runner
+        self.waited_seconds = 0.0
+        self.most_rows = 0
+        """Of a step that was played."""
+
+    def launch(self, step: Step) -> None:
+        if step.drafts is None and step.tokens == len(step.rows) and bool(step.samples.all()):
+            self.most_rows = max(self.most_rows, len(step.rows))
+            self.runner.launch(step)
+        else:
+            self.runner.skip(step)
+
+    def collect(self) -> StepResult:
+        begin = time.perf_counter()
+        result = self.runner.collect()
+        self.waited_seconds += time.perf_counter() - begin
+        return result
+
+
+def spoil(arena: torch.Tensor) -> None:
+    """Random numbers where prompts would have written."""
+    numbers = arena.view(torch.bfloat16 if arena.is_cuda else torch.float32)
+    for part in torch.split(numbers, 1 << 28):
+        part.normal_()
+
+
+def read_bandwidth(device: str) -> float:
+    """Bytes per microsecond."""
+    if device == "cuda":
+        from quire.bench.kernels import read_bandwidth as on_gpu
+
+        return on_gpu()
+    words = torch.ones(1 << 26)
+    took = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        words.sum()
+        took.append(time.perf_counter() - begin)
+    return words.nbytes / min(took) / 1e6
+
+
+class Decoding:
+    """A model that is started once, and decodes as many rows of as many tokens as it is told."""
+
+    def __init__(self, case: Case, device: str, is_compiled: bool, kv_dtype: DType, steps: int) -> None:
+        rows, length = (max(numbers) for numbers in zip(*case.sizes, strict=True))
+        settings = Settings(max_length=length + 4 * steps, max_requests=rows, batch_tokens=8192, kv_dtype=kv_dtype)
+        counts, config = [count for count, _ in case.sizes], config_of(case.model, case.layers)
+        self.started = start(config, settings, device, is_compiled=is_compiled, counts=counts)
+        self.engine, self.steps = self.started.engine, steps
+        self.engine.runner = self.unprompted = Unprompted(self.started.runner)
+        self.engine.scheduler.typical_output = 1.0
+        spoil(self.started.runner.arena.bytes)
+
+    def fill(self, rows: int, length: int) -> None:
+        """All rows decode; half-way through what is timed they have `length` tokens."""
+        engine, random = self.engine, np.random.default_rng(0)
+        for number in range(rows):
+            prompt = random.integers(3, 10_000, length - self.steps - LEAD_TOKENS).astype(np.int32)
+            engine.submit(Request(str(number), prompt, 3 * self.steps))
+        while len(engine.running()) < rows or min(len(stream.tokens()) for stream in engine.running()) < 4:
+            engine.step()
+
+    def empty(self) -> None:
+        self.engine.close()
+        self.engine.drop_cache()
+
+
+def timed(engine: Engine, steps: int) -> float:
+    """Microseconds of a step: from one result to the next, when steps overlap as they do in service."""
+    for _ in range(4):
+        engine.step()
+    begin = time.perf_counter()
+    for _ in range(steps):
+        engine.step()
+    return 1e6 * (time.perf_counter() - begin) / steps
+
+
+def bare(runner: TorchRunner) -> float | None:
+    """Microseconds of the graph that was played last; none where nothing is recorded."""
+    if not isinstance(runner, DeviceRunner) or runner.graphs is None:
+        return None
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPLAYS)]  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    for begin, end in events:
+        begin.record()
+        runner.graphs.replay_last()
+        end.record()
+    torch.cuda.synchronize()
+    return 1e3 * float(statistics.median(begin.elapsed_time(end) for begin, end in events))
+
+
+def measure(decoding: Decoding, rows: int, length: int, bandwidth: float, device: str) -> dict[str, object]:
+    decoding.fill(rows, length)
+    before = timed(decoding.engine, decoding.steps)
+    replayed = bare(decoding.started.runner)
+    waited = decoding.unprompted.waited_seconds
+    after = timed(decoding.engine, decoding.steps)
+    took = (before + after) / 2
+    python = after - 1e6 * (decoding.unprompted.waited_seconds - waited) / (decoding.steps + 4)
+    decoding.empty()
+    floor = floor_bytes(decoding.started, rows, length) / bandwidth
+    line: dict[str, object] = {"rows × tokens": f"{rows} × {length:,}", "engine, ms": round(took / 1e3, 2)}
+    if replayed is not None:
+        line |= {"bare, ms": round(replayed / 1e3, 2), "bare ÷ engine": f"{replayed / took:.1%}"}
+    line |= {"floor, ms": round(floor / 1e3, 2), "floor ÷ engine": f"{floor / took:.1%}"}
+    line["tokens/s"] = f"{rows / took * 1e6:,.0f}"
+    if device == "cuda":  # a CPU computes while Python waits, so nothing is left to tell apart
+        line["Python, ms"] = round(python / 1e3, 2)
+    seconds = simulated(decoding.started, rows, length, device)
+    return line if seconds is None else {**line, "simulated, ms": round(seconds * 1e3, 2)}
+
+
+def floor_bytes(started: Started, rows: int, length: int) -> float:
+    """Weights, and what rows keep in memory: all of it is read, and states are written too."""
+    (stage,) = costs(started, "h200").stages  # bytes are the same on every device
+    kept = sum(kind.read_bytes * float(kind.kind.units(np.full(rows, length)).sum()) for kind in stage.kinds)
+    return weights_read(started.model, rows) + kept + rows * sum(kind.row_bytes for kind in stage.kinds)
+
+
+def simulated(started: Started, rows: int, length: int, device: str) -> float | None:
+    """Seconds; none where nobody knows how fast the device is."""
+    name = torch.cuda.get_device_name().lower().replace(" ", "-") if device == "cuda" else ""
+    known = sorted((one for one in DATASHEETS if one in name), key=len)
+    if not known:
+        return None
+    return costs(started, known[-1]).seconds(np.full(rows, length - 1), np.ones(rows, dtype=np.int64), rows)
+
+
+def costs(started: Started, device: str) -> CostModel:
+    config = started.model.config
+    share = getattr(config, "num_experts_per_tok", 1) / getattr(config, "num_experts", 1)
+    return cost_model(started.plan, started.shape, speed_of(device, None, None), OVERHEAD_SECONDS, share)
+
+
+def ledger(started: Started) -> dict[str, object]:
+    return {
+        line.name: f"{line.planned_bytes / MIB:,.0f} → {line.measured_bytes / MIB:,.0f}" for line in started.measured
+    }
+
+
+def forget() -> None:
+    """What a model left behind that nobody holds any more."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+
+
+def run(
+    cases: Sequence[Case],
+    device: str,
+    tell: Tell,
+    *,
+    is_compiled: bool = True,
+    kv_dtype: DType = DType.BF16,
+    steps: int = STEPS,
+) -> Report:
+    for case in cases:
+        case.check(steps)
+    bandwidth = read_bandwidth(device)
+    table: Table = []
+    ledgers: Table = []
+    for case in cases:
+        tell(f"{case.name} starts")
+        decoding = Decoding(case, device, is_compiled, kv_dtype, steps)
+        tell(decoding.started.steps)
+        if decoding.started.measured:
+            ledgers.append({"shape": case.name, **ledger(decoding.started)})
+        for rows, length in case.sizes:
+            tell(f"{case.name}: {rows} rows of {length:,} tokens")
+            table.append({"shape": case.name, **measure(decoding, rows, length, bandwidth, device)})
+        del decoding
+        forget()
+    speed = {"a plain read": f"{bandwidth / 1e3:,.0f} GB/s"}
+    known = about(device, compiled=is_compiled and device == "cuda", **speed)
+    return Report(known, {"decode step": table, "the ledger in MiB, planned → measured": ledgers})

@@ -1,0 +1,56 @@
+"""Models with random weights, from shapes of the catalogue: no checkpoint is needed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from quire.core.errors import InputError
+from quire.models.catalogue import catalogue_entry
+from quire.models.read import read_config
+from quire.models.shape import ModelShape
+from quire.worker.model import build
+
+NOT_ITS_SHAPE = ("dtype", "quantization_config")
+
+
+def config_of(name: str, layers: int | None = None) -> Any:
+    """As transformers has it; `layers`: the first so many of them alone."""
+    fields: dict[str, Any] = dict(catalogue_entry(name).config)
+    for field in NOT_ITS_SHAPE:
+        fields.pop(field, None)
+    if layers is not None:
+        fields["num_hidden_layers"] = layers
+        fields |= {"layer_types": fields["layer_types"][:layers]} if "layer_types" in fields else {}
+    if fields["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise InputError(f"{name}: transformers has no code for models of type {fields['model_type']}: choose another")
+    return AutoConfig.for_model(**fields)
+
+
+def shape_of(config: Any, dtype: torch.dtype = torch.bfloat16) -> ModelShape:
+    fields = json.loads(config.to_json_string())
+    fields["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
+    return read_config({**fields, "dtype": str(dtype).removeprefix("torch.")}, config.model_type)
+
+
+def model_of(config: Any, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Any:
+    with torch.device(device):
+        return build(config, dtype).eval()
+
+
+def weights_read(model: Any, tokens: int) -> float:
+    """Bytes that a step of so many tokens reads: rows of the embedding alone, unless it is the output's table too, and
+    of experts those that some token is likely to choose."""
+    config = model.config
+    experts, chosen = getattr(config, "num_experts", 0), getattr(config, "num_experts_per_tok", 0)
+    touched = 1 - (1 - chosen / experts) ** tokens if experts else 1.0
+    total = 0.0
+    for name, part in model.named_parameters():
+        if "embed_tokens" in name and not config.tie_word_embeddings:
+            continue
+        total += part.numel() * part.element_size() * (touched if ".experts." in name else 1.0)
+    return total

@@ -1,0 +1,96 @@
+"""An engine on random weights, started as `quire.assemble` starts one on a checkpoint's, without text.
+
+shape of the catalogue ──▶ plan ──▶ random weights ──▶ runner ──▶ engine
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from quire.assemble import following, memory_of
+from quire.bench.random_models import model_of, shape_of
+from quire.core.dtypes import DType
+from quire.engine.engine import Engine
+from quire.machine import machine_of
+from quire.models.shape import ModelShape
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.reverse import reverse
+from quire.plan.settings import Budget, Settings
+from quire.worker.arena import Arena
+from quire.worker.boot import boot, record
+from quire.worker.device_runner import DeviceRunner
+from quire.worker.meter import Measured, Meter
+from quire.worker.model import TorchModel
+from quire.worker.runner import TorchRunner
+
+DTYPES = {"cpu": (DType.FP32, torch.float32), "cuda": (DType.BF16, torch.bfloat16)}
+"""Of weights, by device."""
+SPARE_ROOM = 1.25
+"""On a CPU the pool is so much more than what all requests hold at their end: prompts need some for themselves."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Started:
+    shape: ModelShape
+    plan: Plan
+    model: Any
+    runner: TorchRunner
+    engine: Engine
+    measured: tuple[Measured, ...] = ()
+    """On a GPU: the ledger."""
+
+    @property
+    def steps(self) -> str:
+        """How decode steps run."""
+        return self.runner.describe() if isinstance(self.runner, DeviceRunner) else "decode steps are not recorded"
+
+
+def start(
+    config: Any,
+    settings: Settings,
+    device: str,
+    *,
+    pool_bytes: int | None = None,
+    is_compiled: bool = False,
+    counts: Sequence[int] | None = None,
+) -> Started:
+    """`pool_bytes` none: most of a GPU; on a CPU, as much as `settings` can use. `counts`: rows of recorded steps."""
+    kept, dtype = DTYPES[device]
+    settings, shape = following(settings, kept), shape_of(config, dtype)
+    plan = make_plan(shape, settings, _budget(shape, settings, device, pool_bytes)).require_fit()
+    on_it = _on_gpu if device == "cuda" else _on_cpu
+    model = model_of(config, torch.device(device), dtype)
+    runner, meter = on_it(plan, model, is_compiled)
+    engine = Engine(plan, runner)
+    if meter is None:
+        return Started(shape, plan, model, runner, engine)
+    assert isinstance(runner, DeviceRunner)
+    record(runner, meter, tuple(tuple(t.view for t in memory.tables) for memory in engine.scheduler.memories), counts)
+    return Started(shape, plan, model, runner, engine, meter.lines(plan))
+
+
+def _budget(shape: ModelShape, settings: Settings, device: str, pool_bytes: int | None) -> Budget:
+    if pool_bytes is None and device == "cuda":
+        return memory_of(machine_of(device))
+    if pool_bytes is None:
+        assert settings.max_length is not None
+        any_pool = Budget(pool_bytes=1 << 30)
+        plan = make_plan(shape, settings, any_pool)
+        target = reverse(shape, settings, any_pool, plan, settings.max_length, settings.max_requests)
+        pool_bytes = int(SPARE_ROOM * target.pool_bytes)
+    return Budget(pool_bytes=pool_bytes, is_accelerator=device == "cuda")
+
+
+def _on_gpu(plan: Plan, model: Any, is_compiled: bool) -> tuple[TorchRunner, Meter | None]:
+    meter = Meter(torch.device("cuda"))
+    return boot(plan, model, meter, is_compiled=is_compiled), meter
+
+
+def _on_cpu(plan: Plan, model: Any, _is_compiled: bool) -> tuple[TorchRunner, Meter | None]:
+    arena = Arena(plan.stages[0], torch.device("cpu"))
+    return TorchRunner(plan, TorchModel(model, arena), arena), None

@@ -1,0 +1,109 @@
+"""How fast this machine is, with random weights: no checkpoint is needed.
+
+  kernels   Quire's kernels on a GPU, beside FlashInfer where it is installed
+  decode    decode steps of the whole engine, beside the memory's limit
+  serve     requests from beginning to end, all at once: the engine, without HTTP
+
+A model is a shape of the catalogue (`quire models`). Without one, decode and serve take those of docs/performance.md on
+a GPU and a small one on a CPU. Tables go to standard output, progress to standard error. Exit 2: no GPU for kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from quire.cli import options as common
+from quire.core.dtypes import DType
+from quire.core.errors import InputError
+from quire.core.units import parse_tokens
+from quire.machine import DEVICES, chosen_device
+
+if TYPE_CHECKING:
+    from quire.bench.report import Report
+
+KERNELS = ("pages", "decode", "fp8", "window", "prefill", "latent", "recurrent")
+KV_DTYPES = {"bf16": DType.BF16, "fp8": DType.FP8}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
+    kernels = what.add_parser("kernels", help="on a GPU, beside FlashInfer where it is installed")
+    kernels.add_argument("--tables", nargs="+", choices=KERNELS, default=list(KERNELS), help="these alone")
+    decode = what.add_parser("decode", help="decode steps of the whole engine")
+    serve = what.add_parser("serve", help="requests from beginning to end, all at once")
+    count, tokens = common.reading(common.positive), common.reading(parse_tokens)
+    for command in (decode, serve):
+        _add_model_options(command)
+    decode.add_argument("--rows", type=count, metavar="N", help="that decode (default 256; on a CPU 4)")
+    decode.add_argument("--length", type=tokens, metavar="N", help="tokens of each (default 1024; on a CPU 256)")
+    decode.add_argument("--steps", type=count, default=48, metavar="N", help="timed, twice (default 48)")
+    serve.add_argument("--requests", type=count, metavar="N", help="all at once (default 128; on a CPU 4)")
+    serve.add_argument("--prompt", type=tokens, metavar="N", help="tokens of each (default 512; on a CPU 32)")
+    serve.add_argument("--outputs", type=tokens, metavar="N", help="tokens of each (default 128; on a CPU 16)")
+    for command in (kernels, decode, serve):
+        command.add_argument("--json", action="store_true", help="instead of tables")
+
+
+def _add_model_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="a shape of the catalogue")
+    parser.add_argument("--layers", type=common.reading(common.positive), metavar="N", help="the first N alone")
+    parser.add_argument("--device", choices=DEVICES, default="auto", help="default auto: a GPU, if there is one")
+    parser.add_argument("--no-compile", action="store_true", help="on a GPU: leave out torch.compile")
+    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="bf16", help="bf16 (on a CPU: fp32) or fp8")
+
+
+def run(options: argparse.Namespace) -> None:
+    report = {"kernels": _kernels, "decode": _decode, "serve": _serve}[options.what](options)
+    print(report.json() if options.json else report.text())
+
+
+def _tell(text: str) -> None:
+    print(f"quire bench: {text}", file=sys.stderr, flush=True)
+
+
+def _kernels(options: argparse.Namespace) -> Report:
+    if chosen_device("auto") == "cpu":
+        raise InputError(
+            "kernels are timed on a GPU, and none answers here: quire bench decode and quire bench serve run on a CPU"
+        )
+    from quire.bench.kernels import run as bench
+
+    return bench(options.tables, _tell)
+
+
+def _decode(options: argparse.Namespace) -> Report:
+    device = chosen_device(options.device)
+    from quire.bench.decode import CASES, Case
+    from quire.bench.decode import run as bench
+
+    cases = CASES[device]
+    if options.model is not None or options.rows or options.length or options.layers:
+        rows, length = cases[0].sizes[0]
+        size = (options.rows or rows, options.length or length)
+        cases = (Case(options.model or cases[0].model, (size,), options.layers),)
+    kv_dtype = KV_DTYPES[options.kv_dtype]
+    return bench(cases, device, _tell, is_compiled=not options.no_compile, kv_dtype=kv_dtype, steps=options.steps)
+
+
+def _serve(options: argparse.Namespace) -> Report:
+    device = chosen_device(options.device)
+    from quire.bench.serve import LOADS, MODELS, Load
+    from quire.bench.serve import run as bench
+
+    usual = LOADS[device]
+    load = Load(
+        options.requests or usual.requests,
+        options.prompt or usual.prompt_tokens,
+        options.outputs or usual.output_tokens,
+    )
+    return bench(
+        options.model or MODELS[device],
+        load,
+        device,
+        _tell,
+        layers=options.layers,
+        is_compiled=not options.no_compile,
+        kv_dtype=KV_DTYPES[options.kv_dtype],
+    )

@@ -1,0 +1,97 @@
+"""`quire bench`: figures from random weights, with what they were measured on; on a machine without a GPU as well."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import refused, run_text
+from quire.bench.random_models import config_of, model_of, shape_of, weights_read
+from quire.cli import bench
+
+SMALL = ("smollm2-135m", "--layers", "2", "--device", "cpu")
+
+
+def measured(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, list[dict[str, object]]]:
+    """The tables. What they were measured on stands beside them, progress on standard error."""
+    out, said = run_text(capsys, "bench", *arguments, "--json")
+    data = json.loads(out)
+    assert data["about"]["device"]
+    assert data["about"]["torch"] == torch.__version__
+    assert data["about"]["triton"]
+    assert "quire bench: smollm2-135m" in said
+    tables: dict[str, list[dict[str, object]]] = data["tables"]
+    return tables
+
+
+def test_decode_steps_are_timed_beside_the_memorys_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("decode", *SMALL, "--rows", "3", "--length", "64", "--steps", "4")
+    (line,) = measured(capsys, *asked)["decode step"]
+    assert line["shape"] == "smollm2-135m, 2 layers"
+    assert line["rows × tokens"] == "3 × 64"
+    assert {"engine, ms", "floor, ms", "floor ÷ engine", "tokens/s"} <= line.keys()
+
+
+def test_requests_run_from_beginning_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("serve", *SMALL, "--requests", "3", "--prompt", "20", "--outputs", "5")
+    (line,) = measured(capsys, *asked)["requests"]
+    assert line["requests"] == 3
+    assert line["tokens in + out"] == "20 + 5"
+    assert {"seconds", "output tokens/s", "first token, ms, median", "between tokens, ms, median"} <= line.keys()
+
+
+def test_tables_are_printed_where_json_is_not_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "bench", "serve", *SMALL, "--requests", "1", "--prompt", "4", "--outputs", "2")
+    assert out.startswith("device ")
+    assert "\n| shape | requests | tokens in + out | seconds |" in out
+
+
+def test_keys_and_values_can_be_held_in_8_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("serve", *SMALL, "--requests", "1", "--prompt", "20", "--outputs", "2", "--kv-dtype", "fp8")
+    assert measured(capsys, *asked)["requests"]
+
+
+def test_kernels_need_a_gpu_and_say_what_runs_without(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "chosen_device", lambda _asked: "cpu")
+    assert "quire bench decode and quire bench serve run on a CPU" in refused(capsys, "bench", "kernels")
+
+
+def test_what_cannot_be_measured_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "not in the catalogue" in refused(capsys, "bench", "serve", "no-such-model")
+    short = refused(capsys, "bench", "decode", *SMALL, "--length", "60")
+    assert "--length 60 is too short for 48 steps: give at least 61" in short
+
+
+@pytest.mark.parametrize("name", ["llama-3.2-1b", "llama-3.1-8b", "gemma-3-12b", "gemma-3-27b", "qwen3-next-80b-a3b"])
+def test_random_models_have_the_shape_of_the_catalogue(name: str) -> None:
+    """What transformers builds is as large as what is planned; rotary tables and norms aside."""
+    config = config_of(name, layers=8)
+    model, shape = model_of(config, torch.device("meta")), shape_of(config)
+    assert len(shape.layers) == 8
+    built = sum(part.numel() * part.element_size() for part in model.parameters())
+    planned = sum(layer.weight_bytes for layer in shape.layers) + shape.embedding_bytes + shape.head_bytes
+    assert built == pytest.approx(planned, rel=1e-3)
+    assert weights_read(model, 1_000_000) <= built
+
+
+def test_every_option_is_documented() -> None:
+    parser = argparse.ArgumentParser()
+    bench.add_arguments(parser)
+    (what,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    page = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    for name, command in what.choices.items():
+        assert f"quire bench {name}" in page
+        options = {option for action in command._actions for option in action.option_strings if option.startswith("--")}
+        assert not {option for option in options - {"--help"} if f"`{option}" not in page}
+
+
+def test_every_table_of_kernels_can_be_asked_for_by_name() -> None:
+    from quire.bench.kernels import TABLES
+
+    assert tuple(TABLES) == bench.KERNELS
