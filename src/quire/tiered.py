@@ -26,6 +26,8 @@ from quire.tiers.guarded import GuardedTier
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
+    from quire.movers.host import HostMemory
+    from quire.worker.copies import Copies
     from quire.worker.runner import TorchRunner
 
 STAGING_BYTES = 256 * MIB
@@ -64,11 +66,20 @@ def attach(plan: Plan, runner: TorchRunner, tiers: Tiers, weights: str) -> Stack
     from quire.worker.staging import Staging
 
     check_budget(tiers.memory_bytes, available_bytes(), "--host-memory")
-    records = Records(plan)
-    memory = HostMemory(tiers.memory_bytes, records.block_bytes, is_pinned=runner.device.type != "cpu")
-    stack = Stack(records, memory, _connectors(tiers), layout_of(plan, weights))
-    runner.staging = Staging(plan, [runner.arena], memory.tensor, stack)
+    records, is_gpu = Records(plan), runner.device.type != "cpu"
+    memory = HostMemory(tiers.memory_bytes, records.block_bytes, is_pinned=is_gpu)
+    stack = Stack(records, memory, _connectors(tiers), layout_of(plan, weights), lands_later=is_gpu)
+    runner.staging = Staging(plan, _copies(runner, memory), stack)
     return stack
+
+
+def _copies(runner: TorchRunner, memory: HostMemory) -> Copies:
+    from quire.worker.bus import Bus
+    from quire.worker.copies import Directly
+
+    if runner.device.type == "cpu":
+        return Directly(runner.arena.bytes, memory.tensor)
+    return Bus(runner.arena.bytes, memory.tensor, runner.arena.stage.sheet_bytes)
 
 
 def _connectors(tiers: Tiers) -> list[Connector]:

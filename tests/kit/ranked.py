@@ -53,7 +53,15 @@ class RankedRunner:
 
     # ── what the runner asks its staging for ──────────────────────────────
 
-    def store(self, store: Store) -> None:
+    def before_write(self, kind: int, written: np.ndarray, read: np.ndarray) -> None: ...
+
+    def before_rows(self, step: Step) -> None: ...
+
+    def store(self, stores: Sequence[Store]) -> None:
+        for store in stores:
+            self._store(store)
+
+    def _store(self, store: Store) -> None:
         spans = [self._span(kind, pages) for _, kind, pages in store.pages]
         record = np.zeros(size_bytes(spans), dtype=np.uint8)
         for rank, arena in enumerate(self.ranks):
@@ -70,7 +78,11 @@ class RankedRunner:
         """As many pages as go out; which of the request's they are does not matter here."""
         return Span(0, kind, self._kind(kind), np.arange(len(pages) // self._kind(kind).groups))
 
-    def load(self, number: int, row: int, _: Sequence[Sequence[TableView]]) -> None:
+    def load(self, loads: Sequence[tuple[int, int]], _: Sequence[Sequence[TableView]]) -> None:
+        for number, row in loads:
+            self._load(number, row)
+
+    def _load(self, number: int, row: int) -> None:
         staged, unit = self.stack.staged(number), self._records.unit_tokens
         held = staged.load.held_tokens
         for place, blocks in enumerate(staged.units, held // unit):

@@ -56,6 +56,10 @@ class Answer:
     reason: str = ""
     has_less: bool = False
     """It failed, and the tier may still be able to bring less than that: it can be asked again."""
+    is_staged: bool = True
+    """It is done, and the next step copies what was staged into the row's pages."""
+    is_over: bool = True
+    """False: that copy goes on beside the steps, and another answer tells when the bytes are in their pages."""
 
 
 class Tier(Protocol):
@@ -152,4 +156,8 @@ class Shelf(Protocol):
 
     def landed(self, number: int) -> None:
         """The bytes are in their pages: the staging memory may go."""
+        ...
+
+    def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
+        """The same of several, when a copy beside the steps is done: `wait` returns then, and tells what it took."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -14,11 +15,24 @@ class HostMemory:
     def __init__(self, budget_bytes: int, block_bytes: int, is_pinned: bool = False) -> None:
         self.blocks = budget_bytes // max(1, block_bytes)
         try:
-            self.tensor = torch.empty((self.blocks, block_bytes), dtype=torch.uint8, pin_memory=is_pinned)
+            self.tensor = torch.empty((self.blocks, block_bytes), dtype=torch.uint8)
         except RuntimeError as error:
-            pinned = " pinned" if is_pinned else ""
-            raise DoesNotFit(f"cannot allocate {format_bytes(budget_bytes)} of{pinned} host memory: {error}") from error
+            raise DoesNotFit(f"cannot allocate {format_bytes(budget_bytes)} of host memory: {error}") from error
         self._bytes = self.tensor.numpy()
+        if is_pinned:
+            self._pin()
+
+    def _pin(self) -> None:
+        """As much as it is: torch's own pinned memory is rounded up to a power of two, which may exceed the budget."""
+        runtime, size = torch.cuda.cudart(), self.tensor.numel()  # type: ignore[no-untyped-call]
+        code = int(runtime.cudaHostRegister(self.tensor.data_ptr(), size, 0)) if size else 0
+        if code:
+            raise DoesNotFit(
+                f"cannot pin {format_bytes(size)} of host memory (CUDA error {code}): lower --host-memory, or raise "
+                f"the limit of locked memory (ulimit -l)"
+            )
+        if size:
+            weakref.finalize(self, runtime.cudaHostUnregister, self.tensor.data_ptr())
 
     def parts(self, blocks: Sequence[int], size_bytes: int) -> list[memoryview]:
         """A record's bytes, block after block."""

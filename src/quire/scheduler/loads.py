@@ -1,6 +1,7 @@
 """Prefixes on their way from a tier: who waits for which load, until when, and what its end means.
 
-    begin ──▶ answered, done  ──▶ the next step copies what was staged into the row's pages
+    begin ──▶ answered, done  ──▶ the next step copies what was staged into the row's pages; where that takes its time,
+                                   another answer tells when they are there
           ──▶ answered, failed ─┐
           ──▶ deadline passed  ─┴▶ the request computes its tokens instead, and does not ask again
           ──▶ answered, has less   it asks again for less, by the same deadline
@@ -12,7 +13,7 @@ answer that comes afterwards has a number that nobody waits for.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from quire.cache.keys import end_key
@@ -22,11 +23,15 @@ from quire.scheduler.waiting import Waiting
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A load that is over. An empty reason: it is done."""
+    """A load that was answered. An empty reason: it is done."""
 
     load: Load
     row: int
     reason: str = ""
+    is_staged: bool = False
+    """The next step copies."""
+    is_over: bool = True
+    """The row goes on, or begins again without."""
     again: tuple[int, float] | None = None
     """The tier may bring fewer tokens: at most so many, by this deadline."""
 
@@ -97,9 +102,15 @@ class Loads:
     def over(self, now: float) -> Iterator[Outcome]:
         """Loads that were answered, then those that are late."""
         for answer in self._tier.answers() if self._tier is not None else ():
-            if answer.number in self._open:
-                reason = "" if answer.is_done else answer.reason or "the tier failed"
-                yield self._close(answer.number, reason, answer.has_less)
+            if answer.number not in self._open:
+                continue
+            if not answer.is_done:
+                yield self._close(answer.number, answer.reason or "the tier failed", answer.has_less)
+            elif answer.is_over:
+                yield replace(self._close(answer.number, ""), is_staged=answer.is_staged)
+            else:
+                load, row, _ = self._open[answer.number]
+                yield Outcome(load, row, is_staged=True, is_over=False)
         for number in [number for number, (_, _, deadline) in self._open.items() if deadline <= now]:
             if self._tier is not None:
                 self._tier.cancel(number)
@@ -108,4 +119,4 @@ class Loads:
     def _close(self, number: int, reason: str, has_less: bool = False) -> Outcome:
         load, row, deadline = self._open.pop(number)
         del self._number_of[row]
-        return Outcome(load, row, reason, (load.tokens - 1, deadline) if has_less else None)
+        return Outcome(load, row, reason, again=(load.tokens - 1, deadline) if has_less else None)

@@ -169,11 +169,13 @@ class Scheduler:
         if chosen.all():
             return self._launch(rows, granted, needs) if len(rows) else None
         needs = [[need[chosen] for need in own] for own in needs]
-        return self._launch(rows[chosen], granted[chosen], needs) if chosen.any() else None
+        if chosen.any():
+            return self._launch(rows[chosen], granted[chosen], needs)
+        return self._errand() if self._landed else None
 
     def _errand(self) -> Step | None:
-        """Nobody is here: what goes out to a tier need not wait for someone to come."""
-        if not self.reuse.stores.due:
+        """Nobody computes: what goes out to a tier, or comes from there, need not wait for someone who does."""
+        if not (self.reuse.stores.due or self._landed):
             return None
         nobody = np.empty(0, dtype=np.int64)
         return self._launch(nobody, nobody, [[nobody for _ in memory.tables] for memory in self.memories])
@@ -369,9 +371,12 @@ class Scheduler:
         """Rows whose loads are done go on; those whose loads failed or are late begin again without."""
         for over in list(self.loads.over(self._now)):
             request = self.rows.requests[over.row]
+            if over.is_staged:
+                self._landed.append((over.load.number, over.row))
+            if not over.is_over:
+                continue
             if not over.reason:
                 self.rows.is_loading[over.row] = False
-                self._landed.append((over.load.number, over.row))
                 self._tell(What.LOADED, request, tokens=over.load.tokens, load=over.load.number)
             else:
                 ticket = self.tickets[over.row]

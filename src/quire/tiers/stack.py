@@ -55,12 +55,14 @@ class Stack:
         connectors: Sequence[Connector],
         layout: Layout,
         clock: Callable[[], float] = time.monotonic,
+        lands_later: bool = False,
     ) -> None:
+        """`lands_later`: copies into pages go on beside the steps, and a load is over when they are done."""
         self.tiers = [GuardedTier(connector, layout, clock) for connector in connectors]
         self.counters: Counter[str] = Counter()
         """Records, for metrics: stored, host_full (not stored), not_written_behind, host_hits, host_misses,
         load_without_room, loads, failed_loads."""
-        self._records, self._memory, self._clock = records, memory, clock
+        self._records, self._memory, self._clock, self._lands_later = records, memory, clock, lands_later
         self._copying: dict[int, float] = {}
         """Loads that a step is copying from host memory, and since when."""
         self._copies = RateMeter()
@@ -78,6 +80,7 @@ class Stack:
         self._behind_blocks = 0
         self._readers = ThreadPoolExecutor(LOAD_THREADS, "quire-load")
         self._writer = ThreadPoolExecutor(1, "quire-store")
+        self._followers = {way: ThreadPoolExecutor(1, f"quire-{way}") for way in ("out", "back")}
         for tier in self.tiers:
             tier.mend()
 
@@ -120,7 +123,7 @@ class Stack:
         if missing:
             self._readers.submit(self._bring, load.number, missing)
         else:
-            self._answers.append(Answer(load.number, True))
+            self._answers.append(Answer(load.number, True, is_over=not self._lands_later))
 
     def _pinned(self, names: Sequence[bytes]) -> dict[bytes, Record]:
         """Those in host memory, before room for the others pushes any of them out; a chain's beginning is used last."""
@@ -159,7 +162,8 @@ class Stack:
                 del self._open[number]
                 self._let_go(opened.records)
         if not opened.is_cancelled:
-            self._answers.append(Answer(number, not reason, reason, has_less=bool(reason)))
+            is_over = bool(reason) or not self._lands_later
+            self._answers.append(Answer(number, not reason, reason, has_less=bool(reason), is_over=is_over))
 
     def cancel(self, number: int) -> None:
         with self._lock:
@@ -167,7 +171,7 @@ class Stack:
             if opened is None:
                 return
             opened.is_cancelled = True
-            if not opened.is_reading:
+            if not opened.is_reading and number not in self._copying:
                 del self._open[number]
                 self._let_go(opened.records)
 
@@ -181,13 +185,30 @@ class Stack:
         boundary = blocks.pop() if self._records.has_boundaries else ()
         return Staged(opened.load, tuple(blocks), boundary)
 
-    def landed(self, number: int) -> None:
+    def landed(self, number: int, share_seconds: float | None = None) -> None:
+        """`share_seconds`: what copying a byte took, where that is known better than by the clock."""
         with self._lock:
-            records = self._open.pop(number).records
-            size, seconds = sum(record.size_bytes for record in records), self._clock() - self._copying.pop(number)
+            opened, begun = self._open.pop(number), self._copying.pop(number)
+            records, size = opened.records, sum(record.size_bytes for record in opened.records)
+            seconds = self._clock() - begun if share_seconds is None else size * share_seconds
             self._copies.note(size, seconds)
             self._meters["read"].note(size, seconds, len(records))
             self._let_go(records)
+        if self._lands_later and not opened.is_cancelled:
+            self._answers.append(Answer(number, True, is_staged=False))
+
+    def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
+        """Copies of one way are done in order, and so are those who wait for them."""
+        self._followers["out" if stored else "back"].submit(self._follow, wait, stored, landed)
+
+    def _follow(self, wait: Callable[[], float], stored: Sequence[int], landed: Sequence[int]) -> None:
+        seconds = wait()
+        for number in stored:
+            self.stored(number)
+        with self._lock:
+            size = sum(record.size_bytes for number in landed for record in self._open[number].records)
+        for number in landed:
+            self.landed(number, seconds / max(1, size))
 
     def seconds_to_load(self, size_bytes: int) -> float | None:
         return self._copies.seconds_for(size_bytes)
@@ -289,11 +310,13 @@ class Stack:
 
     def flush(self) -> None:
         """Waits until everything stored by now is written behind, or given up."""
-        self._writer.submit(lambda: None).result()
+        for threads in (*self._followers.values(), self._writer):
+            threads.submit(lambda: None).result()
 
     def close(self) -> None:
         """What waits to be written is written first; loads under way are given up."""
         self._readers.shutdown(wait=True, cancel_futures=True)
-        self._writer.shutdown(wait=True)
+        for threads in (*self._followers.values(), self._writer):
+            threads.shutdown(wait=True)
         for tier in self.tiers:
             tier.close()

@@ -89,13 +89,17 @@ class TorchRunner:
     def _prepare(self, step: Step) -> None:
         for place, (_, kind, source, target) in enumerate(step.copies):
             self._store(step, place)
+            self._let_write(kind, target, source)
             self.arena.copy(kind, source, target)
         self._store(step, len(step.copies))
-        for number, row in step.loads:
+        if step.loads:
             assert self.staging is not None, "a load needs staging memory"
-            self.staging.load(number, row, step.tables)
+            self.staging.load(step.loads, step.tables)
         for _, kind, pages in step.clears:
+            self._let_write(kind, pages, pages)
             self.arena.clear(kind, pages)
+        if self.staging is not None:
+            self.staging.before_rows(step)
         for row, request, outputs in step.entered:
             self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
             self.scorer.enter(row, request)
@@ -104,10 +108,14 @@ class TorchRunner:
 
     def _store(self, step: Step, place: int) -> None:
         """What is due before the copy at `place`."""
-        for store in step.stores:
-            if store.after == place:
-                assert self.staging is not None, "a store needs staging memory"
-                self.staging.store(store)
+        stores = [store for store in step.stores if store.after == place]
+        if stores:
+            assert self.staging is not None, "a store needs staging memory"
+            self.staging.store(stores)
+
+    def _let_write(self, kind: int, written: np.ndarray, read: np.ndarray) -> None:
+        if self.staging is not None:
+            self.staging.before_write(kind, written, read)
 
     def _tokens(self, step: Step) -> np.ndarray:
         index = np.repeat(step.rows, step.counts)

@@ -158,7 +158,7 @@ def test_a_store_reads_its_pages_before_a_later_copy_writes_there() -> None:
     copies = ((0, 0, page[:1], page[1:]),)
     step = Step(0, none, none, none, none.astype(bool), none, none.astype(np.int32), copies=copies, stores=stores)
     service.runner.launch(step)
-    stored = [staging._memory[store.place.blocks[0], 0].item() for store in stores]
+    stored = [service.stack._memory.tensor[store.place.blocks[0], 0].item() for store in stores]
     assert stored == [2, 1]
     service.stack.close()
 
