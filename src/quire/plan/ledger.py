@@ -35,7 +35,8 @@ def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, r
 
 
 def activation_line(model: ModelShape, batch_tokens: int, max_requests: int, ahead: int, ranks: int) -> LedgerLine:
-    """A few live tensors per token of the step, and a row of logits per request and guess."""
+    """A few live tensors per token of the step, and a row of logits per request and guess. Logits of prompts whose
+    log-probabilities are asked for come after those, in pieces that take no more."""
     per_token = 2 * (6 * model.hidden_size + 2 * ceil_div(model.intermediate_size, ranks))
     logits = 4 * min(max_requests * (1 + ahead), batch_tokens) * ceil_div(model.vocab_size, ranks)
     return LedgerLine("activations", batch_tokens * per_token + logits, "estimated", f"{batch_tokens:,} tokens a step")

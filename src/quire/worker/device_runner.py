@@ -11,7 +11,7 @@ draft model, for those of the step before.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,7 +24,7 @@ from quire.plan.plan import Plan
 from quire.worker.arena import Arena
 from quire.worker.drafting import DraftModel
 from quire.worker.graphs import DecodeGraphs, Tables, why_not
-from quire.worker.logprobs import NOTHING, Wanted, packed_places, score
+from quire.worker.logprobs import NOTHING, Wanted, judged, packed_places, together
 from quire.worker.model import TorchModel
 from quire.worker.runner import Grammars, TorchRunner
 from quire.worker.uploads import Now, Staged, event_on
@@ -73,15 +73,21 @@ class DeviceRunner(TorchRunner):
             self._last[:] = self._tokens_before[:-1].cpu().numpy()
             step = replace(step, token_ids=self.draft.fill(step, self._tokens(step)))
         prompt = self.scorer.prompt_tokens(step)
+        more: Iterator[torch.Tensor] = iter(())
         if self.graphs is not None and self.graphs.takes(step) and prompt is NOTHING:
             played = self.graphs.play(step)
             logits, tokens = played.logits, played.tokens
             if not self.sampler.is_plain(step.rows):
                 tokens = self._draw(step, logits.float())
         else:
-            logits = self._compute(step, prompt)
-            tokens = self._draw(step, logits[: len(step.sampled()[0])])
-        self._fly(step, tokens, self._score(step, tokens, prompt, logits))
+            more = self._compute(step, prompt)
+            logits = next(more)
+            tokens = self._draw(step, logits)
+        drawn = self._drawn(step, tokens)
+        blocks = judged(drawn, logits, most := max(drawn.most, prompt.most))
+        del logits  # before the next piece needs its place
+        blocks += self._judged_prompt(prompt, more, most)
+        self._fly(step, tokens, together(drawn, prompt, blocks))
 
     def describe(self) -> str:
         """How decode steps run."""
@@ -93,8 +99,8 @@ class DeviceRunner(TorchRunner):
         self._prepare(step)
         self._fly(step, torch.zeros(len(step.sampled()[0]), dtype=torch.int64, device=self.device))
 
-    def _compute(self, step: Step, prompt: Wanted) -> torch.Tensor:
-        """Logits where rows sample, then those of prompts that somebody asked about."""
+    def _compute(self, step: Step, prompt: Wanted) -> Iterator[torch.Tensor]:
+        """Logits where rows sample, then, in pieces, those of prompts that somebody asked about."""
         staged = self._staged
         staged.begin()
         batch = self.model.prepare(step, staged)
@@ -103,7 +109,7 @@ class DeviceRunner(TorchRunner):
         rows = staged(np.repeat(step.rows, step.counts))
         staged.flush()
         known = torch.where(token_ids < 0, self._tokens_before[rows], token_ids)
-        return self.model.forward(known, batch, wanted)
+        return self.model.pieces(known, batch, self._cut(wanted, len(step.sampled()[0])))
 
     def _draw(self, step: Step, logits: torch.Tensor) -> torch.Tensor:
         """A token for each place where rows sample. Of a row with drafts, the next step needs nothing from here."""
@@ -114,10 +120,9 @@ class DeviceRunner(TorchRunner):
         self._tokens_before.index_copy_(0, where[0], tokens[where[1]])
         return tokens
 
-    def _score(self, step: Step, tokens: torch.Tensor, prompt: Wanted, logits: torch.Tensor) -> StepLogprobs | None:
-        if prompt is NOTHING and not self.scorer.is_asked:
-            return None
-        return score(self.scorer.drawn_tokens(step, tokens.cpu().numpy()), prompt, logits)
+    def _drawn(self, step: Step, tokens: torch.Tensor) -> Wanted:
+        """Waits for the tokens only where somebody asked about them."""
+        return self.scorer.drawn_tokens(step, tokens.cpu().numpy()) if self.scorer.is_asked else NOTHING
 
     def _fly(self, step: Step, tokens: torch.Tensor, logprobs: StepLogprobs | None = None) -> None:
         host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=self.device.type == "cuda")

@@ -3,7 +3,8 @@
     packed   [ p0 p1 p2 p3 | … ]     a row computes its prompt: the logits at p0 say how likely p1 was, and so on;
     wanted     ↑  ↑  ↑               those at the prompt's last token are the first output's
 
-Nobody asked: nothing is computed, and no logits beyond those that tokens are drawn from.
+Nobody asked: nothing is computed, and no logits beyond those that tokens are drawn from. Logits of prompts come in
+pieces of no more rows than a step may have, one after another, so they lie where the ledger has those of the step.
 """
 
 from __future__ import annotations
@@ -33,9 +34,21 @@ class Wanted:
     """Where they stand in their request."""
     tokens: Ints
     logits: Ints
-    """Which rows of a step's logits judge them: rows where tokens are drawn come first, then those of prompts."""
+    """Which rows of the logits judge them: of those that tokens are drawn from, or of those of prompts."""
     most: int
     """Alternatives that the most demanding of them wants."""
+
+    def pieces(self, rows: int) -> list[Wanted]:
+        """So many of them at most, each with logits of its own."""
+        cuts = [slice(start, min(start + rows, self.size)) for start in range(0, self.size, rows)]
+        return [
+            Wanted(self.entries[cut], self.positions[cut], self.tokens[cut], np.arange(cut.stop - cut.start), self.most)
+            for cut in cuts
+        ]
+
+    @property
+    def size(self) -> int:
+        return len(self.entries)
 
 
 _NONE = np.empty(0, dtype=np.int64)
@@ -68,7 +81,7 @@ class Scorer:
         """Tokens of prompts that this step's logits judge."""
         if not self._prompts:
             return NOTHING
-        found, first = [], len(step.sampled()[0])
+        found, first = [], 0
         for entry, row in enumerate(step.rows.tolist()):
             if row in self._prompts:
                 most, prompt = self._prompts[row]
@@ -95,23 +108,26 @@ def packed_places(step: Step, wanted: Wanted) -> Ints:
     return np.asarray(begins[wanted.entries] + wanted.positions - 1 - step.starts[wanted.entries], dtype=np.int64)
 
 
-def score(drawn: Wanted, prompt: Wanted, logits: torch.Tensor) -> StepLogprobs | None:
-    """None: nobody asked."""
-    wanted = _joined([drawn, prompt])
-    if not len(wanted.entries):
-        return None
+def judged(wanted: Wanted, logits: torch.Tensor, most: int) -> list[list[np.ndarray]]:
+    """Block by block: values, ranks, and ids and values of the `most` likeliest."""
+    if not wanted.size:
+        return []
     rows, tokens = (torch.from_numpy(column).to(logits.device) for column in (wanted.logits, wanted.tokens))
     size = max(1, BLOCK_ELEMENTS // logits.shape[-1])
-    blocks = [
-        _block(logits[rows[start : start + size]], tokens[start : start + size], wanted.most)
-        for start in range(0, len(rows), size)
-    ]
+    starts = range(0, len(rows), size)
+    return [_block(logits[rows[start : start + size]], tokens[start : start + size], most) for start in starts]
+
+
+def together(drawn: Wanted, prompt: Wanted, blocks: list[list[np.ndarray]]) -> StepLogprobs | None:
+    """None: nobody asked."""
+    wanted = _joined([drawn, prompt])
+    if not wanted.size:
+        return None
     values, ranks, top_ids, top_values = (np.concatenate(column) for column in zip(*blocks, strict=True))
     return StepLogprobs(wanted.entries, wanted.positions, wanted.tokens, values, ranks, top_ids, top_values)
 
 
 def _block(logits: torch.Tensor, tokens: torch.Tensor, most: int) -> list[np.ndarray]:
-    """Values, ranks, and ids and values of the `most` likeliest."""
     values = torch.log_softmax(logits.float(), -1)
     chosen = values.gather(-1, tokens[:, None])
     ranks = 1 + (values > chosen).sum(-1)
@@ -120,7 +136,7 @@ def _block(logits: torch.Tensor, tokens: torch.Tensor, most: int) -> list[np.nda
 
 
 def _joined(parts: list[Wanted]) -> Wanted:
-    parts = [part for part in parts if len(part.entries)]
+    parts = [part for part in parts if part.size]
     if not parts:
         return NOTHING
     return Wanted(

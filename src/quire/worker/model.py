@@ -6,8 +6,8 @@ Layers that keep other things than keys and values are served by `mixers`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +92,23 @@ class TorchModel:
         """Logits of the packed tokens at places `last`: (place, vocabulary), in fp32."""
         return self.logits(token_ids, batch, last).float()
 
+    def pieces(self, token_ids: torch.Tensor, batch: Batch, places: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
+        """The same for one set of places after another. Layers run once; nothing here holds on to a piece."""
+        if len(places) == 1:
+            yield self.forward(token_ids, batch, places[0])
+            return
+        decoder, kept = _decoder(self.model), []
+        hook = decoder.register_forward_hook(lambda _module, _given, output: kept.append(output))
+        try:
+            piece = [self.forward(token_ids, batch, places[0])]
+        finally:
+            hook.remove()
+        yield piece.pop()
+        for wanted in places[1:]:
+            with _answering(decoder, kept[0]):
+                piece.append(self.forward(token_ids, batch, wanted))
+            yield piece.pop()
+
     @torch.inference_mode()
     def logits(self, token_ids: torch.Tensor, batch: Batch, last: torch.Tensor | int) -> torch.Tensor:
         """The same, as the model yields them; `last` 0: of all tokens."""
@@ -110,6 +127,22 @@ class TorchModel:
             self.seat.batch = None
         logits: torch.Tensor = out.logits
         return logits[0]
+
+
+def _decoder(model: Any) -> Any:
+    """All layers, without the head."""
+    found = model.get_decoder()
+    return model.model if found is model else found  # Llama 4 names a part that it does not have
+
+
+@contextmanager
+def _answering(module: Any, output: Any) -> Iterator[None]:
+    """While this lasts, a module yields what it did before, and computes nothing."""
+    module.forward = lambda *_given, **_named: output
+    try:
+        yield
+    finally:
+        del module.forward
 
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:

@@ -3,7 +3,7 @@ true."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from quire.core.step import SAMPLED, Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
 from quire.worker.drafting import DraftModel
-from quire.worker.logprobs import Scorer, packed_places, score
+from quire.worker.logprobs import Scorer, Wanted, judged, packed_places, together
 from quire.worker.model import TorchModel
 from quire.worker.sampler import Masks, Sampler
 from quire.worker.staging import Staging
@@ -45,6 +45,8 @@ class TorchRunner:
         self.device = arena.bytes.device
         self.sampler = Sampler(plan.max_requests, model.vocab_size, self.device, grammars)
         self.scorer = Scorer()
+        self._piece_rows = min(plan.max_requests, plan.batch_tokens)
+        """Rows of logits that every step may have."""
         self._grammars = grammars
         self._last = np.zeros(plan.max_requests, dtype=np.int32)
         """The token that each row yielded last: the next step may need it before anyone else knows it."""
@@ -63,10 +65,15 @@ class TorchRunner:
         batch = self.model.prepare(step)
         entries, places, _ = step.sampled()
         token_ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(self.device)
-        places = np.concatenate([places, packed_places(step, prompt)])
-        logits = self.model.forward(token_ids, batch, torch.from_numpy(places).to(self.device))
-        tokens = self.sample(step, logits[: len(entries)])
-        result = replace(verified(step, tokens), logprobs=score(self.scorer.drawn_tokens(step, tokens), prompt, logits))
+        wanted = torch.from_numpy(np.concatenate([places, packed_places(step, prompt)])).to(self.device)
+        logits = self.model.pieces(token_ids, batch, self._cut(wanted, len(entries)))
+        drawn_from = next(logits)
+        tokens = self.sample(step, drawn_from)
+        drawn = self.scorer.drawn_tokens(step, tokens)
+        blocks = judged(drawn, drawn_from, most := max(drawn.most, prompt.most))
+        del drawn_from  # before the next piece needs its place
+        blocks += self._judged_prompt(prompt, logits, most)
+        result = replace(verified(step, tokens), logprobs=together(drawn, prompt, blocks))
         last = slice(None) if result.counts is None else np.cumsum(result.counts) - 1
         self._last[step.rows[step.samples]] = result.tokens[last]
         self._results.append(result)
@@ -76,6 +83,14 @@ class TorchRunner:
         self._prepare(step)
         self._last[step.rows[step.samples]] = 0
         self._results.append(StepResult(step.number, np.zeros(len(step.sampled()[0]), dtype=np.int64)))
+
+    def _cut(self, places: torch.Tensor, first: int) -> list[torch.Tensor]:
+        """Places where tokens are drawn, then those of prompts in pieces of no more rows."""
+        starts = range(first, len(places), self._piece_rows)
+        return [places[:first], *(places[start : start + self._piece_rows] for start in starts)]
+
+    def _judged_prompt(self, prompt: Wanted, logits: Iterator[torch.Tensor], most: int) -> list[list[np.ndarray]]:
+        return [block for part in prompt.pieces(self._piece_rows) for block in judged(part, next(logits), most)]
 
     def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
         """A token for each place where rows sample. Drafts leave no trace here: who may guess has no history."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +16,9 @@ from quire.core.events import What
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Stream
-from tiny_models import OUTPUTS, PAGE, Reference, Service, plan_of, reference, tight_plan
+from quire.plan.ledger import activation_line
+from quire.worker.model import TorchModel
+from tiny_models import OUTPUTS, PAGE, Reference, Service, plan_of, reference, shape_of, tight_plan
 
 torch.set_num_threads(1)
 MODELS = ("llama", "gemma3_text", "llama4_text")
@@ -57,6 +63,30 @@ def test_they_are_those_of_the_models_own_logits(name: str, batch_tokens: int) -
     streams = send(service)
     service.engine.drain()
     check(service, streams)
+
+
+def test_logits_of_prompts_take_no_more_room_than_the_ledger_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight prompts of up to 64 tokens at once, and never more rows of logits than eight requests draw from."""
+    plan = plan_of("llama", batch_tokens=512)
+    service, forward, alive = Service("llama", plan), TorchModel.forward, []
+
+    def watched(self: TorchModel, *given: Any) -> torch.Tensor:
+        assert all(logits() is None for logits in alive), "a piece is still held when the next one is computed"
+        logits = forward(self, *given)
+        rows.append(len(logits))
+        alive.append(weakref.ref(logits))
+        return logits
+
+    rows: list[int] = []
+    monkeypatch.setattr(TorchModel, "forward", watched)
+    streams = send(service)
+    service.engine.drain()
+    check(service, streams)
+    asked = sum(len(prompt) - 1 for prompt in service.reference.prompts)
+    assert sum(rows) == asked + OUTPUTS * len(streams)
+    counted = activation_line(shape_of("llama", service.reference.config), 512, plan.max_requests, 0, 1).bytes
+    none = activation_line(replace(shape_of("llama", service.reference.config), vocab_size=0), 512, 8, 0, 1).bytes
+    assert max(rows) * 4 * service.runner.model.vocab_size <= counted - none
 
 
 @pytest.mark.parametrize("name", MODELS)
