@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from quire.plan.settings import Budget, Settings
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def options_of(command: str) -> set[str]:
@@ -96,8 +99,27 @@ def test_the_shape_file_in_the_docs_plans(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_every_command_that_is_printed_is_understood() -> None:
+    """Its name and its options, as they stand in a block of code."""
+    printed = [(page.name, command) for page in PAGES for command in _commands(page.read_text())]
+    assert len(printed) > 30
+    for page, command in printed:
+        try:
+            _, unknown = build_parser().parse_known_args(shlex.split(command)[1:])
+        except SystemExit:
+            pytest.fail(f"{page}: {command}")
+        assert not unknown, f"{page}: {command}"
+
+
+def _commands(text: str) -> Iterator[str]:
+    for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            parts = re.split(r"&&|\|", re.split(r"\s#\s", line.strip().removeprefix("$ "))[0])
+            yield from (part.strip() for part in parts if part.strip().startswith("quire "))
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+    for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
 
