@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-supported bench-tiers bench-serve bench-hour soak soak-serve soak-peer clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-serve bench-hour soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -69,6 +69,9 @@ bench-decode: setup  ## Decode steps of the whole engine on this GPU, beside bar
 
 bench-batching: setup  ## Requests from beginning to end on this GPU, beside transformers' continuous batching
 	$(BIN)/python bench/batching.py $(ARGUMENTS)
+
+bench-at-once: setup  ## Requests of 8k tokens decoding at once in 64 GiB, in 16 and in 8 bits, beside vLLM 0.32.0
+	$(BIN)/python bench/at_once.py $(ARGUMENTS)
 
 bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
 	$(BIN)/python bench/tiers.py $(ARGUMENTS)
