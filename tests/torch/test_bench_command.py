@@ -12,6 +12,7 @@ import torch
 from command import refused, run_text
 from quire.bench.random_models import config_of, model_of, shape_of, weights_read
 from quire.cli import bench
+from quire.models.read import read_model
 
 SMALL = ("smollm2-135m", "--layers", "2", "--device", "cpu")
 
@@ -64,6 +65,8 @@ def test_kernels_need_a_gpu_and_say_what_runs_without(
 
 def test_what_cannot_be_measured_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not in the catalogue" in refused(capsys, "bench", "serve", "no-such-model")
+    assert "transformers has no code for models of type rwkv7" in refused(capsys, "bench", "serve", "rwkv7-world-0.1b")
+    assert "--lenght is not understood: did you mean --length?" in refused(capsys, "bench", "decode", "--lenght", "9")
     short = refused(capsys, "bench", "decode", *SMALL, "--length", "60")
     assert "--length 60 is too short for 48 steps: give at least 61" in short
 
@@ -78,6 +81,13 @@ def test_random_models_have_the_shape_of_the_catalogue(name: str) -> None:
     planned = sum(layer.weight_bytes for layer in shape.layers) + shape.embedding_bytes + shape.head_bytes
     assert built == pytest.approx(planned, rel=1e-3)
     assert weights_read(model, 1_000_000) <= built
+
+
+@pytest.mark.parametrize("name", ["bamba-9b", "jamba-v0.1", "gpt-oss-20b", "nvidia-nemotron-3-nano-30b-a3b-bf16"])
+def test_random_models_remember_what_the_catalogue_says(name: str) -> None:
+    memories = [layer.memories for layer in read_model(name).layers]
+    assert [layer.memories for layer in shape_of(config_of(name)).layers] == memories
+    assert [layer.memories for layer in shape_of(config_of(name, layers=8)).layers] == memories[:8]
 
 
 def test_every_option_is_documented() -> None:

@@ -16,6 +16,7 @@ from quire.models.shape import ModelShape
 from quire.worker.model import build
 
 NOT_ITS_SHAPE = ("dtype", "quantization_config")
+LAYER_BY_LAYER = ("layer_types", "hybrid_override_pattern")
 
 
 def config_of(name: str, layers: int | None = None) -> Any:
@@ -25,10 +26,23 @@ def config_of(name: str, layers: int | None = None) -> Any:
         fields.pop(field, None)
     if layers is not None:
         fields["num_hidden_layers"] = layers
-        fields |= {"layer_types": fields["layer_types"][:layers]} if "layer_types" in fields else {}
+        fields |= {field: fields[field][:layers] for field in LAYER_BY_LAYER if field in fields}
     if fields["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise InputError(f"{name}: transformers has no code for models of type {fields['model_type']}: choose another")
-    return AutoConfig.for_model(**fields)
+    try:
+        return AutoConfig.for_model(**_spelled(fields))
+    except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise InputError(f"{name}: transformers has no such configuration ({error}): choose another") from None
+
+
+def _spelled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Some configurations say otherwise which layers attend, and refuse to be told."""
+    types = fields.get("layer_types")
+    if types is None or fields["model_type"] not in ("bamba", "jamba"):
+        return fields
+    rest = {name: value for name, value in fields.items() if name != "layer_types"}
+    attending = [layer for layer, kind in enumerate(types) if kind in ("attention", "full_attention")]
+    return rest | ({"attn_layer_indices": attending} if fields["model_type"] == "bamba" else {})
 
 
 def shape_of(config: Any, dtype: torch.dtype = torch.bfloat16) -> ModelShape:

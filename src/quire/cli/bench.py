@@ -29,10 +29,10 @@ KV_DTYPES = {"bf16": DType.BF16, "fp8": DType.FP8}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    kernels = what.add_parser("kernels", help="on a GPU, beside FlashInfer where it is installed")
+    kernels = what.add_parser("kernels", help="on a GPU, beside FlashInfer where it is installed", allow_abbrev=False)
     kernels.add_argument("--tables", nargs="+", choices=KERNELS, default=list(KERNELS), help="these alone")
-    decode = what.add_parser("decode", help="decode steps of the whole engine")
-    serve = what.add_parser("serve", help="requests from beginning to end, all at once")
+    decode = what.add_parser("decode", help="decode steps of the whole engine", allow_abbrev=False)
+    serve = what.add_parser("serve", help="requests from beginning to end, all at once", allow_abbrev=False)
     count, tokens = common.reading(common.positive), common.reading(parse_tokens)
     for command in (decode, serve):
         _add_model_options(command)
@@ -44,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     serve.add_argument("--outputs", type=tokens, metavar="N", help="tokens of each (default 128; on a CPU 16)")
     for command in (kernels, decode, serve):
         command.add_argument("--json", action="store_true", help="instead of tables")
+        command.set_defaults(parser=command)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
