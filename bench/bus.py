@@ -21,8 +21,9 @@ import numpy as np
 import torch
 import triton
 
-import decode
-from measure import DEVICE, show
+from quire.bench import decode
+from quire.bench.report import markdown
+from quire.core.dtypes import DType
 from quire.core.step import Step, TableView
 from quire.core.tier import Load, Store
 from quire.core.units import GIB, MIB
@@ -35,7 +36,7 @@ from quire.worker.copies import Pieces
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.staging import Staging
 
-SHAPE = "Llama-3.1-8B"
+SHAPE = "llama-3.1-8b"
 SESSION_TOKENS = 2_000
 STEPS = 32
 IN_FLIGHT = 8
@@ -184,13 +185,15 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here: copies are timed on one")
-    decode.CASES[SHAPE] = ((options.rows, options.tokens),)
     decode.Unprompted = Beside  # type: ignore[misc]
-    decoding = decode.Decoding(SHAPE, not options.no_compile)
-    ferry = Ferry(decoding.runner)
-    decoding.runner.staging = ferry.staging
-    pinned = pinned_rates(ferry, decoding.runner.arena.bytes)
-    print(f"{torch.cuda.get_device_name(DEVICE)}, torch {torch.__version__}, triton {triton.__version__}; one pinned "
+    case = decode.Case(SHAPE, ((options.rows, options.tokens),))
+    decoding = decode.Decoding(case, "cuda", not options.no_compile, DType.BF16, decode.STEPS)
+    runner = decoding.started.runner
+    assert isinstance(runner, DeviceRunner)
+    ferry = Ferry(runner)
+    runner.staging = ferry.staging
+    pinned = pinned_rates(ferry, runner.arena.bytes)
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}; one pinned "
           f"copy of 1 GiB: {pinned['write']:.1f} GB/s out, {pinned['read']:.1f} GB/s back; {options.rows} rows, "
           f"sessions of {ferry.units * ferry.records.unit_bytes / MIB:,.0f} MiB", flush=True)  # fmt: skip
     table = [
@@ -207,9 +210,11 @@ def main() -> None:
                       "slower": f"{step / base - 1:+.1%}"})  # fmt: skip
         print(table[-1], flush=True)
     table = [{name: line.get(name, "") for name in table[-1]} for line in table]
-    show(f"goal: {GOAL_SHARE:.0%} of the pinned copy, decode slower by {GOAL_SLOWER:.0%} at most", table)
-    pages = by_page(ferry, decoding.runner)
-    show("by page", pages)
+    print(
+        f"\ngoal: {GOAL_SHARE:.0%} of the pinned copy, decode slower by {GOAL_SLOWER:.0%} at most\n\n{markdown(table)}"
+    )
+    pages = by_page(ferry, runner)
+    print(f"\nby page\n\n{markdown(pages)}")
     if options.json:
         options.json.write_text(json.dumps({"pinned": pinned, "bus": table, "pages": pages}, indent=1))
     ferry.stack.close()
