@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,14 @@ def test_tables_are_printed_where_json_is_not_asked_for(capsys: pytest.CaptureFi
 def test_keys_and_values_can_be_held_in_8_bits(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ("serve", *SMALL, "--requests", "1", "--prompt", "20", "--outputs", "2", "--kv-dtype", "fp8")
     assert measured(capsys, *asked)["requests"]
+
+
+def test_a_cpu_needs_no_triton() -> None:
+    without = "import sys; sys.modules['triton'] = None; from quire.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    asked = ["bench", "serve", *SMALL, "--requests", "1", "--prompt", "4", "--outputs", "2", "--json"]
+    done = subprocess.run([sys.executable, "-c", without, *asked], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["tables"]["requests"]
 
 
 def test_kernels_need_a_gpu_and_say_what_runs_without(

@@ -22,7 +22,6 @@ from quire.plan.plan import Plan
 from quire.plan.reverse import reverse
 from quire.plan.settings import Budget, Settings
 from quire.worker.arena import Arena
-from quire.worker.boot import boot, record
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.meter import Measured, Meter
 from quire.worker.model import TorchModel
@@ -70,6 +69,8 @@ def start(
     if meter is None:
         return Started(shape, plan, model, runner, engine)
     assert isinstance(runner, DeviceRunner)
+    from quire.worker.boot import record
+
     record(runner, meter, tuple(tuple(t.view for t in memory.tables) for memory in engine.scheduler.memories), counts)
     return Started(shape, plan, model, runner, engine, meter.lines(plan))
 
@@ -87,6 +88,8 @@ def _budget(shape: ModelShape, settings: Settings, device: str, pool_bytes: int 
 
 
 def _on_gpu(plan: Plan, model: Any, is_compiled: bool) -> tuple[TorchRunner, Meter | None]:
+    from quire.worker.boot import boot  # needs Triton, which a CPU does without
+
     meter = Meter(torch.device("cuda"))
     return boot(plan, model, meter, is_compiled=is_compiled), meter
 
