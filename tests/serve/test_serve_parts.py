@@ -205,7 +205,7 @@ def test_an_option_that_may_be_repeated_is_a_list_in_a_file(tmp_path: Path, monk
     ("text", "words"),
     [
         ("max-length = 'long'", "quire.toml: --max-length"),
-        ("max-lenght = 3", "max_lenght is no option"),
+        ("max-lenght = 3", "max-lenght is no option of quire serve: did you mean max-length"),
         ("[memory]\npool = 3", r"\[memory\] is a table"),
         ("pool = ", "is not TOML"),
     ],
@@ -227,6 +227,7 @@ def test_a_server_that_cannot_boot_says_why_before_it_reads_a_weight(
     assert main(["serve", str(tmp_path)]) == 2
     assert "has no config.json" in capsys.readouterr().err
     assert main(["serve", "--port", "99999", str(tmp_path)]) == 2
+    assert "--port 99999 is none" in capsys.readouterr().err
 
 
 def test_a_server_whose_address_is_taken_or_whose_weights_are_broken_says_so_and_ends(

@@ -34,6 +34,7 @@ from quire.serve.service import Service
 from quire.serve.settings import ServeSettings
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+GREATEST_PORT = 65_535
 
 
 class EngineFailed(QuireError):
@@ -97,6 +98,8 @@ def run(
 
 def listen(host: str, port: int) -> socket.socket:
     """Before anything is fetched, planned or loaded: an address that is taken is told at once."""
+    if not 0 <= port <= GREATEST_PORT:
+        raise InputError(f"--port {port} is none: choose one from 1 to {GREATEST_PORT}, or 0 for any that is free")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)

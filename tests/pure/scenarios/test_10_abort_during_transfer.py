@@ -138,31 +138,48 @@ def test_after_a_thousand_random_aborts_nothing_is_held_and_nobody_read_foreign_
     check_nothing_left(world.engine.scheduler)
 
 
+class Crowded(World):
+    """X loads 64 of its tokens; E and Y, who is preferred, have all the rest of the pool, and nobody can compute."""
+
+    def __init__(self) -> None:
+        self.noted = LoadsNoted()
+        super().__init__(paged_plan(11, rows=4), self.noted, KeyedTier(seconds=None))
+        self.engine.scheduler.typical_output = 1.0
+        self.submit(ask("E", 30, 10))
+        self.step()
+        self.submit(ask("X", 70, 10), on_tier_tokens=64)
+        self.step()
+        self.row = self.engine.scheduler.rows.row_of["X"]
+        self.submit(ask("Y", 60, 10, priority=9))
+        for _ in range(8):
+            self.step()
+
+    def give_the_row_to_another(self) -> None:
+        """X is aborted, and Z gets its row."""
+        self.engine.cancel("X")
+        self.submit(ask("Z", 20, 3))
+        self.step()
+        assert self.engine.scheduler.rows.row_of["Z"] == self.row
+        self.run(100)
+
+
 def test_what_came_for_a_request_that_is_gone_goes_to_nobody() -> None:
-    """X's load is done, but no step takes it to its pages: the others have all the rest. X is aborted, Z gets its row,
-    and steps bring nothing into Z's pages."""
-    runner = LoadsNoted()
-    world = World(paged_plan(11, rows=4), runner, KeyedTier(seconds=None))
-    scheduler = world.engine.scheduler
-    scheduler.typical_output = 1.0
-    world.submit(ask("E", 30, 10))
-    world.step()
-    world.submit(ask("X", 70, 10), on_tier_tokens=64)
-    world.step()
-    row = scheduler.rows.row_of["X"]
-    world.submit(ask("Y", 60, 10, priority=9))
-    for _ in range(8):
-        world.step()
-    world.tier.seconds, steps = 0.0, scheduler.steps
+    """The load is done, and X is aborted before anyone asked how it went."""
+    world = Crowded()
+    world.tier.seconds = 0.0
+    world.give_the_row_to_another()
+    assert world.told(What.LOADED) == world.noted.loads == []
+
+
+def test_what_came_goes_to_its_pages_though_nobody_can_compute_and_never_again() -> None:
+    """X has its pages: a step of nothing else takes the load along. Z, who gets the row, finds nothing of it."""
+    world = Crowded()
+    world.tier.seconds = 0.0
     world.step()
     assert world.told(What.LOADED) == ["X"]
-    assert scheduler.steps == steps, "a step took it along: nothing was shown"
-    world.engine.cancel("X")
-    world.submit(ask("Z", 20, 3))
-    world.step()
-    assert scheduler.rows.row_of["Z"] == row
-    world.run(100)
-    assert runner.loads == []
+    assert [row for _, row in world.noted.loads] == [world.row]
+    world.give_the_row_to_another()
+    assert len(world.noted.loads) == 1
 
 
 class LoadsNoted(FreeRunner):
