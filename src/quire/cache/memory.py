@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.cache.nodes import FIRST_NODES, Chain
-from quire.cache.pool import NOT_CACHED, ONE, Holder, Pages, Pool
+from quire.cache.pool import NOT_CACHED, Holder, Pages, Pool
 from quire.cache.tables import Rows, Table
 from quire.kinds import Counts
 from quire.plan.plan import Plan, StagePlan
@@ -83,7 +83,7 @@ class StageMemory:
             pages = self.kept[kind].of(chain)
             if len(pages):
                 self.kept[kind].present[chain] = False
-                self._drop_all(kind, pages, Holder.CACHE)
+                self.pool.drop_all(kind, pages, Holder.CACHE)
 
     def gives_back(self, node: int) -> bool:
         """Whether forgetting a node would free a page: one that the cache alone holds."""
@@ -149,7 +149,8 @@ class StageMemory:
 
     def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
         """For each kind: pages that each row lacks for its demand, all groups together."""
-        return [table.plan.groups * table.missing(rows, settled, new, ahead) for table in self.tables]
+        end = settled + new + ahead
+        return [table.plan.groups * table.missing(rows, end, ahead) for table in self.tables]
 
     def fitting(self, needs: Sequence[Counts]) -> int:
         """How many rows, from the first on, can take all their needs together."""
@@ -157,7 +158,7 @@ class StageMemory:
             return len(needs[0]) if needs else 0
         wanted = np.zeros(len(needs[0]), dtype=np.int64)
         for shelf, need in zip(self.pool.shelves, needs, strict=True):
-            over = np.maximum(0, np.cumsum(need) - shelf.free_pages)
+            over = np.maximum(need.cumsum() - shelf.free_pages, 0)
             wanted -= -over // shelf.pages_per_sheet
         return int(np.searchsorted(wanted, self.pool.free_sheets, side="right"))
 
@@ -167,9 +168,9 @@ class StageMemory:
         for index, (table, need) in enumerate(zip(self.tables, needs, strict=True)):
             growing = need.nonzero()[0]
             if len(growing):
-                counts = need[growing] // table.plan.groups
-                pages = self.pool.take(index, int(need[growing].sum()))
-                table.append(rows[growing], counts, pages)
+                number = need[growing]
+                pages = self.pool.take(index, int(number.sum()))
+                table.append(rows[growing], number // table.plan.groups, pages)
                 if table.kind.kind == "state":
                     fresh.append((index, pages))
         return fresh
@@ -192,15 +193,8 @@ class StageMemory:
     def settle(self, rows: Rows, settled: Counts) -> None:
         """Gives back the pages that no later token reads any more."""
         for index, table in enumerate(self.tables):
-            if not table.kind.grows and len(pages := table.cut(rows, settled)):
-                self._drop_all(index, pages, Holder.REQUEST)
-
-    def _drop_all(self, kind: int, pages: Pages, holder: Holder) -> None:
-        """As `drop`, for pages that several rows or nodes may give back at once."""
-        if self.pool.is_held_twice(kind, pages, holder):
-            pages, times = np.unique(pages, return_counts=True)
-            self.pool.shelves[kind].holders[pages] -= ONE[holder] * (times - 1)
-        self.pool.drop(kind, pages, holder)
+            if not table.kind.grows and (pages := table.cut(rows, settled)) is not None:
+                self.pool.drop_all(index, pages, Holder.REQUEST)
 
     def addresses(self, kind: int, row: int) -> npt.NDArray[np.int32]:
         """Where a row's pages of one kind lie, in granules of 256 bytes: (group, column), as kernels read them."""

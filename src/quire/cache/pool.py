@@ -34,6 +34,8 @@ EVERY = slice(None)
 BITS = 16
 """Of a page's word, for each holder: how often it holds the page."""
 ONE = tuple(1 << BITS * holder for holder in Holder)
+SEVERAL = tuple((1 << BITS) - 2 << BITS * holder for holder in Holder)
+"""Bits of a page's word that say that a holder holds it more than once."""
 NOT_CACHED = ~(((1 << BITS) - 1) << BITS * Holder.CACHE)
 """Takes the cache out of a page's word."""
 
@@ -45,6 +47,8 @@ class Shelf:
         self.pages_per_sheet = pages_per_sheet
         self.holders = np.zeros(sheets * pages_per_sheet, dtype=np.int64)
         """A word for each page, 0: it is free."""
+        self.sheet = np.arange(sheets).repeat(pages_per_sheet)
+        """Of each page."""
         self.used_in_sheet = np.zeros(sheets, dtype=np.int64)
         self._free = np.empty(sheets * pages_per_sheet, dtype=np.int64)
         self.free_pages = 0
@@ -69,7 +73,7 @@ class Shelf:
         """Forgets the free pages of sheets that nothing uses: they leave this kind."""
         if self.free_pages:
             free = self.free_list()
-            self.replace_free(free[self.used_in_sheet[free // self.pages_per_sheet] > 0])
+            self.replace_free(free[self.used_in_sheet[self.sheet[free]] > 0])
 
     def count(self, holder: Holder, pages: Pages | slice = EVERY) -> Pages:
         """How often a holder holds each of these pages."""
@@ -91,6 +95,7 @@ class Pool:
         self._free_sheets = np.arange(stage.sheets - 1, -1, -1, dtype=np.int64)
         self.free_sheets = stage.sheets
         self._last_place = np.empty(stage.sheets, dtype=np.int64)
+        self._places = np.arange(max((len(shelf.holders) for shelf in self.shelves), default=0))
         for kind in range(len(self.shelves)) if reserved_pages else ():
             self.take(kind, reserved_pages, Holder.BACKEND)
 
@@ -112,7 +117,7 @@ class Pool:
             self._open(kind, -(-(count - shelf.free_pages) // shelf.pages_per_sheet))
         pages = shelf.pop(count)
         shelf.holders[pages] = ONE[holder]
-        np.add.at(shelf.used_in_sheet, pages // shelf.pages_per_sheet, 1)
+        np.add.at(shelf.used_in_sheet, shelf.sheet[pages], 1)
         return pages
 
     def _open(self, kind: int, sheets: int) -> None:
@@ -132,9 +137,13 @@ class Pool:
         """Whether anyone but the cache and one request holds one of these pages."""
         return bool((self.shelves[kind].holders[pages] & NOT_CACHED > ONE[Holder.REQUEST]).any())
 
-    def is_held_twice(self, kind: int, pages: Pages, holder: Holder) -> bool:
-        """Whether a holder holds one of these pages more than once."""
-        return bool((self.shelves[kind].count(holder, pages) > 1).any())
+    def drop_all(self, kind: int, pages: Pages, holder: Holder) -> None:
+        """As `drop`, for pages that several rows or nodes may give back at once."""
+        shelf = self.shelves[kind]
+        if (shelf.holders[pages] & SEVERAL[holder]).any():
+            pages, times = np.unique(pages, return_counts=True)
+            shelf.holders[pages] -= ONE[holder] * (times - 1)
+        self.drop(kind, pages, holder)
 
     def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty.
@@ -149,17 +158,20 @@ class Pool:
         freed = pages[left == 0]
         if not len(freed):
             return
-        sheets = freed // shelf.pages_per_sheet
+        if shelf.pages_per_sheet == 1:  # a sheet is its page
+            shelf.used_in_sheet[freed] = 0
+            self._close(kind, freed)
+            return
+        sheets = shelf.sheet[freed]
         np.subtract.at(shelf.used_in_sheet, sheets, 1)
-        is_used = shelf.used_in_sheet[sheets] > 0
-        shelf.put(freed[is_used])
-        empty = sheets[~is_used]
+        shelf.put(freed)
+        empty = sheets[shelf.used_in_sheet[sheets] == 0]
         if len(empty):
             self._close(kind, self._once(empty))
 
     def _once(self, sheets: Pages) -> Pages:
         """Each of these sheets once: the last to write its place is the one that finds it there."""
-        places = np.arange(len(sheets))
+        places = self._places[: len(sheets)]
         self._last_place[sheets] = places
         return np.asarray(sheets[self._last_place[sheets] == places], dtype=np.int64)
 
@@ -170,8 +182,8 @@ class Pool:
         shelf.replace_free(np.concatenate([shelf.free_list()[~taken], source]))
         shelf.holders[target] = shelf.holders[source]
         shelf.holders[source] = 0
-        np.add.at(shelf.used_in_sheet, target // shelf.pages_per_sheet, 1)
-        left = source // shelf.pages_per_sheet
+        np.add.at(shelf.used_in_sheet, shelf.sheet[target], 1)
+        left = shelf.sheet[source]
         np.subtract.at(shelf.used_in_sheet, left, 1)
         empty = self._once(left[shelf.used_in_sheet[left] == 0])
         if len(empty):

@@ -56,36 +56,60 @@ class Table:
         self.pages[:] = place[self.pages]
         self.view.addresses[:] = self._addresses[self.pages]
 
-    def missing(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> Counts:
-        """Pages of one group that the rows lack for their demand; nothing is given back here."""
-        wanted = self.kind.end_page(settled, new, ahead, self.plan.page_tokens)
-        return np.asarray(np.maximum(0, wanted - self.end[rows]), dtype=np.int64)
+    def missing(self, rows: Rows, end: Counts, ahead: Counts) -> Counts:
+        """Pages of one group that rows lack for tokens up to `end`, the last `ahead` of them lookahead; nothing is
+        given back here."""
+        wanted = self.kind.end_page(end, ahead, self.plan.page_tokens)
+        return np.asarray(np.maximum(wanted - self.end[rows], 0), dtype=np.int64)
 
     def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
         """Writes `new[i]` new pages for each group behind the last page of rows[i]."""
+        if len(rows) == 1:
+            self._append_one(rows.item(0), new.item(0), pages)
+            return
         begin = self.end[rows]
         self.end[rows] = begin + new
-        if len(rows) == 1:
-            logical = np.arange(begin.item(0), begin.item(0) + new.item(0), dtype=np.int64)
-            self.write(int(rows[0]), self.column(logical), pages.reshape(len(logical), self.plan.groups))
-            return
         owner = rows.repeat(new)
-        logical = np.repeat(begin - (np.cumsum(new) - new), new) + np.arange(len(owner))
+        logical = (begin - (new.cumsum() - new)).repeat(new) + np.arange(len(owner))
         self.write(owner, self.column(counts(logical)), pages.reshape(len(owner), self.plan.groups))
 
-    def cut(self, rows: Rows, settled: Counts) -> Pages:
-        """Forgets the pages that left the live set of `settled` tokens and returns them."""
-        page_tokens = self.plan.page_tokens
-        first = np.minimum(self.kind.first_page(settled, page_tokens), self.end[rows])
+    def _append_one(self, row: int, new: int, pages: Pages) -> None:
+        begin = self.end.item(row)
+        self.end[row] = begin + new
+        columns = self._columns(begin, begin + new)
+        by_group = pages.reshape(new, self.plan.groups).T
+        self.pages[row][:, columns] = by_group
+        self.view.addresses[row][:, columns] = self._addresses[by_group]
+
+    def _columns(self, begin: int, end: int) -> slice | Counts:
+        """Of logical pages [begin, end)."""
+        ring = self.width - self.sink_columns
+        first = (begin - self.sink_columns) % ring
+        if begin >= self.sink_columns and first + end - begin <= ring:
+            return slice(self.sink_columns + first, self.sink_columns + first + end - begin)
+        return self.column(np.arange(begin, end))
+
+    def cut(self, rows: Rows, settled: Counts) -> Pages | None:
+        """Forgets the pages that left the live set of `settled` tokens and returns them; None: no row has moved on."""
+        first = self.kind.first_page(settled, self.plan.page_tokens)
         moved = (first > self.first[rows]).nonzero()[0]
         if not len(moved):
-            return np.empty(0, dtype=np.int64)
-        rows, first = rows[moved], first[moved]
-        kept = np.maximum(self.kept[rows], np.minimum(self.kind.kept_pages(settled[moved], page_tokens), first))
+            return None
+        if len(moved) == 1 and not self.sink_columns:
+            return self._cut_one(rows.item(moved.item(0)), first.item(moved.item(0)))
+        rows = rows[moved]
+        first = np.minimum(first[moved], self.end[rows])
+        kept = np.minimum(self.kind.kept_pages(settled[moved], self.plan.page_tokens), first)
+        kept = np.maximum(self.kept[rows], kept)
         begin = np.maximum(self.first[rows], kept)
         pages = self._read(rows, begin, np.maximum(first - begin, 0))
         self.kept[rows], self.first[rows] = kept, first
         return pages
+
+    def _cut_one(self, row: int, first: int) -> Pages:
+        begin, first = self.first.item(row), min(first, self.end.item(row))
+        self.first[row] = first
+        return np.asarray(self.pages[row][:, self._columns(begin, first)].T.flatten(), dtype=np.int64)
 
     def exchange(self, row: int, column: int) -> None:
         """Columns 0 and `column` of a row change places."""
@@ -93,10 +117,10 @@ class Table:
 
     def held(self, row: int) -> Pages:
         """All pages of a row, group after group for each logical page."""
-        logical = np.arange(self.first[row], self.end[row])
+        columns = self._columns(self.first.item(row), self.end.item(row))
         if self.kept[row]:
-            logical = np.append(np.arange(self.kept[row]), logical)
-        return np.asarray(self.pages[row][:, self.column(logical)].T.ravel(), dtype=np.int64)
+            columns = np.append(np.arange(self.kept[row]), self.column(np.arange(self.first[row], self.end[row])))
+        return np.asarray(self.pages[row][:, columns].T.flatten(), dtype=np.int64)
 
     def clear(self, row: int) -> Pages:
         pages = self.held(row)
@@ -126,7 +150,7 @@ class Table:
         """
         settled, page_tokens = np.asarray(boundary), self.plan.page_tokens
         if self.kind.grows or self.kind.kind == "state":
-            return 0, int(self.kind.end_page(settled, counts(0), counts(0), page_tokens) - self.end[row])
+            return 0, int(self.kind.end_page(settled, counts(0), page_tokens)) - self.end.item(row)
         first = int(self.kind.first_page(settled, page_tokens))
         return int(self.kind.kept_pages(settled, page_tokens)), -(-boundary // page_tokens) - first
 

@@ -58,9 +58,10 @@ class Kind(ABC):
         """The page in which that run begins; pages before it may go back."""
         return self.first_live(settled) // page_tokens
 
-    def end_page(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        """One past the last page of the run."""
-        return counts(-(-(settled + new + ahead) // page_tokens))
+    def end_page(self, end: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        """One past the last page of a run whose last token ends at `end`, the last `ahead` of them lookahead."""
+        del ahead
+        return (end + (page_tokens - 1)) // page_tokens
 
     def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
         """Pages from the request's start that stay although the run begins later: sinks."""
@@ -69,11 +70,11 @@ class Kind(ABC):
 
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         """Demand: pages that touch live(settled) ∪ [settled, settled + new + ahead)."""
+        end = settled + new + ahead
         if self.grows:
-            return self.end_page(settled, new, ahead, page_tokens)
-        first, end = self.first_live(settled), settled + new + ahead
-        run = (self.end_page(settled, new, ahead, page_tokens) - first // page_tokens) * (first < end)
-        return counts(run + self.kept_pages(settled, page_tokens))
+            return self.end_page(end, ahead, page_tokens)
+        first = self.first_live(settled)
+        return (self.end_page(end, ahead, page_tokens) - first // page_tokens) * (first < end)
 
     @abstractmethod
     def units(self, length: Counts) -> Counts:

@@ -34,11 +34,12 @@ class Cross(Kind):
     def first_live(self, settled: Counts) -> Counts:
         return np.zeros_like(settled)
 
-    def end_page(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        return np.full_like(settled + new + ahead, ceil_div(self.encoder_tokens, page_tokens))
+    def end_page(self, end: Counts, ahead: Counts, page_tokens: int) -> Counts:
+        del ahead
+        return np.full_like(end, ceil_div(self.encoder_tokens, page_tokens))
 
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        return self.end_page(settled, new, ahead, page_tokens)
+        return self.end_page(settled + new + ahead, ahead, page_tokens)
 
     def units(self, length: Counts) -> Counts:
         return np.full_like(length, self.encoder_tokens)

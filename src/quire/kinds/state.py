@@ -33,13 +33,13 @@ class State(Kind):
     def first_live(self, settled: Counts) -> Counts:
         return 0 * settled
 
-    def end_page(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
+    def end_page(self, end: Counts, ahead: Counts, page_tokens: int) -> Counts:
         del page_tokens
-        one = counts(np.ones_like(settled + new))
+        one = counts(np.ones_like(end))
         return one + ahead if self.rewinds else one
 
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
-        return self.end_page(settled, new, ahead, page_tokens)
+        return self.end_page(settled + new, ahead, page_tokens)
 
     def units(self, length: Counts) -> Counts:
         return np.ones_like(length)

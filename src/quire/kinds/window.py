@@ -36,7 +36,7 @@ class Window(Kind):
         return f"window-{self.window}"
 
     def first_live(self, settled: Counts) -> Counts:
-        return counts(np.maximum(0, settled - self.window + 1))
+        return counts(np.maximum(0, settled - (self.window - 1)))
 
     def live(self, settled: int) -> tuple[Interval, ...]:
         return ((int(self.first_live(counts(settled))), settled),)

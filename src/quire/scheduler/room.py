@@ -51,11 +51,11 @@ class Room:
 
     def needs(self, memory: StageMemory, rows: Ints, granted: Ints) -> list[Ints]:
         """Pages of each kind that rows lack to compute what they were granted, beside what is in flight."""
-        state = self.rows
-        settled = state.settled[rows]
-        new = state.computed[rows] - settled + granted
-        ahead = np.clip(state.limit[rows] - settled - new, 0, self.plan.lookahead) if self.plan.lookahead else NONE
-        needs = memory.needs(rows, settled, new, ahead)
+        state, ahead = self.rows, NONE
+        computed = state.computed[rows]
+        if self.plan.lookahead:
+            ahead = np.clip(state.limit[rows] - computed - granted, 0, self.plan.lookahead)
+        needs = memory.needs(rows, computed, granted, ahead)
         return needs if granted.all() else [need * (granted > 0) for need in needs]
 
     def all_needs(self, rows: Ints, granted: Ints) -> Needs:
@@ -67,12 +67,12 @@ class Room:
 
     def pages_for(self, row: int, tokens: int) -> Pages:
         """What a row lacks to compute so many tokens."""
-        rows, granted = np.asarray(row), np.asarray(tokens)
-        return [[int(need) for need in self.needs(memory, rows, granted)] for memory in self.memories]
+        rows, granted = np.array([row]), np.array([tokens])
+        return [[need.item(0) for need in self.needs(memory, rows, granted)] for memory in self.memories]
 
     def is_short(self, pages: Pages) -> bool:
         """Whether so many pages cannot be taken now."""
-        return any(memory.pool.sheets_short(own) for memory, own in zip(self.memories, pages, strict=True))
+        return any([memory.pool.sheets_short(own) for memory, own in zip(self.memories, pages, strict=True)])
 
     def shrunk(self, beside: Pages, row: int, most: int) -> int:
         """The most tokens, up to `most`, that a row can have beside pages that others were promised."""

@@ -162,12 +162,14 @@ class Scheduler:
         if not len(rows) and not len(self.queue):
             return self._errand()
         granted = self._share(self._wanted(rows), self.plan.batch_tokens)
-        rows, granted, needs = self._admit(*self._fit(rows, granted))
-        chosen = granted > 0
-        is_moving = self.flying or not len(rows) or chosen[0] or self.rows.is_loading[rows[0]]
-        assert is_moving, "the elder makes progress whenever nothing is in flight"
-        if chosen.all():
+        rows, granted, needs = self._fit(rows, granted)
+        if len(self.queue):
+            rows, granted, needs = self._admit(rows, granted, needs)
+        if granted.all():
             return self._launch(rows, granted, needs) if len(rows) else None
+        chosen = granted > 0
+        is_moving = self.flying or chosen[0] or self.rows.is_loading[rows[0]]
+        assert is_moving, "the elder makes progress whenever nothing is in flight"
         needs = [[need[chosen] for need in own] for own in needs]
         if chosen.any():
             return self._launch(rows[chosen], granted[chosen], needs)
@@ -193,21 +195,24 @@ class Scheduler:
     def _wanted(self, rows: Ints) -> Ints:
         """Tokens each row could compute now; no row has more than one step's budget in flight."""
         state = self.rows
-        ready = state.known[rows] + state.pending[rows] - state.computed[rows]
-        ready = np.minimum(ready, np.minimum(state.limit[rows] - 1, state.stop_at[rows]) - state.computed[rows])
+        computed = state.computed[rows]
+        ready = np.minimum(state.known[rows] + state.pending[rows], state.limit[rows] - 1)
+        ready = np.minimum(ready, state.stop_at[rows]) - computed
         if len(self.loads):
             ready = ready * ~state.is_loading[rows]
         waiting = self.drafts.waiting(rows)
         if waiting is not None:
             ready = ready * ~waiting
-        flying = state.computed[rows] - state.settled[rows]
-        return np.asarray(np.clip(ready, 0, self.plan.batch_tokens - flying), dtype=np.int64)
+        flying = computed - state.settled[rows]
+        return np.asarray(np.minimum(np.maximum(ready, 0), self.plan.batch_tokens - flying), dtype=np.int64)
 
     @staticmethod
     def _share(wanted: Ints, budget: int) -> Ints:
         """First come, first served from the step's one budget: chunks shrink before anyone waits."""
-        before = np.cumsum(wanted) - wanted
-        return np.asarray(np.clip(budget - before, 0, wanted), dtype=np.int64)
+        if wanted.sum() <= budget:
+            return wanted
+        before = wanted.cumsum() - wanted
+        return np.asarray(np.minimum(np.maximum(budget - before, 0), wanted), dtype=np.int64)
 
     def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints, Needs]:
         """Makes room where pages are short, for the first in line and at the expense of the last."""

@@ -109,8 +109,8 @@ def next_pages(memory: StageMemory, length: int) -> list[int]:
     """Pages of each kind that the last token opens."""
     ends = [
         [
-            int(table.kind.end_page(np.asarray(length - 1), np.asarray(new), np.asarray(0), table.plan.page_tokens))
-            for new in (0, 1)
+            int(table.kind.end_page(np.asarray(end), np.asarray(0), table.plan.page_tokens))
+            for end in (length - 1, length)
         ]
         for table in memory.tables
     ]
