@@ -45,11 +45,11 @@ KNOWN = {
     "stops outputs output_counts requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name",
-    "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains",
+    "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains _settled",
     "Stores": "_keeper _records _index _copies _tell due",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
-    "Junctions": "_prompts _next _ahead wanted",
+    "Junctions": "_prompts _next ahead wanted",
     "PrefixIndex": "memories coverage disabled unit nodes leaves ends _before",
     "Leaves": "nodes coverage memories order _ranked _held was_given_back paths",
     "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes _boundary_bytes "
@@ -111,7 +111,8 @@ def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
     rows = scheduler.rows
     columns = (rows.known, rows.computed, rows.settled, rows.pending, rows.drafts, rows.remembered, rows.stop_at)
     numbers = [column.item(row) for column in (*columns, rows.is_loading, rows.is_reserved)]
-    return *_waiting(scheduler.tickets[row]), numbers, scheduler.reuse._marks.get(row)
+    reuse = scheduler.reuse
+    return *_waiting(scheduler.tickets[row]), numbers, reuse._marks.get(row), reuse._settled.get(row)
 
 
 def _waiting(one: Waiting) -> tuple[Any, ...]:

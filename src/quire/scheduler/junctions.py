@@ -21,7 +21,7 @@ class Junctions:
         """How many prompts that were accepted and have not ended contain a key."""
         self._next: dict[bytes, int] = {}
         """By the key of a unit: the row that computes it next."""
-        self._ahead: dict[int, tuple[Sequence[bytes], int, int]] = {}
+        self.ahead: dict[int, tuple[Sequence[bytes], int, int]] = {}
         """Running rows that have units of their prompts to compute: keys, units done, units in all."""
         self.wanted: dict[bytes, None] = {}
         """Keys behind which someone will want to go on."""
@@ -50,12 +50,12 @@ class Junctions:
         self.leave(row)
         if done < units:
             self._next[keys[done]] = row
-            self._ahead[row] = keys, done, units
+            self.ahead[row] = keys, done, units
 
     def leave(self, row: int) -> None:
         """What a row has not computed of its prompt, it will not."""
-        if row in self._ahead:
-            keys, done, _ = self._ahead.pop(row)
+        if row in self.ahead:
+            keys, done, _ = self.ahead.pop(row)
             if self._next.get(keys[done]) == row:
                 del self._next[keys[done]]
 
@@ -64,5 +64,5 @@ class Junctions:
         row = self._next.get(keys[known]) if known < len(keys) else None
         if row is None:
             return None
-        others, _, units = self._ahead[row]
+        others, _, units = self.ahead[row]
         return row, greatest(known, min(units, len(keys)), lambda count: keys[count - 1] == others[count - 1])

@@ -1,11 +1,12 @@
 """Between scheduler and prefix index: names requests' tokens, starts rows behind hits, hands over what they computed.
 
-A prompt's whole units go to the index as they settle; what a request yields only when it leaves its row, in one go.
+A prompt's whole units go to the index at its boundaries and at its end, or before if someone waits who may share them;
+what a request yields only when it leaves its row, in one go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.prefix import Hit, Miss, PrefixIndex, missed
 from quire.core.events import What
+from quire.core.request import Request
 from quire.core.tier import Keeper
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
@@ -56,6 +58,8 @@ class Reuse:
         """Units behind which a row will keep a boundary, the nearest last."""
         self._chains: dict[int, Chain] = {}
         """Nodes of a row's tokens when it was last looked at; some may be forgotten by now."""
+        self._settled: dict[int, int] = {}
+        """Units of rows' prompts that settled and that the index has not got yet."""
 
     # ── requests come and go ──────────────────────────────────────────────
 
@@ -80,6 +84,7 @@ class Reuse:
     def _want(self, keys: list[bytes], units: int) -> None:
         """Someone will go on behind these units: whoever computes them keeps a boundary there."""
         key = keys[units - 1]
+        self.catch_up()
         self.junctions.want(key)
         computing = self.junctions.computing(keys, self.index.nodes.depth(keys))
         if computing is None or computing[1] < units or units in self._marks[computing[0]]:
@@ -118,16 +123,16 @@ class Reuse:
     def _why(self, hit: Hit, waiting: Waiting) -> str:
         """Why nothing was found; for operators: it tells that another scope has begun with the same tokens."""
         if hit.miss is Miss.NO_OVERLAP:
-            scopes = self._scopes_of.get(self._beginning(waiting))
+            scopes = self._scopes_of.get(self._beginning(waiting.request))
             return Miss.SCOPE.value if scopes not in (None, waiting.root) else Miss.NO_OVERLAP.value
         return hit.miss.value if hit.miss else ""
 
-    def _beginning(self, waiting: Waiting) -> bytes:
+    def _beginning(self, request: Request) -> bytes:
         """The first unit of a prompt, whoever it belongs to."""
-        return end_key(b"", waiting.request.prompt[: self.index.unit])
+        return end_key(b"", request.prompt[: self.index.unit])
 
-    def _note_scope(self, waiting: Waiting) -> None:
-        self._scopes_of[self._beginning(waiting)] = waiting.root
+    def _note_scope(self, request: Request) -> None:
+        self._scopes_of[self._beginning(request)] = self.root_of(request.scope)
         if len(self._scopes_of) > BEGINNINGS_REMEMBERED:
             del self._scopes_of[next(iter(self._scopes_of))]
 
@@ -184,21 +189,33 @@ class Reuse:
 
     # ── handing over ──────────────────────────────────────────────────────
 
-    def remember(self, rows: Ints, tickets: Mapping[int, Waiting]) -> None:
-        """Hands whole units of prompts that settled to the index, before windows give their pages back."""
-        if self.index.disabled:
+    def remember(self, rows: Ints) -> None:
+        """Hands prompts to the index where a boundary or their last whole unit has settled, before windows give their
+        pages back; notes how far others have come."""
+        if not self.junctions.ahead:
             return
-        state, unit = self.rows, self.index.unit
-        done = np.minimum(state.settled[rows], state.prompt[rows] - 1) // unit
+        state = self.rows
+        done = np.minimum(state.settled[rows], state.prompt[rows] - 1) // self.index.unit
         for place in (done > state.remembered[rows]).nonzero()[0].tolist():
-            ticket = tickets[int(rows[place])]
-            if not state.remembered[rows[place]]:
-                self._note_scope(ticket)
-            self._remember(int(rows[place]), ticket.keys, int(done[place]))
+            row, units = rows.item(place), done.item(place)
+            marks = self._marks[row]
+            if units >= (marks[-1] if marks else self.junctions.ahead[row][2]):
+                self._remember(row, units)
+            else:
+                self._settled[row] = units
 
-    def _remember(self, row: int, keys: list[bytes], units: int) -> None:
+    def catch_up(self) -> None:
+        """Hands over what has settled: someone is about to look for it."""
+        for row, units in list(self._settled.items()):
+            self._remember(row, units)
+
+    def _remember(self, row: int, units: int) -> None:
+        self._settled.pop(row, None)
+        if not self.rows.remembered[row]:
+            self._note_scope(self.rows.requests[row])
+        keys, _, most_units = self.junctions.ahead[row]
         chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row])
-        self.junctions.go_on(row, keys, units, (int(self.rows.prompt[row]) - 1) // self.index.unit)
+        self.junctions.go_on(row, keys, units, most_units)
         self.rows.remembered[row] = units
         marks = self._marks[row]
         while marks and marks[-1] <= units:
@@ -206,14 +223,14 @@ class Reuse:
         self.index.leaves.rank(chain)
         self._set_stop(row)
 
-    def _keep_boundary(self, row: int, keys: list[bytes], chain: Chain) -> None:
+    def _keep_boundary(self, row: int, keys: Sequence[bytes], chain: Chain) -> None:
         self.junctions.wanted.pop(keys[len(chain) - 1], None)
         if self.index.coverage.has_states and not self._checkpoint(row, keys, chain):
             return
         self.index.keep_boundary(row, chain)
         self.stores.offer(chain)
 
-    def _checkpoint(self, row: int, keys: list[bytes], chain: Chain) -> bool:
+    def _checkpoint(self, row: int, keys: Sequence[bytes], chain: Chain) -> bool:
         """Copies the row's states for a boundary, if they stand exactly there and room can be made."""
         if self.rows.settled[row] != len(chain) * self.index.unit:
             return False
@@ -240,6 +257,7 @@ class Reuse:
         state, unit = self.rows, self.index.unit
         self.junctions.leave(row)
         del self._marks[row]
+        self._settled.pop(row, None)
         known = self._chains.pop(row)
         computed = int(state.computed[row])
         if not hand_over or state.is_loading[row] or not computed:

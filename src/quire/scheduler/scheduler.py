@@ -157,6 +157,8 @@ class Scheduler:
         """The next step, or None if nothing can be computed until one in flight, or a load, comes back."""
         self._now = now
         self._end_loads()
+        if len(self.queue):
+            self.reuse.catch_up()
         self._admit_elder()
         rows = self.order()
         if not len(rows) and not len(self.queue):
@@ -463,7 +465,7 @@ class Scheduler:
         self.rows.settled[rows] += computed[current]
         tokens = last[current[step.samples]]
         self._yield(step.rows[sampling], tokens)
-        self.reuse.remember(rows, self.tickets)
+        self.reuse.remember(rows)
         for memory in self.memories:
             memory.settle(rows, self.rows.settled[rows])
         return self._ended(step.rows[sampling], tokens)
