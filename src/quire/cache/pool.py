@@ -49,6 +49,8 @@ class Shelf:
         """A word for each page, 0: it is free."""
         self.sheet = np.arange(sheets).repeat(pages_per_sheet)
         """Of each page."""
+        self.in_sheet = np.arange(sheets * pages_per_sheet).reshape(sheets, pages_per_sheet)[:, ::-1].copy()
+        """Pages of each sheet, in the order in which they come to the free ones: the first is taken first."""
         self.used_in_sheet = np.zeros(sheets, dtype=np.int64)
         self._free = np.empty(sheets * pages_per_sheet, dtype=np.int64)
         self.free_pages = 0
@@ -126,8 +128,7 @@ class Pool:
         opened = self._free_sheets[self.free_sheets : self.free_sheets + sheets]
         self.owner[opened] = kind
         shelf = self.shelves[kind]
-        slots = np.arange(shelf.pages_per_sheet - 1, -1, -1)
-        shelf.put((opened[:, None] * shelf.pages_per_sheet + slots).ravel())
+        shelf.put(shelf.in_sheet[opened].ravel())
 
     def hold(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One more holder for pages that are in use. A page may appear once only."""

@@ -38,11 +38,11 @@ KNOWN = {
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets _last_place _places",
-    "Shelf": "pages_per_sheet holders sheet used_in_sheet _free free_pages",
+    "Shelf": "pages_per_sheet holders sheet in_sheet used_in_sheet _free free_pages",
     "Table": "plan kind sink_columns width pages first end kept view _addresses",
     "KeptUnits": "pages present",
     "Rows": "count prompt known computed settled limit pending drafts remembered stop_at is_loading is_reserved epoch "
-    "stops outputs output_counts requests row_of _free",
+    "stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name",
     "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains _settled",

@@ -16,6 +16,7 @@ from quire.core.step import SAMPLED
 Ints = npt.NDArray[np.int64]
 NO_TOKEN = -1
 """Fills the columns of stop tokens that a request does not use; no token has this number."""
+NOT_YET = np.int32(SAMPLED)
 NEVER = np.iinfo(np.int64).max
 """In `stop_at`: no checkpoint lies ahead."""
 
@@ -44,6 +45,8 @@ class Rows:
         self.stops = np.full((count, MOST_STOP_TOKENS), NO_TOKEN, dtype=np.int64)
         self.outputs = np.zeros((count, 64), dtype=np.int32)
         self.output_counts = np.zeros(count, dtype=np.int64)
+        self.latest = np.zeros(count, dtype=np.int32)
+        """The last token that is known of each row: what a row in step computes next."""
         self.requests: dict[int, Request] = {}
         self.row_of: dict[str, int] = {}
         self._free = list(range(count - 1, -1, -1))
@@ -66,6 +69,7 @@ class Rows:
         self._widen(len(outputs))
         self.outputs[row, : len(outputs)] = outputs
         self.output_counts[row] = len(outputs)
+        self.latest[row] = outputs[-1] if len(outputs) else request.prompt[-1]
         return row
 
     def leave(self, row: int) -> npt.NDArray[np.int32]:
@@ -87,29 +91,29 @@ class Rows:
 
     def batch(self, rows: Ints, starts: Ints, counts: Ints) -> npt.NDArray[np.int32]:
         """The tokens that rows compute in a step, one row after another; those still in flight are SAMPLED."""
-        outputs = starts - self.prompt[rows]
-        is_known = (outputs >= 0) & (outputs < self.output_counts[rows])
-        latest = np.where(is_known, self.outputs[rows, outputs * is_known], SAMPLED).astype(np.int32)
-        chunked = ((counts > 1) | (outputs < 0)).nonzero()[0].tolist()
+        known = self.known[rows] - starts
+        tokens = np.where(known > 0, self.latest[rows], NOT_YET)
+        chunked = (np.maximum(known, counts) > 1).nonzero()[0].tolist()
         if not chunked:
-            return latest
+            return tokens
         parts, begin = [], 0
         for place in chunked:
-            parts += [latest[begin:place], self._chunk(int(rows[place]), int(starts[place]), int(counts[place]))]
+            parts += [tokens[begin:place], self._chunk(rows.item(place), starts.item(place), counts.item(place))]
             begin = place + 1
-        return np.concatenate([*parts, latest[begin:]])
+        return np.concatenate([*parts, tokens[begin:]])
 
     def _chunk(self, row: int, start: int, count: int) -> npt.NDArray[np.int32]:
-        known = self.tokens(row, start, min(start + count, int(self.known[row])))
-        unknown = np.full(count - len(known), SAMPLED, dtype=np.int32)
-        return np.concatenate([known, unknown]) if len(unknown) else known
+        end, known = start + count, self.known.item(row)
+        if end <= known:
+            return self.tokens(row, start, end)
+        return np.concatenate([self.tokens(row, start, known), np.full(end - known, NOT_YET)])
 
     def append(self, rows: Ints, tokens: Ints) -> None:
         """One more output for each row."""
         counts = self.output_counts[rows]
         self._widen(int(counts.max(initial=0)) + 1)
-        self.outputs[rows, counts] = tokens
-        self.output_counts[rows] += 1
+        self.outputs[rows, counts] = self.latest[rows] = tokens
+        self.output_counts[rows] = counts + 1
         self.known[rows] += 1
 
     def extend(self, row: int, tokens: Ints) -> None:
@@ -119,6 +123,8 @@ class Rows:
         self.outputs[row, begin:end] = tokens
         self.output_counts[row] = end
         self.known[row] += len(tokens)
+        if len(tokens):
+            self.latest[row] = tokens[-1]
 
     def _widen(self, columns: int) -> None:
         if columns > self.outputs.shape[1]:

@@ -420,12 +420,13 @@ class Scheduler:
             fresh = memory.grow(rows, own)
             clears += [(stage, kind, pages) for kind, pages in fresh]
         state = self.rows
-        starts = state.computed[rows]
-        samples = starts + counts == state.known[rows] + state.pending[rows]
+        starts, pending = state.computed[rows], state.pending[rows]
+        ends = starts + counts
+        samples = ends == state.known[rows] + pending
         drafts, tokens = self.drafts.add(rows, counts, samples, state.batch(rows, starts, counts))
-        state.computed[rows] += counts
+        state.computed[rows] = ends
         counts = counts if drafts is None else counts + drafts
-        state.pending[rows] += samples
+        state.pending[rows] = pending + samples
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
         entered = tuple((row, one.request, one.outputs) for row, one in self._entered.items())
         self._entered = {}
