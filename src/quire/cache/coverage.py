@@ -13,7 +13,7 @@ import numpy.typing as npt
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import Chain
 from quire.core.units import ceil_div
-from quire.kinds import Counts, counts
+from quire.kinds import Counts
 from quire.plan.plan import Plan
 
 Kinds = list[list[int]]
@@ -62,15 +62,16 @@ class Coverage:
                 usable &= missing[table.kind.kept_pages(boundaries, page_tokens)] == 0
         return usable
 
-    def needed_units(self, boundary: int) -> Counts:
-        """Units whose pages kinds with a tail need for a hit at `boundary`; one cut short by it counts."""
-        units = ceil_div(boundary, self.unit)
-        needed = np.zeros(units, dtype=bool)
+    def needed_units(self, boundary: int) -> tuple[int, int]:
+        """Units whose pages kinds with a tail need for a hit at `boundary`: those before the first number, for sinks,
+        and those from the second on; one cut short by the boundary counts."""
+        sinks, first = 0, ceil_div(boundary, self.unit)
         for memory, kinds in zip(self.memories, self.tails, strict=True):
-            for kind in (memory.tables[index].kind for index in kinds):
-                needed[int(kind.first_live(counts(boundary))) // self.unit :] = True
-                needed[: ceil_div(int(kind.kept_pages(counts(boundary), 1)), self.unit)] = True
-        return needed.nonzero()[0]
+            for kind in kinds:
+                *kept, run = memory.tables[kind].kind.hit_needs(boundary)
+                first = min(first, run[0] // self.unit)
+                sinks = max([sinks, *(ceil_div(end, self.unit) for _, end in kept)])
+        return min(sinks, first), first
 
     def worth(self, tokens: int) -> float:
         """Tokens saved per byte of what `tokens` tokens and the boundary behind them keep; 1 if they keep no tail."""

@@ -52,16 +52,18 @@ class StageMemory:
         for kept in self.kept:
             kept.widen()
 
-    def keep(self, kinds: Sequence[int], row: int, chain: Chain, units: Counts, end: int) -> None:
-        """The cache holds a row's pages of these units too, up to where the last ends, unless their nodes have them."""
+    def keep(self, kinds: Sequence[int], row: int, chain: Chain, first_unit: int, end: int) -> None:
+        """The cache holds a row's pages of these units too, up to token `end`, unless their nodes have them."""
         for kind in kinds:
             table, kept = self.tables[kind], self.kept[kind]
             each = kept.present.shape[1]
-            logical = units[:, None] * each + np.arange(each)
-            is_new = table.holds(row, logical, -(-end // table.plan.page_tokens)) & ~kept.present[chain]
-            which, page = is_new.nonzero()
-            if len(which):
-                nodes, pages = chain[which], table.pages[row][:, table.column(logical[is_new])].T
+            begin = first_unit * each
+            for run in table.runs(row, begin, min(begin + len(chain) * each, -(-end // table.plan.page_tokens))):
+                unit, page = np.divmod(np.arange(run.start - begin, run.stop - begin), each)
+                nodes, pages = chain[unit], table.at(row, run.start, run.stop)
+                is_new = ~kept.present[nodes, page]
+                if not is_new.all():
+                    nodes, page, pages = nodes[is_new], page[is_new], pages[is_new]
                 kept.pages[nodes, page] = pages
                 kept.present[nodes, page] = True
                 self.pool.hold(kind, pages.ravel(), Holder.CACHE)
@@ -150,7 +152,7 @@ class StageMemory:
     def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
         """For each kind: pages that each row lacks for its demand, all groups together."""
         end = settled + new + ahead
-        return [table.plan.groups * table.missing(rows, end, ahead) for table in self.tables]
+        return [table.missing(rows, end, ahead) for table in self.tables]
 
     def fitting(self, needs: Sequence[Counts]) -> int:
         """How many rows, from the first on, can take all their needs together."""
@@ -167,12 +169,18 @@ class StageMemory:
         fresh = []
         for index, (table, need) in enumerate(zip(self.tables, needs, strict=True)):
             growing = need.nonzero()[0]
-            if len(growing):
+            if not len(growing):
+                continue
+            if len(growing) == 1:
+                place = growing.item(0)
+                pages = self.pool.take(index, need.item(place))
+                table.append_one(rows.item(place), pages)
+            else:
                 number = need[growing]
                 pages = self.pool.take(index, int(number.sum()))
                 table.append(rows[growing], number // table.plan.groups, pages)
-                if table.kind.kind == "state":
-                    fresh.append((index, pages))
+            if table.kind.kind == "state":
+                fresh.append((index, pages))
         return fresh
 
     def keep_growing(self, row: int) -> None:

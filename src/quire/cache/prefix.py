@@ -25,6 +25,7 @@ from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODE, NO_NODES, Chain, Nodes
 from quire.cache.order import ByValue, Order
 from quire.core.request import Tokens
+from quire.core.units import ceil_div
 from quire.kinds import Counts
 from quire.plan.plan import Plan
 
@@ -143,8 +144,10 @@ class PrefixIndex:
 
     def keep_boundary(self, row: int, chain: Chain) -> None:
         """Keeps what kinds with a tail need for a hit at the chain's end. The row's live set has not passed it."""
-        needed = self.coverage.needed_units(int(self.nodes.tokens[chain[-1]]))
-        self._keep(self.coverage.tails, row, chain[needed], needed)
+        sinks, first = self.coverage.needed_units(self.nodes.tokens.item(chain.item(-1)))
+        if sinks:
+            self._keep(self.coverage.tails, row, chain[:sinks], 0)
+        self._keep(self.coverage.tails, row, chain[first:], first)
         self.nodes.is_boundary[chain[-1]] = True
 
     def keep_end(
@@ -169,8 +172,8 @@ class PrefixIndex:
         units = len(chain)
         if len(tokens) % self.unit:
             chain = _behind(chain, self._end_node(keys[units - 1] if units else root, chain, tokens))
-            self._keep(self.coverage.growing, row, chain[-1:], np.array([units]))
-        self._keep(self.coverage.states, row, chain[-1:], np.zeros(1, dtype=np.int64))
+            self._keep(self.coverage.growing, row, chain[-1:], units)
+        self._keep(self.coverage.states, row, chain[-1:], 0)
         self.keep_boundary(row, chain)
         old = self.nodes.find(came_from)
         if old is not None and old != chain[-1] and self.nodes.hits[old] <= USED_ONCE:
@@ -214,10 +217,12 @@ class PrefixIndex:
         nodes.is_boundary[chain[old]] = False
         self._forget_pages(chain[old], self.coverage.states)
         ends = [end for key in nodes.key[chain] for end in self.ends.get(key, ())]
-        needed = [self.coverage.needed_units(int(tokens)) for tokens in nodes.tokens[[*chain[kept], *ends]]]
-        unneeded = np.ones(len(chain) + 1, dtype=bool)
-        unneeded[np.concatenate(needed)] = False
-        self._forget_pages(chain[unneeded[:-1]], self.coverage.tails)
+        boundaries = nodes.tokens[[*chain[kept], *ends]].tolist()
+        needed = [self.coverage.needed_units(tokens) for tokens in boundaries]
+        unneeded = np.ones(len(chain), dtype=bool)
+        for (sinks, first), tokens in zip(needed, boundaries, strict=True):
+            unneeded[:sinks] = unneeded[first : ceil_div(tokens, self.unit)] = False
+        self._forget_pages(chain[unneeded], self.coverage.tails)
 
     def _add(self, keys: Sequence[bytes], parent: int, ends: Counts) -> Chain:
         while self.nodes.is_short_of(len(keys)):
@@ -227,10 +232,11 @@ class PrefixIndex:
         self.leaves.paths.pop(parent, None)
         return self.nodes.add(keys, parent, ends)
 
-    def _keep(self, kinds: Kinds, row: int, chain: Chain, units: Counts) -> None:
+    def _keep(self, kinds: Kinds, row: int, chain: Chain, first_unit: int) -> None:
+        """What a row holds of the chain's units, the first of which is `first_unit`."""
         for memory, own in zip(self.memories, kinds, strict=True):
             if own and len(chain):
-                memory.keep(own, row, chain, units, int(self.nodes.tokens[chain[-1]]))
+                memory.keep(own, row, chain, first_unit, self.nodes.tokens.item(chain.item(-1)))
 
     # ── forgetting ────────────────────────────────────────────────────────
 

@@ -57,27 +57,25 @@ class Table:
         self.view.addresses[:] = self._addresses[self.pages]
 
     def missing(self, rows: Rows, end: Counts, ahead: Counts) -> Counts:
-        """Pages of one group that rows lack for tokens up to `end`, the last `ahead` of them lookahead; nothing is
-        given back here."""
+        """Pages that rows lack for tokens up to `end`, the last `ahead` of them lookahead; nothing is given back."""
         wanted = self.kind.end_page(end, ahead, self.plan.page_tokens)
-        return np.asarray(np.maximum(wanted - self.end[rows], 0), dtype=np.int64)
+        missing: Counts = np.maximum(wanted - self.end[rows], 0)
+        return missing if self.plan.groups == 1 else self.plan.groups * missing
 
     def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
         """Writes `new[i]` new pages for each group behind the last page of rows[i]."""
-        if len(rows) == 1:
-            self._append_one(rows.item(0), new.item(0), pages)
-            return
         begin = self.end[rows]
         self.end[rows] = begin + new
         owner = rows.repeat(new)
         logical = (begin - (new.cumsum() - new)).repeat(new) + np.arange(len(owner))
         self.write(owner, self.column(counts(logical)), pages.reshape(len(owner), self.plan.groups))
 
-    def _append_one(self, row: int, new: int, pages: Pages) -> None:
-        begin = self.end.item(row)
-        self.end[row] = begin + new
-        columns = self._columns(begin, begin + new)
-        by_group = pages.reshape(new, self.plan.groups).T
+    def append_one(self, row: int, pages: Pages) -> None:
+        """Writes new pages, group after group for each, behind the last page of a row."""
+        groups, begin = self.plan.groups, self.end.item(row)
+        self.end[row] = end = begin + len(pages) // groups
+        columns = self._columns(begin, end)
+        by_group = pages[None] if groups == 1 else pages.reshape(-1, groups).T
         self.pages[row][:, columns] = by_group
         self.view.addresses[row][:, columns] = self._addresses[by_group]
 
@@ -109,7 +107,7 @@ class Table:
     def _cut_one(self, row: int, first: int) -> Pages:
         begin, first = self.first.item(row), min(first, self.end.item(row))
         self.first[row] = first
-        return np.asarray(self.pages[row][:, self._columns(begin, first)].T.flatten(), dtype=np.int64)
+        return self.at(row, begin, first).flatten()
 
     def exchange(self, row: int, column: int) -> None:
         """Columns 0 and `column` of a row change places."""
@@ -127,11 +125,15 @@ class Table:
         self.first[row] = self.end[row] = self.kept[row] = 0
         return pages
 
-    def holds(self, row: int, logical: Counts, end: int) -> npt.NDArray[np.bool_]:
-        """Which of a row's logical pages before `end` it holds."""
-        run = (logical >= self.first[row]) & (logical < min(self.end.item(row), end))
-        run = run | (logical < min(self.kept.item(row), end)) if self.kept[row] else run
-        return np.asarray(run, dtype=np.bool_)
+    def runs(self, row: int, begin: int, end: int) -> list[range]:
+        """Which of a row's logical pages [begin, end) it holds."""
+        kept, first = self.kept.item(row), self.first.item(row)
+        runs = range(begin, min(kept, end)), range(max(first, kept, begin), min(self.end.item(row), end))
+        return [run for run in runs if run]
+
+    def at(self, row: int, begin: int, end: int) -> Pages:
+        """Logical pages [begin, end) of a row: (page, group)."""
+        return np.asarray(self.pages[row][:, self._columns(begin, end)].T, dtype=np.int64)
 
     def adopt(self, row: int, boundary: int, logical: npt.NDArray[np.int64]) -> Pages:
         """Starts a row at `boundary` with cached pages (page, group), and returns those that it now holds."""
@@ -157,12 +159,13 @@ class Table:
     def begin_at(self, row: int, boundary: int, pages: Pages) -> None:
         """Gives a row the pages that it lacks; what it held of kinds that do not grow was given back before."""
         sinks, run = self.lacks(row, boundary)
-        one, split = np.array([row]), sinks * self.plan.groups
-        self.append(one, np.array([sinks]), pages[:split])
+        split = sinks * self.plan.groups
+        self.append_one(row, pages[:split])
         if not self.kind.grows and self.kind.kind != "state":
             self.kept[row] = sinks
             self.first[row] = self.end[row] = int(self.kind.first_page(np.asarray(boundary), self.plan.page_tokens))
-        self.append(one, np.array([run]), pages[split:])
+        assert len(pages) - split == run * self.plan.groups
+        self.append_one(row, pages[split:])
 
     def _read(self, rows: Rows, begin: Counts, number: Counts) -> Pages:
         owner = np.repeat(rows, number)

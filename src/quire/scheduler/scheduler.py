@@ -11,6 +11,7 @@ removes what fragmentation holds. So whenever nothing is in flight, the next ste
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 import numpy as np
@@ -33,7 +34,7 @@ from quire.scheduler.reuse import Copy, Reuse
 from quire.scheduler.room import Needs, Pages, Room, add_pages, sum_pages
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.shares import Shares
-from quire.scheduler.waiting import FairQueue, Queue, Waiting, claim_of
+from quire.scheduler.waiting import Claim, FairQueue, Queue, Waiting, claim_of
 from quire.tiers.costs import StepMeter
 
 MOST_PREEMPTIONS = 2
@@ -73,6 +74,8 @@ class Scheduler:
         self.listeners = tuple(listeners)
         self.tickets: dict[int, Waiting] = {}
         """How each running row came in: its arrival and its preemptions."""
+        self._line: list[tuple[Claim, int]] = []
+        """Running rows in the order of their claims."""
         self._order = np.empty(0, dtype=np.int64)
         self._order_is_stale = False
         self._arrivals = 0
@@ -136,7 +139,7 @@ class Scheduler:
         self._landed = [(number, landed) for number, landed in self._landed if landed != row]
         for memory in self.memories:
             memory.release(row)
-        del self.tickets[row]
+        del self._line[bisect.bisect_left(self._line, (self.tickets.pop(row).claim, row))]
         self._order_is_stale = True
         self.room.cache_is_in_use = False
         self.reuse.index.leaves.was_given_back = True
@@ -187,10 +190,12 @@ class Scheduler:
     def order(self) -> Ints:
         """Running rows: the elder first, then by claim."""
         if self._order_is_stale:
-            rows = sorted(self.tickets, key=lambda row: self.tickets[row].claim)
-            elder = min(self.tickets, key=lambda row: self.tickets[row].arrival, default=None)
-            first = [] if elder is None else [elder]
-            self._order = np.array(first + [row for row in rows if row != elder], dtype=np.int64)
+            rows = [row for _, row in self._line]
+            if self.policy is Policy.PRIORITY and rows:
+                elder = min(rows, key=lambda row: self.tickets[row].arrival)
+                rows.remove(elder)
+                rows.insert(0, elder)
+            self._order = np.array(rows, dtype=np.int64)
             self._order_is_stale = False
         return self._order
 
@@ -395,6 +400,7 @@ class Scheduler:
         self.queue.remove(waiting)
         row = self.rows.enter(waiting.request, waiting.outputs)
         self.tickets[row] = self._entered[row] = waiting
+        bisect.insort(self._line, (waiting.claim, row))
         self._order_is_stale = True
         self.reuse.start(row, waiting)
         self.rows.is_reserved[row] = waiting.preemptions >= MOST_PREEMPTIONS
@@ -477,13 +483,13 @@ class Scheduler:
 
     def _ended(self, rows: Ints, tokens: Ints) -> list[Ended]:
         state = self.rows
-        stopped = (state.stops[rows] == tokens[:, None]).any(axis=1)
-        over = stopped | (state.known[rows] >= state.limit[rows])
+        stopped = set((state.stops[rows] == tokens[:, None]).nonzero()[0].tolist())
+        full = (state.known[rows] >= state.limit[rows]).nonzero()[0].tolist()
         ended = []
-        for index in over.nonzero()[0].tolist():
-            row = int(rows[index])
-            self._learn(int(state.output_counts[row]))
-            ended.append(self._end(row, Ending.STOP if stopped[index] else Ending.LENGTH))
+        for place in sorted(stopped.union(full)):
+            row = rows.item(place)
+            self._learn(state.output_counts.item(row))
+            ended.append(self._end(row, Ending.STOP if place in stopped else Ending.LENGTH))
         return ended
 
     def _learn(self, outputs: int) -> None:
