@@ -114,11 +114,10 @@ class Reuse:
         waiting.hit_tokens, waiting.miss = hit.tokens, self._why(hit, waiting)
         waiting.came_from = (self.index.nodes.key[hit.chain[-1]] or b"") if hit.tokens % self.index.unit else b""
         self.rows.settled[row] = self.rows.computed[row] = hit.tokens
-        self.rows.remembered[row] = hit.tokens // self.index.unit
         if not self.index.disabled:
             if overlap * self.index.unit > hit.tokens:
                 self.junctions.want(keys[overlap - 1])
-            self._set_out(row, keys)
+            self._set_out(row, keys, hit.tokens // self.index.unit)
 
     def _why(self, hit: Hit, waiting: Waiting) -> str:
         """Why nothing was found; for operators: it tells that another scope has begun with the same tokens."""
@@ -136,16 +135,20 @@ class Reuse:
         if len(self._scopes_of) > BEGINNINGS_REMEMBERED:
             del self._scopes_of[next(iter(self._scopes_of))]
 
-    def _set_out(self, row: int, keys: list[bytes]) -> None:
+    def _set_out(self, row: int, keys: list[bytes], begin: int) -> None:
         """Says what the row is going to compute of its prompt, and where it will keep boundaries."""
-        begin, end = int(self.rows.remembered[row]), (int(self.rows.prompt[row]) - 1) // self.index.unit
-        self.junctions.go_on(row, keys, begin, end)
+        end = (self.rows.prompt.item(row) - 1) // self.index.unit
+        self._go_on(row, keys, begin, end)
         wanted = self.junctions.wanted
         marks = [end] if self.index.coverage.has_boundaries and end > begin else []
         if marks and wanted:
             marks += [unit for unit in range(end - 1, begin, -1) if keys[unit - 1] in wanted]
         self._marks[row], self._chains[row] = marks, NO_NODES
         self._set_stop(row)
+
+    def _go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
+        self.junctions.go_on(row, keys, done, units)
+        self.rows.next_unit[row] = (done + 1) * self.index.unit if done < units else NEVER
 
     def skip(self, row: int) -> None:
         """A load brings the row's tokens up to where it now stands: boundaries before that are not its business."""
@@ -192,17 +195,16 @@ class Reuse:
     def remember(self, rows: Ints) -> None:
         """Hands prompts to the index where a boundary or their last whole unit has settled, before windows give their
         pages back; notes how far others have come."""
-        if not self.junctions.ahead:
-            return
-        state = self.rows
-        done = np.minimum(state.settled[rows], state.prompt[rows] - 1) // self.index.unit
-        for place in (done > state.remembered[rows]).nonzero()[0].tolist():
-            row, units = rows.item(place), done.item(place)
-            marks = self._marks[row]
-            if units >= (marks[-1] if marks else self.junctions.ahead[row][2]):
+        settled = self.rows.settled[rows]
+        for place in (settled >= self.rows.next_unit[rows]).nonzero()[0].tolist():
+            row, marks = rows.item(place), self._marks[rows.item(place)]
+            most_units = self.junctions.ahead[row][2]
+            units = min(settled.item(place) // self.index.unit, most_units)
+            if units >= (marks[-1] if marks else most_units):
                 self._remember(row, units)
             else:
                 self._settled[row] = units
+                self.rows.next_unit[row] = (units + 1) * self.index.unit
 
     def catch_up(self) -> None:
         """Hands over what has settled: someone is about to look for it."""
@@ -211,12 +213,11 @@ class Reuse:
 
     def _remember(self, row: int, units: int) -> None:
         self._settled.pop(row, None)
-        if not self.rows.remembered[row]:
+        keys, before, most_units = self.junctions.ahead[row]
+        if not before:
             self._note_scope(self.rows.requests[row])
-        keys, _, most_units = self.junctions.ahead[row]
         chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row])
-        self.junctions.go_on(row, keys, units, most_units)
-        self.rows.remembered[row] = units
+        self._go_on(row, keys, units, most_units)
         marks = self._marks[row]
         while marks and marks[-1] <= units:
             self._keep_boundary(row, keys, chain[: marks.pop()])

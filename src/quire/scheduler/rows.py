@@ -18,7 +18,7 @@ NO_TOKEN = -1
 """Fills the columns of stop tokens that a request does not use; no token has this number."""
 NOT_YET = np.int32(SAMPLED)
 NEVER = np.iinfo(np.int64).max
-"""In `stop_at`: no checkpoint lies ahead."""
+"""In `stop_at`: no checkpoint lies ahead; in `next_unit`: no unit does."""
 
 
 class Rows:
@@ -33,8 +33,8 @@ class Rows:
         """Tokens that steps in flight will yield, drafts apart."""
         self.drafts = np.zeros(count, dtype=np.int64)
         """Guesses in flight: how many came true is known when their step comes back."""
-        self.remembered = np.zeros(count, dtype=np.int64)
-        """Units of its tokens that the prefix index has seen."""
+        self.next_unit = np.full(count, NEVER, dtype=np.int64)
+        """Where the next unit of its prompt ends that goes to the prefix index once it has settled."""
         self.stop_at = np.full(count, NEVER, dtype=np.int64)
         """Where its next chunk must end, so that a checkpoint can be taken there."""
         self.is_loading = np.zeros(count, dtype=bool)
@@ -61,7 +61,8 @@ class Rows:
         self.row_of[request.name] = row
         self.prompt[row] = len(request.prompt)
         self.known[row] = len(request.prompt) + len(outputs)
-        self.computed[row] = self.settled[row] = self.pending[row] = self.remembered[row] = self.drafts[row] = 0
+        self.computed[row] = self.settled[row] = self.pending[row] = self.drafts[row] = 0
+        self.next_unit[row] = NEVER
         self.stop_at[row], self.is_loading[row], self.is_reserved[row] = NEVER, False, False
         self.limit[row] = request.limit
         self.stops[row] = NO_TOKEN
