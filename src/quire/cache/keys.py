@@ -1,14 +1,16 @@
 """Names for prefixes: a chain of SHA-256 digests, one per unit of tokens, that starts with who may share them.
 
-    root ──tokens[0:64]──▶ key 0 ──tokens[64:128]──▶ key 1 ──▶ …
+    root, unit ──tokens[0:64]──▶ key 0 ──tokens[64:128]──▶ key 1 ──▶ …
 
-Equal keys mean equal model, layout, dtype, scope and tokens from the first one on.
+Equal keys mean equal model, layout, dtype, scope and tokens from the first one on. One hash runs along the chain, and a
+key is what it says behind a unit: whoever goes on later goes on from a copy of that hash, not from the key.
 """
 
 from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 
@@ -18,18 +20,40 @@ from quire.core.request import Tokens
 @lru_cache(maxsize=1024)
 def root_key(fields: tuple[str, ...]) -> bytes:
     """Over typed, length-prefixed fields, so that no two lists of fields can run into each other."""
-    digest = hashlib.sha256(b"quire-prefix/1")
+    digest = hashlib.sha256(b"quire-prefix/2")
     for field in fields:
         data = field.encode()
         digest.update(b"s" + len(data).to_bytes(8, "little") + data)
     return digest.digest()
 
 
-def extend(key: bytes, tokens: Tokens, unit: int) -> list[bytes]:
-    """Keys of all whole units of `tokens`, which follow the prefix that `key` names."""
-    data, size, sha256 = np.ascontiguousarray(tokens, dtype="<i4").tobytes(), 4 * unit, hashlib.sha256
-    begins = range(0, len(data) - size + 1, size)
-    return [key := sha256(key + data[begin : begin + size]).digest() for begin in begins]
+class Hash(Protocol):
+    """A hash behind some tokens. Never goes on itself: copies of it do."""
+
+    def copy(self) -> Hash: ...
+
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+def root_hash(root: bytes, unit: int) -> Hash:
+    """The hash before the first token."""
+    return hashlib.sha256(root + unit.to_bytes(8, "little"))
+
+
+def extend(behind: Hash, tokens: Tokens, unit: int) -> tuple[list[bytes], Hash]:
+    """Keys of all whole units of `tokens`, which follow those that `behind` has seen; and the hash behind them."""
+    size = len(tokens) // unit * unit
+    units = np.ascontiguousarray(tokens[:size], dtype="<i4").view(f"V{4 * unit}").tolist()
+    behind = behind.copy()
+    update, digest = behind.update, behind.digest
+    return [update(data) or digest() for data in units], behind
+
+
+def keys_of(root: bytes, tokens: Tokens, unit: int) -> list[bytes]:
+    """Keys of all whole units of `tokens`, from the first one on."""
+    return extend(root_hash(root, unit), tokens, unit)[0]
 
 
 def end_key(key: bytes, tokens: Tokens) -> bytes:

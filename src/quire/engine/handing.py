@@ -16,7 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from quire.cache.keys import extend
+from quire.cache.keys import keys_of
 from quire.core.events import Event, What
 from quire.core.peer import Source
 from quire.core.request import Request
@@ -73,7 +73,7 @@ class HandOver:
             return False
         reuse = engine.scheduler.reuse
         root = reuse.root_of(request.scope)
-        keys = extend(root, request.prompt, self._stack.unit_tokens)
+        keys = keys_of(root, request.prompt, self._stack.unit_tokens)
         known = max(
             reuse.index.find(keys, root, request.prompt).tokens,
             self._stack.find(keys, lambda _: ()).units * reuse.index.unit,

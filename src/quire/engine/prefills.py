@@ -12,7 +12,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import Callable
 
-from quire.cache.keys import extend
+from quire.cache.keys import keys_of
 from quire.core.errors import QuireError
 from quire.core.peer import Errand, Offer
 from quire.core.request import Request, Tokens
@@ -108,6 +108,7 @@ class Prefills:
         errand.is_over.set()
 
     def _names(self, errand: Errand) -> list[bytes]:
-        keys = extend(self._engine.scheduler.reuse.root_of(errand.scope), errand.prompt[:-1], self._records.unit_tokens)
+        root = self._engine.scheduler.reuse.root_of(errand.scope)
+        keys = keys_of(root, errand.prompt[:-1], self._records.unit_tokens)
         units = [unit_name(key) for key in keys] if self._records.has_units else []
         return [*units, boundary_name(keys[-1])] if self._records.has_boundaries else units

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
-from quire.cache.keys import end_key, extend, root_key
+from quire.cache.keys import end_key, extend, root_hash, root_key
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.prefix import Hit, Miss, PrefixIndex, missed
@@ -68,7 +66,8 @@ class Reuse:
         if self.index.disabled:
             return
         waiting.root = self.root_of(waiting.request.scope)
-        waiting.keys = extend(waiting.root, waiting.request.prompt, self.index.unit)
+        start = root_hash(waiting.root, self.index.unit)
+        waiting.keys, waiting.behind = extend(start, waiting.request.prompt, self.index.unit)
         if self.index.coverage.has_boundaries and (shared := self.junctions.add(waiting.keys)):
             self._want(waiting.keys, shared)
 
@@ -284,8 +283,9 @@ class Reuse:
 
     def _keys(self, row: int, ticket: Waiting, units: int) -> list[bytes]:
         """A request's keys, at least for its first `units` units."""
-        begin, unit = len(ticket.keys), self.index.unit
-        if begin < units:
-            last = ticket.keys[-1] if begin else ticket.root
-            ticket.keys += extend(last, self.rows.tokens(row, begin * unit, units * unit), unit)
+        known, unit = len(ticket.keys), self.index.unit
+        if known < units:
+            assert ticket.behind is not None, "whoever has a row was named"
+            more, ticket.behind = extend(ticket.behind, self.rows.tokens(row, known * unit, units * unit), unit)
+            ticket.keys += more
         return ticket.keys

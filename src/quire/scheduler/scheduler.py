@@ -264,7 +264,8 @@ class Scheduler:
         to_tier = way is None or way.is_load
         outputs = self._vacate(row, to_tier=to_tier)
         times = ticket.preemptions + 1
-        again = Waiting(request, ticket.arrival, ticket.claim, outputs, times, ticket.root, ticket.keys)
+        names = ticket.root, ticket.keys, ticket.behind
+        again = Waiting(request, ticket.arrival, ticket.claim, outputs, times, *names)
         again.reason, again.may_load, again.way_back = f"preempted: {reason}", to_tier, str(way or "")
         self.queue.add(again, returning=True)
         told = reason if way is None else f"{reason}; {way}"

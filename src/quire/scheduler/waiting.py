@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from quire.cache.keys import Hash
 from quire.core.errors import QueueFull
 from quire.core.request import Request
 from quire.core.rules import Policy
@@ -38,6 +39,8 @@ class Waiting:
     root: bytes = b""
     keys: list[bytes] = field(default_factory=list)
     """Of the whole units of its tokens, as far as they are known."""
+    behind: Hash | None = None
+    """The hash that gave them, to go on from; None: they were not asked for."""
     came_from: bytes = b""
     """The end of a turn that it goes on from, if it found one."""
     may_load: bool = True
