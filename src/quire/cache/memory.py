@@ -62,7 +62,7 @@ class StageMemory:
                 unit, page = np.divmod(np.arange(run.start - begin, run.stop - begin), each)
                 nodes, pages = chain[unit], table.at(row, run.start, run.stop)
                 is_new = ~kept.present[nodes, page]
-                if not is_new.all():
+                if np.count_nonzero(is_new) < len(is_new):
                     nodes, page, pages = nodes[is_new], page[is_new], pages[is_new]
                 kept.pages[nodes, page] = pages
                 kept.present[nodes, page] = True
@@ -91,7 +91,7 @@ class StageMemory:
         """Whether forgetting a node would free a page: one that the cache alone holds."""
         for shelf, kept in zip(self.pool.shelves, self.kept, strict=True):
             pages = kept.pages[node][kept.present[node]].ravel()
-            if not (shelf.holders[pages] & NOT_CACHED).all():
+            if np.count_nonzero(shelf.holders[pages] & NOT_CACHED) < len(pages):
                 return True
         return False
 

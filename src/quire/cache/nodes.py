@@ -94,7 +94,7 @@ class Nodes:
         """Whether these are still the nodes of the first keys: the last by its key, the others by their children."""
         if not len(known) or self.key[known[-1]] != keys[len(known) - 1]:
             return False
-        return bool((self.parent[known[1:]] == known[:-1]).all())
+        return not np.count_nonzero(self.parent[known[1:]] != known[:-1])
 
     def add(self, keys: Sequence[bytes], parent: int, ends: Chain) -> Chain:
         """A chain of new nodes behind `parent`, whose tokens end at `ends`. There is room: see `widen`."""

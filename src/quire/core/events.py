@@ -10,8 +10,9 @@ Events are about requests and the cache, not about tokens: a step tells one, how
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
+from typing import NamedTuple
 
 
 class What(str, Enum):
@@ -37,15 +38,14 @@ class What(str, Enum):
     DRAFTED = "drafted"
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     what: What
     step: int
     """How many steps were launched before it."""
     request: str = ""
     """Whom it concerns; empty where it concerns nobody in particular."""
     reason: str = ""
-    numbers: Mapping[str, int] = field(default_factory=dict)
+    numbers: Mapping[str, int] = MappingProxyType({})
 
 
 Listener = Callable[[Event], None]

@@ -56,7 +56,8 @@ class Room:
         if self.plan.lookahead:
             ahead = np.clip(state.limit[rows] - computed - granted, 0, self.plan.lookahead)
         needs = memory.needs(rows, computed, granted, ahead)
-        return needs if granted.all() else [need * (granted > 0) for need in needs]
+        is_all = np.count_nonzero(granted) == granted.size
+        return needs if is_all else [need * (granted > 0) for need in needs]
 
     def all_needs(self, rows: Ints, granted: Ints) -> Needs:
         return [self.needs(memory, rows, granted) for memory in self.memories]

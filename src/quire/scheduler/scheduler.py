@@ -170,7 +170,7 @@ class Scheduler:
         rows, granted, needs = self._fit(rows, granted)
         if len(self.queue):
             rows, granted, needs = self._admit(rows, granted, needs)
-        if granted.all():
+        if np.count_nonzero(granted) == len(rows):
             return self._launch(rows, granted, needs) if len(rows) else None
         chosen = granted > 0
         is_moving = self.flying or chosen[0] or self.rows.is_loading[rows[0]]

@@ -247,7 +247,7 @@ class EngineLoop:
             self.news.came[request.name] = Came(request.name, refusal=str(error), is_queue_full=full)
 
     def _told(self, name: str) -> Told | None:
-        events = tuple(asdict(event) | {"what": event.what.value} for event in self.engine.history.of(name))
+        events = tuple(event._asdict() | {"what": event.what.value} for event in self.engine.history.of(name))
         found = self.engine.explain(name)
         if self.beside.is_waiting(name):
             return Told(name, "waiting", "another engine computes its prompt")

@@ -98,9 +98,10 @@ class ShadowRunner:
                 if table.kind.kind == "state":
                     written.update({(kind, page, 0): content[tokens - 1] for page, _ in _slots(table, row, 0)})
                     continue
-                held = table.holds(row, np.arange(tokens) // table.plan.page_tokens, tokens)
-                for position in np.flatnonzero(held).tolist():
-                    written.update({(kind, *slot): content[position] for slot in _slots(table, row, position)})
+                held = {page for run in table.runs(row, 0, tokens) for page in run}
+                for position in range(tokens):
+                    if position // table.plan.page_tokens in held:
+                        written.update({(kind, *slot): content[position] for slot in _slots(table, row, position)})
 
     def _compute(
         self, memory: StageMemory, written: dict[Slot, int], row: int, content: list[int], start: int, count: int
