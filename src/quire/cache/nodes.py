@@ -9,8 +9,7 @@ forgotten from its end. It is found by its first key; how far it goes along with
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -24,11 +23,6 @@ FIRST_NODES = 64
 NO_NODES: Chain = np.empty(0, dtype=np.int64)
 NO_NODE = -1
 """In `parent`: the chain begins here."""
-
-
-def for_each(action: Callable[..., object], *arguments: Iterable[object]) -> None:
-    """Does it at the speed of map, for its effects alone."""
-    deque(map(action, *arguments), maxlen=0)
 
 
 class Nodes:

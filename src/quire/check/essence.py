@@ -163,7 +163,7 @@ def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
     floor = getattr(index.leaves.order, "_floor", 0.0)
 
     return (
-        sorted((KEYS(key), count) for key, count in junctions._prompts.items()),
+        sorted([KEYS(key) for key in keys] for alike in junctions._prompts.values() for keys in alike),
         sorted((KEYS(key), place[row]) for key, row in junctions._next.items()),
         sorted(map(KEYS, junctions.wanted)),
         sorted(

@@ -24,7 +24,7 @@ Kinds = Sequence[KindPlan]
 
 def demand(kinds: Kinds, settled: Counts, new: Counts, ahead: Counts, limit: Counts) -> list[Counts]:
     """Pages of each kind, all groups, for requests that may grow to `limit` tokens, which clips the lookahead."""
-    ahead = np.minimum(ahead, limit - settled - new) if ahead.any() else ahead
+    ahead = np.minimum(ahead, limit - settled - new) if np.count_nonzero(ahead) else ahead
     return [kind.groups * kind.kind.pages(settled, new, ahead, kind.page_tokens) for kind in kinds]
 
 

@@ -6,9 +6,9 @@ r1  A─B─C─F          and the others wait until it is there instead of comp
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
-from quire.cache.nodes import for_each
 from quire.core.search import greatest
 
 MOST_WANTED = 65_536
@@ -17,8 +17,9 @@ MOST_WANTED = 65_536
 
 class Junctions:
     def __init__(self) -> None:
-        self._prompts: dict[bytes, int] = {}
-        """How many prompts that were accepted and have not ended contain a key."""
+        self._prompts: dict[bytes, list[tuple[bytes, ...]]] = {}
+        """By their first keys: prompts that were accepted and have not ended, sorted, so that those which share most
+        lie side by side."""
         self._next: dict[bytes, int] = {}
         """By the key of a unit: the row that computes it next."""
         self.ahead: dict[int, tuple[Sequence[bytes], int, int]] = {}
@@ -28,17 +29,21 @@ class Junctions:
 
     def add(self, keys: Sequence[bytes]) -> int:
         """Counts a prompt in; returns how many of its units another one has too."""
-        shared = greatest(0, len(keys), lambda count: keys[count - 1] in self._prompts)
-        for key in keys[:shared]:
-            self._prompts[key] += 1
-        self._prompts.update(dict.fromkeys(keys[shared:], 1))
+        if not keys:
+            return 0
+        own, alike = tuple(keys), self._prompts.setdefault(keys[0], [])
+        place = bisect.bisect_left(alike, own)
+        shared = max([_shared(own, other) for other in alike[max(0, place - 1) : place + 1]], default=0)
+        alike.insert(place, own)
         return shared
 
     def remove(self, keys: Sequence[bytes]) -> None:
-        shared = greatest(0, len(keys), lambda count: self._prompts[keys[count - 1]] > 1)
-        for key in keys[:shared]:
-            self._prompts[key] -= 1
-        for_each(self._prompts.pop, keys[shared:])
+        if not keys:
+            return
+        alike = self._prompts[keys[0]]
+        del alike[bisect.bisect_left(alike, tuple(keys))]
+        if not alike:
+            del self._prompts[keys[0]]
 
     def want(self, key: bytes) -> None:
         self.wanted[key] = None
@@ -65,4 +70,9 @@ class Junctions:
         if row is None:
             return None
         others, _, units = self.ahead[row]
-        return row, greatest(known, min(units, len(keys)), lambda count: keys[count - 1] == others[count - 1])
+        return row, _shared(keys[:units], others, known)
+
+
+def _shared(some: Sequence[bytes], others: Sequence[bytes], known: int = 0) -> int:
+    """How many keys two prompts share, at least the first `known`: what follows a difference differs."""
+    return greatest(known, min(len(some), len(others)), lambda count: some[count - 1] == others[count - 1])

@@ -112,8 +112,12 @@ class Rows:
     def append(self, rows: Ints, tokens: Ints) -> None:
         """One more output for each row."""
         counts = self.output_counts[rows]
-        self._widen(int(counts.max(initial=0)) + 1)
-        self.outputs[rows, counts] = self.latest[rows] = tokens
+        try:
+            self.outputs[rows, counts] = tokens
+        except IndexError:  # cheaper than asking for the longest in every step
+            self._widen(int(counts.max()) + 1)
+            self.outputs[rows, counts] = tokens
+        self.latest[rows] = tokens
         self.output_counts[rows] = counts + 1
         self.known[rows] += 1
 
