@@ -97,8 +97,8 @@ class Nodes:
         self.count += len(keys)
         self._runs[keys[0]] = keys, nodes
         self.key[nodes], self.run[nodes] = keys, keys[0]
-        self.parent[nodes[0]], self.parent[nodes[1:]] = parent, nodes[:-1]
-        self.children[nodes[:-1]], self.children[nodes[-1]] = 1, 0
+        self.parent[nodes[1:]], self.parent[nodes.item(0)] = nodes[:-1], parent
+        self.children[nodes], self.children[nodes.item(-1)] = 1, 0
         if parent != NO_NODE:
             self.children[parent] += 1
         self.tokens[nodes], self.hits[nodes], self.rank[nodes], self.is_boundary[nodes] = ends, 1, 0.0, False

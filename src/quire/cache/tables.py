@@ -67,7 +67,7 @@ class Table:
         begin = self.end[rows]
         self.end[rows] = begin + new
         owner = rows.repeat(new)
-        logical = (begin - (new.cumsum() - new)).repeat(new) + np.arange(len(owner))
+        logical = np.repeat(begin - (np.cumsum(new) - new), new) + np.arange(len(owner))
         self.write(owner, self.column(counts(logical)), pages.reshape(len(owner), self.plan.groups))
 
     def append_one(self, row: int, pages: Pages) -> None:

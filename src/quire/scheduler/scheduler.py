@@ -131,12 +131,12 @@ class Scheduler:
         return Ended(ticket.request, outputs, ending)
 
     def _vacate(self, row: int, hand_over: bool = True, to_tier: bool = True) -> npt.NDArray[np.int32]:
-        is_staged = any(landed == row for _, landed in self._landed)
-        self.reuse.leave(row, self.tickets[row], hand_over and not is_staged, to_tier)
+        staged = [number for number, landed in self._landed if landed == row]
+        self.reuse.leave(row, self.tickets[row], hand_over and not staged, to_tier)
         self.loads.cancel(row)
-        for number in [number for number, landed in self._landed if landed == row]:
+        for number in staged:
             self.loads.drop(number)
-        self._landed = [(number, landed) for number, landed in self._landed if landed != row]
+            self._landed.remove((number, row))
         for memory in self.memories:
             memory.release(row)
         del self._line[bisect.bisect_left(self._line, (self.tickets.pop(row).claim, row))]
