@@ -51,6 +51,8 @@ class Shelf:
         """Of each page."""
         self.in_sheet = np.arange(sheets * pages_per_sheet).reshape(sheets, pages_per_sheet)[:, ::-1].copy()
         """Pages of each sheet, in the order in which they come to the free ones: the first is taken first."""
+        self._is_first = np.arange(sheets * pages_per_sheet) % pages_per_sheet == 0
+        """Whether a page is the first of its sheet."""
         self.used_in_sheet = np.zeros(sheets, dtype=np.int64)
         self._free = np.empty(sheets * pages_per_sheet, dtype=np.int64)
         self.free_pages = 0
@@ -71,11 +73,14 @@ class Shelf:
         self._free[: len(pages)] = pages
         self.free_pages = len(pages)
 
-    def drop_empty_sheets(self) -> None:
-        """Forgets the free pages of sheets that nothing uses: they leave this kind."""
-        if self.free_pages:
-            free = self.free_list()
-            self.replace_free(free[self.used_in_sheet[self.sheet[free]] > 0])
+    def take_empty_sheets(self) -> Pages:
+        """Sheets that nothing uses leave this kind: all their pages are free, and are forgotten here."""
+        free = self.free_list()
+        sheets = self.sheet[free]
+        is_used = self.used_in_sheet[sheets] > 0
+        empty = sheets[self._is_first[free] & ~is_used]
+        self.replace_free(free[is_used])
+        return np.asarray(empty, dtype=np.int64)
 
     def count(self, holder: Holder, pages: Pages | slice = EVERY) -> Pages:
         """How often a holder holds each of these pages."""
@@ -96,8 +101,6 @@ class Pool:
         self.owner = np.full(stage.sheets, self.no_owner, dtype=np.int64)
         self._free_sheets = np.arange(stage.sheets - 1, -1, -1, dtype=np.int64)
         self.free_sheets = stage.sheets
-        self._last_place = np.empty(stage.sheets, dtype=np.int64)
-        self._places = np.arange(max((len(shelf.holders) for shelf in self.shelves), default=0))
         for kind in range(len(self.shelves)) if reserved_pages else ():
             self.take(kind, reserved_pages, Holder.BACKEND)
 
@@ -161,20 +164,13 @@ class Pool:
             return
         if shelf.pages_per_sheet == 1:  # a sheet is its page
             shelf.used_in_sheet[freed] = 0
-            self._close(kind, freed)
+            self._close(freed)
             return
         sheets = shelf.sheet[freed]
         np.subtract.at(shelf.used_in_sheet, sheets, 1)
         shelf.put(freed)
-        empty = sheets[shelf.used_in_sheet[sheets] == 0]
-        if len(empty):
-            self._close(kind, self._once(empty))
-
-    def _once(self, sheets: Pages) -> Pages:
-        """Each of these sheets once: the last to write its place is the one that finds it there."""
-        places = self._places[: len(sheets)]
-        self._last_place[sheets] = places
-        return np.asarray(sheets[self._last_place[sheets] == places], dtype=np.int64)
+        if np.count_nonzero(shelf.used_in_sheet[sheets]) < len(sheets):
+            self._close(shelf.take_empty_sheets())
 
     def move(self, kind: int, source: Pages, target: Pages) -> None:
         """Carries holders from pages in use to free pages of the same kind; sheets left empty become free."""
@@ -184,14 +180,10 @@ class Pool:
         shelf.holders[target] = shelf.holders[source]
         shelf.holders[source] = 0
         np.add.at(shelf.used_in_sheet, shelf.sheet[target], 1)
-        left = shelf.sheet[source]
-        np.subtract.at(shelf.used_in_sheet, left, 1)
-        empty = self._once(left[shelf.used_in_sheet[left] == 0])
-        if len(empty):
-            self._close(kind, empty)
+        np.subtract.at(shelf.used_in_sheet, shelf.sheet[source], 1)
+        self._close(shelf.take_empty_sheets())
 
-    def _close(self, kind: int, sheets: Pages) -> None:
-        self.shelves[kind].drop_empty_sheets()
+    def _close(self, sheets: Pages) -> None:
         self.owner[sheets] = self.no_owner
         self._free_sheets[self.free_sheets : self.free_sheets + len(sheets)] = sheets
         self.free_sheets += len(sheets)

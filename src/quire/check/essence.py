@@ -37,8 +37,8 @@ KNOWN = {
     "StepMeter": "_count _tokens _seconds _squares _products",
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept",
-    "Pool": "stage shelves no_owner owner _free_sheets free_sheets _last_place _places",
-    "Shelf": "pages_per_sheet holders sheet in_sheet used_in_sheet _free free_pages",
+    "Pool": "stage shelves no_owner owner _free_sheets free_sheets",
+    "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages",
     "Table": "plan kind sink_columns width pages first end kept view _addresses",
     "KeptUnits": "pages present",
     "Rows": "count prompt known computed settled limit pending drafts next_unit stop_at is_loading is_reserved epoch "
