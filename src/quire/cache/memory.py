@@ -26,7 +26,9 @@ class KeptUnits:
         self.present = np.concatenate([self.present, np.zeros_like(self.present)])
 
     def of(self, chain: Chain) -> Pages:
-        return np.asarray(self.pages[chain][self.present[chain]].ravel(), dtype=np.int64)
+        pages, present = self.pages[chain], self.present[chain]
+        is_whole = np.count_nonzero(present) == present.size
+        return pages.ravel() if is_whole else pages[present].ravel()
 
 
 class StageMemory:

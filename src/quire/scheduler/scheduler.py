@@ -469,14 +469,15 @@ class Scheduler:
         assert step.number == result.number, "results come back in the order of launch"
         current = self.rows.epoch[step.rows] == step.epochs
         computed, last = self.drafts.accept(step, result, current)
-        rows, sampling = step.rows[current], step.samples & current
+        rows, sampled = step.rows[current], step.rows[step.samples & current]
         self.rows.settled[rows] += computed[current]
         tokens = last[current[step.samples]]
-        self._yield(step.rows[sampling], tokens)
+        self._yield(sampled, tokens)
         self.reuse.remember(rows)
+        settled = self.rows.settled[rows]
         for memory in self.memories:
-            memory.settle(rows, self.rows.settled[rows])
-        return self._ended(step.rows[sampling], tokens)
+            memory.settle(rows, settled)
+        return self._ended(sampled, tokens)
 
     def _yield(self, rows: Ints, tokens: Ints) -> None:
         self.rows.append(rows, tokens)
