@@ -173,14 +173,9 @@ class StageMemory:
             growing = need.nonzero()[0]
             if not len(growing):
                 continue
-            if len(growing) == 1:
-                place = growing.item(0)
-                pages = self.pool.take(index, need.item(place))
-                table.append_one(rows.item(place), pages)
-            else:
-                number = need[growing]
-                pages = self.pool.take(index, int(number.sum()))
-                table.append(rows[growing], number // table.plan.groups, pages)
+            number = need[growing]
+            pages = self.pool.take(index, int(number.sum()))
+            table.append(rows[growing], number, pages)
             if table.kind.kind == "state":
                 fresh.append((index, pages))
         return fresh

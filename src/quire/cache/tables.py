@@ -21,6 +21,8 @@ from quire.plan.plan import KindPlan, Plan
 
 Rows = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.int32]
+FEW_ROWS = 4
+"""So many rows are written one by one: slices and plain numbers are quicker than arrays of places."""
 
 
 class Table:
@@ -63,8 +65,14 @@ class Table:
         return missing if self.plan.groups == 1 else self.plan.groups * missing
 
     def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
-        """Writes `new[i]` new pages for each group behind the last page of rows[i]."""
-        begin = self.end[rows]
+        """Writes `new[i]` new pages, group after group for each, behind the last page of rows[i]."""
+        if len(rows) <= FEW_ROWS:
+            taken = 0
+            for row, number in zip(rows.tolist(), new.tolist(), strict=True):
+                self.append_one(row, pages[taken : taken + number])
+                taken += number
+            return
+        begin, new = self.end[rows], new // self.plan.groups
         self.end[rows] = begin + new
         owner = rows.repeat(new)
         logical = np.repeat(begin - (np.cumsum(new) - new), new) + np.arange(len(owner))
@@ -93,8 +101,9 @@ class Table:
         moved = (first > self.first[rows]).nonzero()[0]
         if not len(moved):
             return None
-        if len(moved) == 1 and not self.sink_columns:
-            return self._cut_one(rows.item(moved.item(0)), first.item(moved.item(0)))
+        if len(moved) <= FEW_ROWS and not self.sink_columns:
+            each = zip(rows[moved].tolist(), first[moved].tolist(), strict=True)
+            return np.concatenate([self._cut_one(row, page) for row, page in each])
         rows = rows[moved]
         first = np.minimum(first[moved], self.end[rows])
         kept = np.minimum(self.kind.kept_pages(settled[moved], self.plan.page_tokens), first)
@@ -107,7 +116,7 @@ class Table:
     def _cut_one(self, row: int, first: int) -> Pages:
         begin, first = self.first.item(row), min(first, self.end.item(row))
         self.first[row] = first
-        return self.at(row, begin, first).flatten()
+        return self.at(row, begin, first).ravel()
 
     def exchange(self, row: int, column: int) -> None:
         """Columns 0 and `column` of a row change places."""

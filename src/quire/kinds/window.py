@@ -36,7 +36,8 @@ class Window(Kind):
         return f"window-{self.window}"
 
     def first_live(self, settled: Counts) -> Counts:
-        return counts(np.maximum(0, settled - (self.window - 1)))
+        first: Counts = np.maximum(settled - (self.window - 1), 0)
+        return first
 
     def live(self, settled: int) -> tuple[Interval, ...]:
         return ((int(self.first_live(counts(settled))), settled),)
