@@ -28,7 +28,7 @@ def client(tiny_server: RunningServer, keys: Any) -> Iterator[httpx.Client]:
         ("/chat/completions", "did you mean /v1/chat/completions?"),
         ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
         ("/heath/ready", "did you mean /health/ready?"),
-        ("/favicon.ico", "there is no such path; /openapi.json has all of them"),
+        ("/favicon.ico", "there is no such path: /openapi.json has all of them"),
     ],
 )
 def test_a_path_that_there_is_none_of_says_which_was_probably_meant(

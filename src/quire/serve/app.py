@@ -99,7 +99,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
     """Paths and methods that there are none of, and bodies that cannot be parsed at all."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        refusal = ApiError(404, f"there is no such path{_near(request)}; /openapi.json has all of them", "not_found")
+        refusal = ApiError(404, f"there is no such path: {_near(request)}/openapi.json has all of them", "not_found")
     elif error.status_code == 405:
         allow = (error.headers or {}).get("Allow", "")
         message = f"the path does not take {request.method}: it takes {allow}"
@@ -113,4 +113,4 @@ def _near(request: Request) -> str:
     """The path that was probably meant: with /v1 before it, or spelt a little otherwise."""
     path, known = request.url.path, list(request.app.openapi()["paths"])
     near = [f"/v1{path}"] if f"/v1{path}" in known else difflib.get_close_matches(path, known, 1, 0.75)
-    return f": did you mean {near[0]}?" if near else ""
+    return f"did you mean {near[0]}? " if near else ""
