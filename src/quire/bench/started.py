@@ -5,7 +5,7 @@ shape of the catalogue ──▶ plan ──▶ random weights ──▶ runner 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from quire.assemble import following, memory_of
 from quire.bench.random_models import model_of, shape_of
 from quire.core.dtypes import DType
+from quire.core.step import TableView
 from quire.engine.engine import Engine
 from quire.machine import machine_of
 from quire.models.shape import ModelShape
@@ -22,11 +23,13 @@ from quire.plan.plan import Plan
 from quire.plan.reverse import reverse
 from quire.plan.settings import Budget, Settings
 from quire.worker.arena import Arena
-from quire.worker.device_runner import DeviceRunner
 from quire.worker.meter import Measured, Meter
 from quire.worker.model import TorchModel
 from quire.worker.runner import TorchRunner
 
+Tables = tuple[tuple[TableView, ...], ...]
+Finish = Callable[[Tables, Sequence[int] | None], tuple[str, tuple[Measured, ...]]]
+"""What is left to do when the engine's tables are there, for steps of so many rows."""
 DTYPES = {"cpu": (DType.FP32, torch.float32), "cuda": (DType.BF16, torch.bfloat16)}
 """Of weights, by device."""
 SPARE_ROOM = 1.25
@@ -40,13 +43,10 @@ class Started:
     model: Any
     runner: TorchRunner
     engine: Engine
-    measured: tuple[Measured, ...] = ()
+    steps: str
+    """How decode steps run."""
+    measured: tuple[Measured, ...]
     """On a GPU: the ledger."""
-
-    @property
-    def steps(self) -> str:
-        """How decode steps run."""
-        return self.runner.describe() if isinstance(self.runner, DeviceRunner) else "decode steps are not recorded"
 
 
 def start(
@@ -62,17 +62,11 @@ def start(
     kept, dtype = DTYPES[device]
     settings, shape = following(settings, kept), shape_of(config, dtype)
     plan = make_plan(shape, settings, _budget(shape, settings, device, pool_bytes)).require_fit()
-    on_it = _on_gpu if device == "cuda" else _on_cpu
     model = model_of(config, torch.device(device), dtype)
-    runner, meter = on_it(plan, model, is_compiled)
+    runner, finish = (_on_gpu if device == "cuda" else _on_cpu)(plan, model, is_compiled)
     engine = Engine(plan, runner)
-    if meter is None:
-        return Started(shape, plan, model, runner, engine)
-    assert isinstance(runner, DeviceRunner)
-    from quire.worker.boot import record
-
-    record(runner, meter, tuple(tuple(t.view for t in memory.tables) for memory in engine.scheduler.memories), counts)
-    return Started(shape, plan, model, runner, engine, meter.lines(plan))
+    tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
+    return Started(shape, plan, model, runner, engine, *finish(tables, counts))
 
 
 def _budget(shape: ModelShape, settings: Settings, device: str, pool_bytes: int | None) -> Budget:
@@ -87,13 +81,19 @@ def _budget(shape: ModelShape, settings: Settings, device: str, pool_bytes: int 
     return Budget(pool_bytes=pool_bytes, is_accelerator=device == "cuda")
 
 
-def _on_gpu(plan: Plan, model: Any, is_compiled: bool) -> tuple[TorchRunner, Meter | None]:
-    from quire.worker.boot import boot  # needs Triton, which a CPU does without
+def _on_gpu(plan: Plan, model: Any, is_compiled: bool) -> tuple[TorchRunner, Finish]:
+    from quire.worker.boot import boot, record  # needs Triton, which a CPU does without
 
     meter = Meter(torch.device("cuda"))
-    return boot(plan, model, meter, is_compiled=is_compiled), meter
+    runner = boot(plan, model, meter, is_compiled=is_compiled)
+
+    def finish(tables: Tables, counts: Sequence[int] | None) -> tuple[str, tuple[Measured, ...]]:
+        record(runner, meter, tables, counts)
+        return runner.describe(), meter.lines(plan)
+
+    return runner, finish
 
 
-def _on_cpu(plan: Plan, model: Any, _is_compiled: bool) -> tuple[TorchRunner, Meter | None]:
+def _on_cpu(plan: Plan, model: Any, _is_compiled: bool) -> tuple[TorchRunner, Finish]:
     arena = Arena(plan.stages[0], torch.device("cpu"))
-    return TorchRunner(plan, TorchModel(model, arena), arena), None
+    return TorchRunner(plan, TorchModel(model, arena), arena), lambda _tables, _counts: ("steps are not recorded", ())
