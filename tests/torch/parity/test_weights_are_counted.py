@@ -77,6 +77,10 @@ def test_plan_boot_and_memory_have_one_figure_for_weights(
     lay_out(model)
     assert _weights(planned["ledger"]) == _weights(document(booted)["ledger"]) == _allocated(model)
     assert planned["fingerprint"] == document(booted)["fingerprint"]
+    together = run_json(capsys, str(tmp_path), "--max-length", "2k", "--draft-model", str(tmp_path))
+    settings = Settings(max_length=2048, kv_dtype=DType.FP32, speculative_tokens=4)
+    drafted = plan_folder(tmp_path, settings, None, DType.FP32, draft=tmp_path)
+    assert _weights(together["ledger"]) == _weights(document(drafted)["ledger"]) == 2 * _allocated(model)
     halved = run_json(capsys, str(tmp_path), "--max-length", "2k", "--dtype", "bf16")
     copied = 4 * (49152 * 576 + 2 * 2 * 576 * 16)  # panels, and a line for each row of two products in two layers
     assert 2 * _weights(halved["ledger"]) == _weights(planned["ledger"]) - copied
