@@ -56,7 +56,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     )
     common.add_device_options(parser)
     parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
-    common.add_kv_dtype_option(parser, "as the weights")
+    common.add_run_kv_dtype_option(parser)
     guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
     common.add_draft_options(parser)

@@ -54,6 +54,8 @@ class _Parser(argparse.ArgumentParser):
 
     def _mistyped(self) -> str:
         """An option or a command that there is none of explains whatever else seems to be wrong."""
+        if self.prog == "quire" and not self.given:
+            return f"name a command: {', '.join(COMMANDS)}"
         first = self.given[0] if self.given else "-"
         if self.prog == "quire" and not first.startswith("-") and first not in COMMANDS:
             return f"there is no command {first}{near_to(first, COMMANDS)}"

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 MOST_REQUESTS = 1 << 30
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
+RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
 SMALLEST_DEVICE = MIB
 
 
@@ -136,7 +137,10 @@ def add_memory_shape_options(parser: argparse.ArgumentParser, runs: bool = False
     _add_memory_options(group)
     _add_limit_options(parser.add_argument_group("limits"))
     layout = parser.add_argument_group("layout")
-    add_kv_dtype_option(layout, "as the weights" if runs else "bf16; as the weights on a CPU")
+    if runs:
+        add_run_kv_dtype_option(layout)
+    else:
+        _add_kv_dtype_option(layout, KV_DTYPES, "bf16; as the weights on a CPU")
     _add_layout_options(layout)
 
 
@@ -169,11 +173,18 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--speculative-tokens", type=whole, default=0, metavar="K", help="lookahead (default 0)")
 
 
-def add_kv_dtype_option(group: argparse._ArgumentGroup | argparse.ArgumentParser, default: str) -> None:
-    names = ", ".join(dtype.value for dtype in KV_DTYPES)
+def add_run_kv_dtype_option(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    """Of commands that run a model: what can be planned and nothing runs is refused."""
+    _add_kv_dtype_option(group, RUN_KV_DTYPES, "as the weights")
+
+
+def _add_kv_dtype_option(
+    group: argparse._ArgumentGroup | argparse.ArgumentParser, known: Sequence[DType], default: str
+) -> None:
+    names = ", ".join(dtype.value for dtype in known)
     group.add_argument(
         "--kv-dtype",
-        type=_one_of("--kv-dtype", KV_DTYPES),
+        type=_one_of("--kv-dtype", known),
         metavar="DTYPE",
         help=f"of keys and values: {names} (default {default})",
     )
