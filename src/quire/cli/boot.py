@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from quire.assemble import memory_of, plan_folder, require_memory
+from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.dtypes import DType
@@ -33,7 +34,7 @@ def boot_plan(
         return _saved(options.plan, folder, dtype, options.ignore_field, draft, device)
     if options.kv_dtype is None:
         options = argparse.Namespace(**{**vars(options), "kv_dtype": dtype})
-    settings, budget = common.with_draft(options, common.settings_of(options)), common.budget_of(options, machine)
+    settings, budget = asked.with_draft(options, asked.settings_of(options)), asked.budget_of(options, machine)
     plan = plan_folder(folder, settings, budget, dtype, options.ignore_field, draft, device)
     print_plan(plan, document(plan), budget_line(budget))
     return plan, budget_line(budget)

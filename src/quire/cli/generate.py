@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.cli import asked
 from quire.cli import options as common
 from quire.core.errors import InputError, NeverFits
 from quire.core.events import What
@@ -107,8 +108,8 @@ def start(options: argparse.Namespace) -> LLM:
         speculative_tokens=options.speculative_tokens,
     )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
-    tiers = common.tiers_of(options)
-    settings = common.with_draft(options, settings)
+    tiers = asked.tiers_of(options)
+    settings = asked.with_draft(options, settings)
     llm = LLM(
         options.model,
         settings=settings,

@@ -10,32 +10,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
-from quire.core.laid_out import Held
-from quire.core.units import MIB, parse_bytes, parse_tokens
-from quire.fetch.find import configuration, is_gguf
-from quire.machine import DEVICES, Machine, machine_of, this_machine
-from quire.models.read import read_config, read_model
-from quire.models.shape import ModelShape
-from quire.plan.devices import device_bytes
+from quire.core.units import parse_bytes, parse_tokens
+from quire.machine import DEVICES
 from quire.plan.settings import (
-    DEFAULT_FRACTION,
     DRAFT_TOKENS,
     KV_DTYPES,
     LARGEST_MATCH_UNIT,
     STATE_DTYPES,
-    Budget,
-    Settings,
-    guessing,
 )
 
 if TYPE_CHECKING:
-    from quire.tiered import Tiers
+    pass
 
 Value = TypeVar("Value")
 MOST_REQUESTS = 1 << 30
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
 RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
-SMALLEST_DEVICE = MIB
 
 
 def reading(parse: Callable[[str], Value]) -> Callable[[str], Value]:
@@ -234,15 +224,6 @@ def add_draft_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def with_draft(options: argparse.Namespace, settings: Settings) -> Settings:
-    """The settings, with as many tokens ahead as a draft model guesses, if there is one."""
-    if options.draft_model is None and options.draft_tokens is not None:
-        raise InputError("--draft-tokens says how many tokens --draft-model guesses: name that model too")
-    if options.draft_model is None:
-        return settings
-    return guessing(settings, DRAFT_TOKENS if options.draft_tokens is None else options.draft_tokens)
-
-
 def add_tier_options(parser: argparse.ArgumentParser) -> None:
     """Of commands that run a model: where prefixes live beyond the pool."""
     group = parser.add_argument_group("tiers (none given: prefixes live in the pool alone)")
@@ -273,77 +254,3 @@ def _folder_and_quota(text: str) -> tuple[Path, int | None]:
     if not folder:
         raise InputError(f"{text!r} names no folder: write DIR or DIR:50GiB")
     return Path(folder), parse_bytes(quota)
-
-
-def tiers_of(options: argparse.Namespace) -> Tiers:
-    from quire.tiered import Tiers, connector_of
-
-    folder, quota = options.disk or (None, None)
-    connectors = tuple(connector_of(name) for name in options.connector)
-    return Tiers(options.host_memory, folder, quota, options.remote, connectors)
-
-
-def shape_of(model: str, ignore_fields: Sequence[str], held: Held | None) -> ModelShape:
-    """Whatever may be named as a model to plan, a GGUF file too."""
-    path = Path(model)
-    if not is_gguf(path):
-        return read_model(model, ignore_fields=ignore_fields, held=held)
-    name, config = configuration(path)
-    return read_config(config, name, ignore_fields, held)
-
-
-def held_of(options: argparse.Namespace, budget: Budget) -> Held | None:
-    """As what weights are held where the plan is for, as a boot there holds them; none: as the checkpoint has them."""
-    if budget.is_accelerator:
-        return None if options.dtype is None else Held(options.dtype, on_cpu=False)
-    return Held(options.dtype or DType.FP32, on_cpu=True)
-
-
-def settings_of(options: argparse.Namespace, held: Held | None = None) -> Settings:
-    """On a CPU, keys and values are held as the weights are, where nothing else was asked for."""
-    kv_dtype = held.dtype if held is not None and held.on_cpu else DType.BF16
-    return Settings(
-        max_length=options.max_length,
-        max_requests=options.max_requests,
-        batch_tokens=options.batch_tokens,
-        kv_dtype=options.kv_dtype or kv_dtype,
-        state_dtype=options.state_dtype,
-        page_tokens=options.page_tokens,
-        match_unit_tokens=options.match_unit,
-        reserved_pages=options.reserved_pages,
-        tensor_parallel=options.tensor_parallel,
-        pipeline_parallel=_stages(options),
-        stage_layers=options.stage_layers,
-        speculative_tokens=options.speculative_tokens,
-        host_bytes=options.host_memory,
-        host_block_tokens=options.host_block,
-    )
-
-
-def _stages(options: argparse.Namespace) -> int:
-    """Layers per stage say how many stages there are."""
-    given: int = options.pipeline_parallel
-    return len(options.stage_layers) if options.stage_layers and given == 1 else given
-
-
-def budget_of(options: argparse.Namespace, machine: Machine | None = None) -> Budget:
-    """What was given; with nothing given, this machine, or the part of it that a model runs on."""
-    if machine is None and (options.device or "").lower() == "cpu":
-        machine = machine_of("cpu")
-    if machine is not None:
-        options = argparse.Namespace(**{**vars(options), "device": None})  # it says where to run, and that is decided
-    if options.device is not None and options.memory is not None:
-        raise InputError(f"--device {options.device} and --memory both name a device's memory: give one of them")
-    if all(given is None for given in (options.device, options.memory, options.pool, options.sheets)):
-        machine = machine or this_machine()
-        fraction = machine.memory_fraction if options.memory_fraction is None else options.memory_fraction
-        return Budget(machine.memory_bytes, fraction, device=machine.name, is_accelerator=machine.is_accelerator)
-    memory = options.memory if options.device is None else device_bytes(options.device)
-    if options.memory_fraction is not None and memory is None:
-        raise InputError("--memory-fraction is a part of --device or --memory: give one of them, or leave it out")
-    if memory is not None and memory < SMALLEST_DEVICE:
-        raise InputError(f"a device of {memory} B is no device: write the unit, like --memory 80GiB")
-    fraction = DEFAULT_FRACTION if options.memory_fraction is None else options.memory_fraction
-    name = options.device.lower() if options.device else "a device" if memory else "a device of any size"
-    is_accelerator = machine is None or machine.is_accelerator
-    return Budget(memory, fraction, options.pool, options.sheets, device=name, is_accelerator=is_accelerator)

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
@@ -56,11 +57,11 @@ def run(options: argparse.Namespace) -> None:
         _show_saved(options)
         return
     _check(options)
-    budget = common.budget_of(options)
-    held = common.held_of(options, budget)
-    settings = common.with_draft(options, common.settings_of(options, held))
-    model = common.shape_of(options.model, options.ignore_field, held)
-    model = model if options.draft_model is None else drafted(model, common.shape_of(options.draft_model, (), held))
+    budget = asked.budget_of(options)
+    held = asked.held_of(options, budget)
+    settings = asked.with_draft(options, asked.settings_of(options, held))
+    model = asked.shape_of(options.model, options.ignore_field, held)
+    model = model if options.draft_model is None else drafted(model, asked.shape_of(options.draft_model, (), held))
     plan = make_plan(model, settings, budget)
     offers = [] if plan.fits else ways_to_fit(model, settings, budget, plan)
     target = None

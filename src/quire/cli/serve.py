@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from socket import socket
 
+from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.configuration import complete
 from quire.cli.fetch import Bar
@@ -118,7 +119,7 @@ def _serve(options: argparse.Namespace, listener: socket) -> None:
     source = _source(options.model)
     draft = None if options.draft_model is None else _source(options.draft_model)
     plan, planned_for = boot_plan(options, source, dtype, draft, device)
-    tiers = common.tiers_of(options)
+    tiers = asked.tiers_of(options)
     serve(
         listener,
         plan,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.text import bold, heading, table
 from quire.core.errors import InputError
@@ -120,8 +121,8 @@ def run(options: argparse.Namespace) -> None:
 
     if options.plot and options.plot.suffix not in PLOT_FORMATS:
         raise InputError(f"--plot {options.plot}: the name must end in {' or '.join(PLOT_FORMATS)}")
-    asked = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
-    runs = {setting: _prepared(changed) for setting, changed in asked.items()}
+    settings = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
+    runs = {setting: _prepared(changed) for setting, changed in settings.items()}
     played = {
         setting: Replay(run.plan, run.cost, run.trace, run.rules, run.host).play(progress_bar(setting))
         for setting, run in runs.items()
@@ -163,10 +164,10 @@ def _prepared(options: argparse.Namespace) -> _Run:
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
     speed = speed_of(options.device, options.bandwidth, options.flops)
-    budget = common.budget_of(options)
-    held = common.held_of(options, budget)
-    model = common.shape_of(options.model, options.ignore_field, held)
-    plan = make_plan(model, common.settings_of(options, held), budget).require_fit()
+    budget = asked.budget_of(options)
+    held = asked.held_of(options, budget)
+    model = asked.shape_of(options.model, options.ignore_field, held)
+    plan = make_plan(model, asked.settings_of(options, held), budget).require_fit()
     cost = cost_model(plan, model, speed, options.overhead / 1e3, options.active_share)
     trace = _trace(options)
     about = {

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.text import bold, table
 from quire.core.errors import InputError
@@ -23,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
-    budget = common.budget_of(options)
-    held = common.held_of(options, budget)
-    model = common.shape_of(options.model, options.ignore_field, held)
-    outcomes = what_if(model, common.settings_of(options, held), budget)
+    budget = asked.budget_of(options)
+    held = asked.held_of(options, budget)
+    model = asked.shape_of(options.model, options.ignore_field, held)
+    outcomes = what_if(model, asked.settings_of(options, held), budget)
     options.exit_code = 0 if outcomes[0].fits else 3
     if options.json:
         json.dump([{name: getattr(o, name) for name in o.__slots__} for o in outcomes], sys.stdout, indent=1)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from doubles import Sieve
+from quire.cli.asked import tiers_of
 from quire.cli.main import build_parser, main
-from quire.cli.options import tiers_of
 from quire.core.errors import DoesNotFit
 from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
