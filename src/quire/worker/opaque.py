@@ -79,10 +79,26 @@ def mix_forward(module: Any, hidden_states: torch.Tensor, **_options: Any) -> to
 
 
 def compile_layers(model: torch.nn.Module) -> None:
-    """Once for any number of tokens but one, which `uncompiled` is for."""
-    for layer in model.modules():
-        if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = torch.compile(layer.forward, dynamic=True)
+    """Once for any number of tokens but one, which `uncompiled` is for. The norm behind the last layer is another."""
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    for module in (*layers, *_last_norms(model)):
+        module.forward = torch.compile(module.forward, dynamic=True)
+
+
+def _last_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Norms beside a list of layers."""
+    return [
+        child
+        for parent in model.modules()
+        if any(_holds_layers(child) for child in parent.children())
+        for child in parent.children()
+        if "Norm" in type(child).__name__
+    ]
+
+
+def _holds_layers(module: torch.nn.Module) -> bool:
+    first = next(module.children(), None) if isinstance(module, torch.nn.ModuleList) else None
+    return isinstance(first, GradientCheckpointingLayer)
 
 
 def uncompiled() -> AbstractContextManager[None]:

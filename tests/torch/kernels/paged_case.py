@@ -65,6 +65,23 @@ class Pages:
                 address = int(self.table.addresses[row, self.column(token // size)])
                 self.key[address, token % size], self.value[address, token % size] = keys[token], values[token]
 
+    def _slot(self, row: int) -> tuple[int, int]:
+        """Of its newest token."""
+        page, slot = divmod(len(self.keys[row]) - 1, self.table.page_tokens)
+        return int(self.table.addresses[row, self.column(page)]), slot
+
+    def newest(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """(row, head, width) as they lie in their slots."""
+        slots = [self._slot(row) for row in range(len(self.keys))]
+        return torch.stack([self.key[slot] for slot in slots]), torch.stack([self.value[slot] for slot in slots])
+
+    def take_newest(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The same; their slots are NaN again."""
+        new = self.newest()
+        for row in range(len(self.keys)):
+            self.key[self._slot(row)] = self.value[self._slot(row)] = torch.nan
+        return new
+
 
 def rows_of(counts: list[int], ends: list[int]) -> Rows:
     many = np.array(counts)

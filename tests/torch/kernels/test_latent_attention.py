@@ -11,22 +11,25 @@ from quire.worker.kernels.launch import attend, launch_of
 from quire.worker.kernels.shape import Memory, Tiles
 from quire.worker.kernels.work import Sight
 
-LATENT, ROPE = 24, 16
+NARROW, WIDE = 24, 200
+"""A wide one is read in quarters, here the last of them in part."""
+ROPE = 16
 
 
+@pytest.mark.parametrize("latent", [NARROW, WIDE, 256])
 @pytest.mark.parametrize("heads", [5, 32])
 @pytest.mark.parametrize(("counts", "piece_tokens"), [([1, 1], 1 << 20), ([1, 1], 32), ([3, 2], 32)])
-def test_results_follow_the_definition(heads: int, counts: list[int], piece_tokens: int) -> None:
+def test_results_follow_the_definition(heads: int, counts: list[int], piece_tokens: int, latent: int) -> None:
     torch.manual_seed(0)
     ends = [40, 65]
-    pages = Pages(ends, Heads(heads, 1, LATENT, ROPE))
+    pages = Pages(ends, Heads(heads, 1, latent, ROPE))
     pages.fill()
-    query = torch.randn(sum(counts), heads, LATENT + ROPE).to(DEVICE)
+    query = torch.randn(sum(counts), heads, latent + ROPE).to(DEVICE)
     scores = Scores(0.2)
     group = min(heads, 16)
     tiles = Tiles(16 if max(counts) == 1 else 64, 16, 4, 2, 1, is_peeled=False)
     launch = launch_of(rows_of(counts, ends), Sight(), tiles, group, piece_tokens, DEVICE)
-    out = torch.full((sum(counts), heads, LATENT), torch.nan).to(DEVICE)
+    out = torch.full((sum(counts), heads, latent), torch.nan).to(DEVICE)
     attend(query, Memory.latent(pages.key, pages.value), pages.table, launch, scores, out)
     ropes = pages.values
     pages.keys, pages.values = [torch.cat(both, -1) for both in zip(pages.keys, ropes, strict=True)], pages.keys

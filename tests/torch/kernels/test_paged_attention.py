@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -34,6 +34,8 @@ class Case:
     sink_logits: bool = False
     columns: int = 0
     sink_columns: int = 0
+    writes: bool = False
+    """The newest token of each row is not in its slot yet."""
 
 
 def error(case: Case) -> float:
@@ -41,17 +43,21 @@ def error(case: Case) -> float:
     counts, ends = list(case.counts), list(case.ends)
     pages = Pages(ends, case.heads, case.page_tokens, case.dtype, case.columns, case.sink_columns)
     pages.fill()
+    new = pages.take_newest() if case.writes else None
     query = torch.randn(sum(counts), case.heads.query, case.heads.width).to(DEVICE, case.dtype)
     logits = torch.randn(case.heads.query, device=DEVICE) if case.sink_logits else None
     scores = Scores(case.heads.width**-0.5, case.softcap, logits)
     group = case.heads.query // case.heads.key
     launch = launch_of(rows_of(counts, ends), case.sight, case.tiles, group, case.piece_tokens, DEVICE)
     out = torch.full((sum(counts), case.heads.query, case.heads.value_width), torch.nan).to(DEVICE, case.dtype)
-    attend(query, Memory(pages.key, pages.value), pages.table, launch, scores, out)
+    attend(query, Memory(pages.key, pages.value), pages.table, launch, scores, out, new)
+    if new is not None:
+        assert all(torch.equal(written, given) for written, given in zip(pages.newest(), new, strict=True))
     expected = by_definition(pages, query, counts, ends, case.sight, scores)
     return float((out.double() - expected).norm() / expected.norm())
 
 
+NEW = Case(writes=True)
 CHUNK = (1, 40, 3)
 BEHIND = (50, 40, 63)
 CASES = {
@@ -69,6 +75,11 @@ CASES = {
     "fp16": Case(dtype=torch.float16, piece_tokens=32),
     "soft-capped, sink logits": Case(softcap=2.0, sink_logits=True),
     "soft-capped, sink logits, in pieces": Case(softcap=2.0, sink_logits=True, piece_tokens=32),
+    "newest tokens from registers": NEW,
+    "newest tokens from registers, in pieces": replace(NEW, piece_tokens=32, heads=Heads(4, 2, 24, 40)),
+    "newest tokens from registers, soft-capped, sink logits": replace(NEW, softcap=2.0, sink_logits=True),
+    "newest tokens from registers, a window that wraps round": replace(NEW, sight=Sight(window=19), columns=3),
+    "newest tokens from registers, bf16": replace(NEW, dtype=torch.bfloat16, sight=Sight(chunk=32)),
     "a few tokens each": Case(counts=(1, 8, 3), piece_tokens=32),
     "new prompts": Case(counts=(1, 40, 16), ends=(1, 40, 16), tiles=MANY),
     "chunks of prompts": Case(counts=CHUNK, ends=BEHIND, tiles=MANY),

@@ -1,7 +1,8 @@
 """The backend `triton`: every kind that keeps tokens, and states, on Quire's own kernels.
 
 Once a step, the tables of its rows go to the device as they are: no token is spelled out. Once a layer, new keys and
-values go into their slots, then rows with one query attend, then the others.
+values go into their slots, then rows with one query attend, then the others. Where all rows have one query, they write
+their own.
 """
 
 from __future__ import annotations
@@ -116,23 +117,24 @@ class Triton:
         step = kind.kernel
         assert isinstance(step, KernelKind), "this backend prepared the step"
         held = memory_of(parts, step.is_latent)
-        table = step.tables[parts[0].group]
-        write(*new, held, table, step.rows, step.positions)
+        is_written = step.is_latent or any(rows.counts.max() > 1 for rows in step.parts)
+        if is_written:
+            write(*new, held, step.tables[parts[0].group], step.rows, step.positions)
         width, other = (tensor.shape[2] for tensor in new)
         value_width, rope_width = (width, other) if step.is_latent else (other, 0)
         heads = Heads(query.shape[1], held.key.shape[2], width, value_width, held.key.element_size(), rope_width)
         out = query.new_empty(len(query), heads.query, heads.value_width)
-        self.answer(step, heads, parts, query.contiguous(), scores, out)
+        self.answer(step, heads, parts, query.contiguous(), scores, out, None if is_written else new)
         return out
 
     def answer(
         self, step: KernelKind, heads: Heads, parts: Pair[PartView], query: torch.Tensor, scores: Scores,
-        out: torch.Tensor,
+        out: torch.Tensor, new: Pair[torch.Tensor] | None,
     ) -> None:  # fmt: skip
-        """What all queries find, into `out`; what is new has been written."""
+        """What all queries find, into `out`. `new`: of rows with one query each, what has not been written yet."""
         held, table = memory_of(parts, step.is_latent), step.tables[parts[0].group]
         for launch in step.launch(heads):
-            attend(query, held, table, launch, scores, out)
+            attend(query, held, table, launch, scores, out, new)
 
     def convolve(
         self,

@@ -91,11 +91,11 @@ class FlashInfer(Triton):
 
     def answer(
         self, step: KernelKind, heads: Heads, parts: Pair[PartView], query: torch.Tensor, scores: Scores,
-        out: torch.Tensor,
+        out: torch.Tensor, new: Pair[torch.Tensor] | None,
     ) -> None:  # fmt: skip
         assert isinstance(step, IndexedKind), "this backend prepared the step"
         if step.prompts is None or scores.softcap is not None or scores.sinks is not None:
-            super().answer(step, heads, parts, query, scores, out)
+            super().answer(step, heads, parts, query, scores, out, new)
             return
         held = Memory(*(part.tensor for part in parts))
         for rows, launch in zip(step.parts, step.launch(heads), strict=True):

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from quire.worker.attention import Scores
+from quire.worker.kernels.latents import attend_latents
 from quire.worker.kernels.paged import attend_items, join_pieces
 from quire.worker.kernels.recorded import fixed_work
 from quire.worker.kernels.shape import Memory, Shape, Table, Tiles, part_shape
-from quire.worker.kernels.tiles import Heads, piece_tokens_for, tiles_for
+from quire.worker.kernels.tiles import WIDE_LATENT, Heads, piece_tokens_for, tiles_for
 from quire.worker.kernels.work import Rows, Sight, Work, blocks_of, cut, lengths_of
 from quire.worker.uploads import Direct, Upload
 
@@ -72,24 +73,26 @@ def queries_of_block(queries: int, tiles: Tiles, group: int) -> int:
 
 
 def attend(
-    query: torch.Tensor, memory: Memory, table: Table, launch: Launch, scores: Scores, out: torch.Tensor
+    query: torch.Tensor,
+    memory: Memory,
+    table: Table,
+    launch: Launch,
+    scores: Scores,
+    out: torch.Tensor,
+    new: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
-    """(token, head, width) of packed queries over pages, into `out`. Queries of latents end in their rotary part."""
-    shape, tiles = _shape(query, memory, table, launch, scores), launch.tiles
+    """(token, head, width) of packed queries over pages, into `out`. Queries of latents end in their rotary part.
+    `new`: keys and values of rows with one query each, which are not in their slots yet."""
+    shape = _shape(query, memory, table, launch, scores, new is not None)
     programs = query.shape[1] // shape.group
-    lines = launch.slots * programs * tiles.rows
+    lines = launch.slots * programs * launch.tiles.rows
     partial = torch.empty(lines * shape.values.width, dtype=torch.float32, device=out.device)
     exponents = torch.empty(lines, dtype=torch.float32, device=out.device)
     sinks = query if scores.sinks is None else scores.sinks
-    rope = memory.key if memory.rope is None else memory.rope
-    key_scales = memory.row_scales if memory.key_scales is None else memory.key_scales
-    scales = [exponents if given is None else given for given in (key_scales, memory.value_scales)]
-    if len(launch.items):
-        attend_items[(programs, len(launch.items))](
-            query, memory.key, memory.value, rope, out, partial, exponents, table.addresses, launch.items, sinks,
-            *scales, scores.scale, scores.softcap or 1.0, query.stride(0), out.stride(0), table.addresses.stride(0),
-            shape, tiles.tokens, tiles.is_peeled, num_warps=tiles.warps, num_stages=tiles.stages,
-        )  # fmt: skip
+    if len(launch.items) and _in_quarters(memory, shape):
+        _read_latents(query, memory, table, launch, scores, out, (partial, exponents), shape)
+    elif len(launch.items):
+        _read_items(query, memory, table, launch, scores, out, (partial, exponents), shape, new)
     if len(launch.joins):
         block_rows = shape.group if shape.is_alike else shape.rows
         join_pieces[(block_rows, programs, len(launch.joins))](
@@ -97,7 +100,45 @@ def attend(
         )
 
 
-def _shape(query: torch.Tensor, memory: Memory, table: Table, launch: Launch, scores: Scores) -> Shape:
+def _read_items(
+    query: torch.Tensor, memory: Memory, table: Table, launch: Launch, scores: Scores, out: torch.Tensor,
+    partial: tuple[torch.Tensor, torch.Tensor], shape: Shape, new: tuple[torch.Tensor, torch.Tensor] | None,
+) -> None:  # fmt: skip
+    tiles, addresses = launch.tiles, table.addresses
+    sinks = query if scores.sinks is None else scores.sinks
+    rope = memory.key if memory.rope is None else memory.rope
+    key_scales = memory.row_scales if memory.key_scales is None else memory.key_scales
+    scales = [partial[1] if given is None else given for given in (key_scales, memory.value_scales)]
+    attend_items[(query.shape[1] // shape.group, len(launch.items))](
+        query, memory.key, memory.value, rope, out, *partial, addresses, launch.items, sinks, *scales,
+        *(new or (query, query)), scores.scale, scores.softcap or 1.0, query.stride(0), out.stride(0),
+        addresses.stride(0), *_strides(new), shape, tiles.tokens, tiles.is_peeled,
+        num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+
+
+def _read_latents(
+    query: torch.Tensor, memory: Memory, table: Table, launch: Launch, scores: Scores, out: torch.Tensor,
+    partial: tuple[torch.Tensor, torch.Tensor], shape: Shape,
+) -> None:  # fmt: skip
+    tiles, addresses = launch.tiles, table.addresses
+    attend_latents[(query.shape[1] // shape.group, len(launch.items))](
+        query, memory.key, memory.rope, out, *partial, addresses, launch.items, scores.scale,
+        query.stride(0), out.stride(0), addresses.stride(0), shape, tiles.tokens,
+        num_warps=tiles.warps, num_stages=tiles.stages,
+    )  # fmt: skip
+
+
+def _in_quarters(memory: Memory, shape: Shape) -> bool:
+    is_plain = memory.row_scales is None and not (shape.has_softcap or shape.has_sink_logits)
+    return shape.is_latent and is_plain and shape.keys.padded >= WIDE_LATENT
+
+
+def _strides(new: tuple[torch.Tensor, torch.Tensor] | None) -> tuple[int, ...]:
+    return (0, 0, 0, 0) if new is None else tuple(tensor.stride(axis) for tensor in new for axis in (0, 1))
+
+
+def _shape(query: torch.Tensor, memory: Memory, table: Table, launch: Launch, scores: Scores, writes: bool) -> Shape:
     sight = launch.sight
     is_latent = memory.rope is not None
     keys = part_shape(memory.key, memory.row_scales)
@@ -119,4 +160,5 @@ def _shape(query: torch.Tensor, memory: Memory, table: Table, launch: Launch, sc
         has_softcap=scores.softcap is not None,
         has_sink_logits=scores.sinks is not None,
         is_alike=launch.is_alike,
+        writes=writes,
     )

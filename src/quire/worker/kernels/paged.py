@@ -13,6 +13,7 @@ from quire.worker.kernels.tile import (
     LOG2_E,
     add_sink,
     dot,
+    for_eight,
     load_numbers,
     load_tokens,
     mix_tile,
@@ -20,6 +21,7 @@ from quire.worker.kernels.tile import (
     sees,
     soften,
     store_rows,
+    to_eight,
     token_addresses,
 )
 
@@ -27,10 +29,11 @@ from quire.worker.kernels.tile import (
 @triton.jit
 def attend_items(
     query, key, value, rope, out, partial, partial_exponent, table, items, sink_logits, key_scales, value_scales,
-    scale, softcap,
-    query_stride, out_stride, table_stride, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
+    new_key, new_value, scale, softcap, query_stride, out_stride, table_stride, key_token, key_head, value_token,
+    value_head, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
 ):  # fmt: skip
-    """Grid (key head, item)."""
+    """Grid (key head, item). *_token and *_head are strides of what is new."""
+    key_shape: tl.constexpr = shape.keys
     value_shape: tl.constexpr = shape.values
     head = tl.program_id(0)
     items += tl.program_id(1) * 8
@@ -45,8 +48,18 @@ def attend_items(
         scale *= tl.load(key_scales + head)
     layer = (key + head * shape.keys.head, value + head * shape.values.head, rope, key_scales, table, scale, softcap)
 
-    nothing = tl.full([shape.rows], 0.0, tl.float32)
-    state = (nothing - float("inf"), nothing, tl.full([shape.rows, value_shape.padded], 0.0, tl.float32))
+    if shape.writes:
+        new = place.to(tl.int64)
+        is_newest = end > position
+        key_row = write_token(new_key + new * key_token + head * key_head, key + head * key_shape.head,
+                              key_scales + head, table, position, is_newest, shape, key_shape)  # fmt: skip
+        value_row = write_token(new_value + new * value_token + head * value_head, value + head * value_shape.head,
+                                value_scales + head, table, position, is_newest, shape, value_shape)  # fmt: skip
+        state = start_with(asked, key_row, value_row, scale, softcap, is_newest, shape)
+        end = tl.minimum(end, position)
+    else:
+        nothing = tl.full([shape.rows], 0.0, tl.float32)
+        state = (nothing - float("inf"), nothing, tl.full([shape.rows, value_shape.padded], 0.0, tl.float32))
     if shape.is_alike:
         state = read_tiles(state, asked, layer, begin, end, end, shape, tile_tokens, False, False)
     elif is_peeled:
@@ -73,10 +86,38 @@ def attend_items(
 
 
 @triton.jit
+def write_token(new, part, scale, table, position, is_there, shape: tl.constexpr, part_shape: tl.constexpr):
+    """One head of a new token into its slot; the numbers as they are stored. Nobody but this program reads them now."""
+    number = tl.arange(0, part_shape.padded)
+    there = (number < part_shape.width) & is_there
+    numbers = tl.load(new + number, mask=there, other=0.0)
+    if shape.has_scales:
+        numbers = to_eight(numbers.to(tl.float32) / tl.load(scale))
+    address = token_addresses(table, position, is_there, shape)
+    target = part + address.to(tl.int64) * part_shape.granule + position % shape.page_tokens * part_shape.step
+    numbers = numbers.to(part.dtype.element_ty)
+    tl.store(target + number, numbers, mask=there)
+    return numbers.to(tl.float32)
+
+
+@triton.jit
+def start_with(asked, key_row, value_row, scale, softcap, is_there, shape: tl.constexpr):
+    """The state when a row's newest token was read, from registers, and nothing else; or when nothing was."""
+    plain, _, _ = asked
+    scores = soften(tl.sum(plain.to(tl.float32) * key_row[None, :], 1), scale, softcap, shape)
+    factor = LOG2_E if shape.has_softcap else scale * LOG2_E
+    peak = tl.where(is_there, scores * factor, float("-inf"))
+    total = tl.where(is_there, tl.full([shape.rows], 1.0, tl.float32), 0.0)
+    return peak, total, total[:, None] * value_row[None, :]
+
+
+@triton.jit
 def load_queries(query, position, row, asks, shape: tl.constexpr):
     """(for keys, for rotary keys of latents, positions) of a block; the rotary part lies behind the other."""
     key_shape: tl.constexpr = shape.keys
     plain = load_numbers(query, asks, key_shape)
+    if shape.has_scales:
+        plain = for_eight(plain)
     turned = plain
     if shape.is_latent:
         rope_shape: tl.constexpr = shape.ropes

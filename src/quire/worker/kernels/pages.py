@@ -8,12 +8,10 @@ import triton.language as tl
 
 from quire.plan.layout import GRANULE_BYTES
 from quire.worker.kernels.shape import Memory, SlotShape, Table, padded, part_shape
-from quire.worker.kernels.tile import INTERPRETED, token_addresses
-from quire.worker.quantised import LARGEST
+from quire.worker.kernels.tile import LARGEST_EIGHT, to_eight, token_addresses
 
 WORDS_OF_GRANULE = GRANULE_BYTES // 4
 GRANULES_AT_ONCE = 32
-LARGEST_EIGHT = tl.constexpr(LARGEST)
 LEAST_SCALE = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
@@ -81,17 +79,6 @@ def scaled_groups(numbers, scales, address, slot, part_shape: tl.constexpr):
     place = address.to(tl.int64) * part_shape.scale_granule + slot * part_shape.scale_step
     tl.store(scales + place + group, factors, mask=group < part_shape.groups)
     return tl.reshape(to_eight(cut / factors[:, None]), [1, part_shape.padded])
-
-
-@triton.jit
-def to_eight(numbers):
-    """No larger than what 8 bits hold. Triton's interpreter loses a carry when it rounds: then nothing is left to."""
-    numbers = tl.minimum(tl.maximum(numbers, -LARGEST_EIGHT), LARGEST_EIGHT)
-    if INTERPRETED:
-        bits = numbers.to(tl.int32, bitcast=True)
-        normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
-        numbers = tl.where(tl.abs(numbers) < 2**-6, (numbers + 24576.0) - 24576.0, normal)
-    return numbers
 
 
 def copy_pages(arena: torch.Tensor, source: torch.Tensor, target: torch.Tensor, page_bytes: int) -> None:

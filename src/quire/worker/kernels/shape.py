@@ -92,6 +92,8 @@ class Shape:
     has_sink_logits: bool
     is_alike: bool
     """One query in each block: then it sees all tokens of its pieces."""
+    writes: bool = False
+    """Programs write a row's newest token themselves before they read it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,17 @@ Parameters without a type are tensors or pointers: annotations mean something to
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
+
+from quire.worker.quantised import LARGEST
 
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """The interpreter multiplies the bits of bf16 as if they were integers."""
 LOG2_E = tl.constexpr(1.4426950408889634)
+LARGEST_EIGHT = tl.constexpr(LARGEST)
+LARGEST_SIXTEEN = tl.constexpr(torch.finfo(torch.float16).max)
 
 
 @triton.jit
@@ -45,6 +50,26 @@ def rescale(numbers, scales, addresses, slots, there, part_shape: tl.constexpr, 
     factors = tl.load(scales + places[:, None] + group[None, :], mask=mask, other=0.0)
     cut = tl.reshape(numbers.to(tl.float32), [count, groups, part_shape.group_numbers])
     return tl.reshape(cut * factors[:, :, None], [count, part_shape.padded])
+
+
+@triton.jit
+def to_eight(numbers):
+    """No larger than what 8 bits hold. Triton's interpreter loses a carry when it rounds: then nothing is left to."""
+    numbers = tl.minimum(tl.maximum(numbers, -LARGEST_EIGHT), LARGEST_EIGHT)
+    if INTERPRETED:
+        bits = numbers.to(tl.int32, bitcast=True)
+        normal = ((bits + 0x7FFFF + ((bits >> 20) & 1)) & -0x100000).to(tl.float32, bitcast=True)
+        numbers = tl.where(tl.abs(numbers) < 2**-6, (numbers + 24576.0) - 24576.0, normal)
+    return numbers
+
+
+@triton.jit
+def for_eight(numbers):
+    """Queries of bf16 over keys in 8 bits, as fp16: the hardware turns 8 bits into that, and into bf16 by detours."""
+    if numbers.dtype == tl.bfloat16:
+        bounded = tl.minimum(tl.maximum(numbers.to(tl.float32), -LARGEST_SIXTEEN), LARGEST_SIXTEEN)
+        numbers = bounded.to(tl.float16)
+    return numbers
 
 
 @triton.jit
@@ -90,15 +115,21 @@ def mix_tile(state, scores, factor, values, some_see_nothing: tl.constexpr):
     Weights are 2 to the power of scores × factor.
     """
     peak, total, mixed = state
+    peak, total, weights, shrink = weigh(peak, total, scores, factor, some_see_nothing)
+    mixed = dot(weights.to(values.dtype), values, mixed * shrink[:, None])
+    return peak, total, mixed
+
+
+@triton.jit
+def weigh(peak, total, scores, factor, some_see_nothing: tl.constexpr):
+    """The new greatest exponent and sum; a tile's weights, and what earlier ones shrink by."""
     new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
     base = new_peak
     if some_see_nothing:
         base = tl.where(new_peak == float("-inf"), 0.0, new_peak)
     weights = tl.exp2(scores * factor - base[:, None])
     shrink = tl.exp2(peak - base)
-    total = total * shrink + tl.sum(weights, 1)
-    mixed = dot(weights.to(values.dtype), values, mixed * shrink[:, None])
-    return new_peak, total, mixed
+    return new_peak, total * shrink + tl.sum(weights, 1), weights, shrink
 
 
 @triton.jit

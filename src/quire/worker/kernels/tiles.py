@@ -16,6 +16,8 @@ FEW_ROWS = 64
 """Up to so many, reading tokens costs more than multiplying."""
 WAVE_TOKENS = 64
 """What starting a program costs, and putting pieces together, in tokens that it could have read meanwhile."""
+WIDE_LATENT = 256
+"""From here on a latent is read in quarters (`latents.py`)."""
 MANY_WAVES = 8
 """From here on the last wave need not be full."""
 
@@ -41,7 +43,8 @@ def tiles_for(queries: int, heads: Heads) -> tuple[Tiles, int]:
     row_bytes = heads.number_bytes * max(padded(heads.width), padded(heads.value_width))
     tokens = min(128, max(16, 64 * 256 // row_bytes))
     if queries * group <= max(LEAST_ROWS, FEW_ROWS * 256 // max(256, row_bytes)):
-        return Tiles(padded(queries * group), tokens, 4, 2, 4, is_peeled=False), group
+        stages, programs = (3, 2) if heads.number_bytes == 1 else (2, 4)
+        return Tiles(padded(queries * group), tokens, 4, stages, programs, is_peeled=False), group
     tokens = min(tokens, 64) if heads.number_bytes == 1 else tokens  # what is stored in 8 bits is multiplied in 16
     if row_bytes > 256:
         return Tiles(max(padded(group), 32), tokens, 4, 2, 1, is_peeled=True), group
@@ -52,6 +55,8 @@ def tiles_for(queries: int, heads: Heads) -> tuple[Tiles, int]:
 
 def _latent_tiles(queries: int, heads: Heads) -> tuple[Tiles, int]:
     group = next(share for share in range(min(heads.query, FEW_ROWS), 0, -1) if heads.query % share == 0)
+    if queries * group <= LEAST_ROWS and heads.number_bytes == 2 and padded(heads.width) >= WIDE_LATENT:
+        return Tiles(LEAST_ROWS, 64, 4, 3, 1, is_peeled=False), group
     if queries * group <= LEAST_ROWS:
         return Tiles(LEAST_ROWS, 64, 4, 2, 2, is_peeled=False), group
     return Tiles(64, 64, 8, 2, 1, is_peeled=False), group
