@@ -3,7 +3,7 @@
 Random weights. Scheduler, tables, uploads, model, sampling and results are the engine's own; prompts are not computed,
 their pages hold random numbers. A step of the engine is the mean over many, in wall-clock time. The bare step is the
 median of replays of its graph, half-way between. The floor is the time to read weights, keys and values (and to write
-states) at the speed of a plain read. `simulated` is what `quire simulate` takes for the step on such a device.
+states) at the speed of a plain read; on a GPU once more at the speed of torch's sum, which is slower. `simulated` is what `quire simulate` takes for the step on such a device.
 """
 
 from __future__ import annotations
@@ -104,19 +104,30 @@ def spoil(arena: torch.Tensor) -> None:
         part.normal_()
 
 
-def read_bandwidth(device: str) -> float:
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
     """Bytes per microsecond."""
+
+    plain: float
+    torch_sum: float
+
+    def told(self) -> dict[str, str]:
+        names = {"a plain read": self.plain, "torch's sum": self.torch_sum}
+        return {name: f"{speed / 1e3:,.0f} GB/s" for name, speed in names.items()}
+
+
+def read_bandwidth(device: str) -> Bandwidth:
     if device == "cuda":
         from quire.bench.kernels import read_bandwidth as on_gpu
 
-        return on_gpu()
+        return Bandwidth(*on_gpu())
     words = torch.ones(1 << 26)
     took = []
     for _ in range(5):
         begin = time.perf_counter()
         words.sum()
         took.append(time.perf_counter() - begin)
-    return words.nbytes / min(took) / 1e6
+    return Bandwidth(*[words.nbytes / min(took) / 1e6] * 2)
 
 
 class Decoding:
@@ -171,7 +182,7 @@ def bare(runner: TorchRunner) -> float | None:
     return 1e3 * float(statistics.median(begin.elapsed_time(end) for begin, end in events))
 
 
-def measure(decoding: Decoding, rows: int, length: int, bandwidth: float, device: str) -> dict[str, object]:
+def measure(decoding: Decoding, rows: int, length: int, bandwidth: Bandwidth, device: str) -> dict[str, object]:
     decoding.fill(rows, length)
     before = timed(decoding.engine, decoding.steps)
     replayed = bare(decoding.started.runner)
@@ -180,11 +191,14 @@ def measure(decoding: Decoding, rows: int, length: int, bandwidth: float, device
     took = (before + after) / 2
     python = after - 1e6 * (decoding.unprompted.waited_seconds - waited) / (decoding.steps + 4)
     decoding.empty()
-    floor = floor_bytes(decoding.started, rows, length) / bandwidth
+    read = floor_bytes(decoding.started, rows, length)
+    floor = read / bandwidth.plain
     line: dict[str, object] = {"rows × tokens": f"{rows} × {length:,}", "engine, ms": round(took / 1e3, 2)}
     if replayed is not None:
         line |= {"bare, ms": round(replayed / 1e3, 2), "bare ÷ engine": f"{replayed / took:.1%}"}
     line |= {"floor, ms": round(floor / 1e3, 2), "floor ÷ engine": f"{floor / took:.1%}"}
+    if device == "cuda":
+        line["the same at torch's speed"] = f"{read / bandwidth.torch_sum / took:.1%}"
     line["tokens/s"] = f"{rows / took * 1e6:,.0f}"
     if device == "cuda":  # a CPU computes while Python waits, so nothing is left to tell apart
         line["Python, ms"] = round(python / 1e3, 2)
@@ -253,6 +267,5 @@ def run(
             table.append({"shape": case.name, **measure(decoding, rows, length, bandwidth, device)})
         del decoding
         forget()
-    speed = {"a plain read": f"{bandwidth / 1e3:,.0f} GB/s"}
-    known = about(device, compiled=is_compiled and device == "cuda", **speed)
+    known = about(device, compiled=is_compiled and device == "cuda", **bandwidth.told())
     return Report(known, {"decode step": table, "the ledger in MiB, planned → measured": ledgers})

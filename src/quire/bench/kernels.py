@@ -18,9 +18,11 @@ import triton
 import triton.language as tl
 
 from quire.bench.measure import DEVICE, microseconds, random_numbers
+from quire.bench.prompt_steps import step_microseconds
 from quire.bench.recurrent import recurrent_table
 from quire.bench.report import Report, Tell, about
 from quire.worker.attention import Scores
+from quire.worker.kernels.flash import available
 from quire.worker.kernels.launch import attend, plan
 from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages
 from quire.worker.kernels.shape import Memory, Table
@@ -183,6 +185,8 @@ def prefill_table(peer: FlashInfer | None) -> list[dict[str, object]]:
             check(ours, theirs)
             line[f"FlashInfer {backend}, TFLOP/s"] = round(operations / microseconds(theirs[0]) / 1e6)
         line["Quire, TFLOP/s"] = round(operations / microseconds(ours[0]) / 1e6)
+        for backend in available()[:-1]:
+            line[f"in steps, {backend.name}"] = round(operations / step_microseconds(backend, rows, length) / 1e6)
         table.append(line)
     return table
 
@@ -231,11 +235,13 @@ TABLES = {"pages": pages_table, "decode": decode_table, "fp8": fp8_table, "windo
           "prefill": prefill_table, "latent": latent_table, "recurrent": lambda _peer: recurrent_table()}  # fmt: skip
 
 
-def read_bandwidth() -> float:
-    """Bytes per microsecond of a plain read."""
-    words, size = torch.randint(1 << 30, (1 << 29,), dtype=torch.int32, device=DEVICE), 8_192
-    sums = torch.empty(len(words) // size, dtype=torch.int32, device=DEVICE)
-    return 4 * len(words) / microseconds(lambda: read_words[(len(sums),)](words, sums, size))
+def read_bandwidth() -> tuple[float, float]:
+    """Bytes per microsecond, over two gigabytes: of a kernel that loads words and folds them, and of torch's sum."""
+    numbers, size = torch.randn(1 << 29, device=DEVICE), 8_192
+    words = numbers.view(torch.int32)
+    folded = torch.empty(len(words) // size, dtype=torch.int32, device=DEVICE)
+    plain = microseconds(lambda: read_words[(len(folded),)](words, folded, size))
+    return words.nbytes / plain, words.nbytes / microseconds(lambda: numbers.sum())
 
 
 def run(names: Sequence[str], tell: Tell) -> Report:

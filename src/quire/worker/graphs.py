@@ -21,6 +21,7 @@ import torch
 from quire.core.step import Step, TableView
 from quire.plan.plan import KindPlan
 from quire.worker.batch import Padding
+from quire.worker.kernels.greedy import likeliest
 from quire.worker.model import TorchModel
 from quire.worker.uploads import Counting, Direct, Fixed, Upload
 
@@ -131,9 +132,7 @@ class DecodeGraphs:
         def action() -> Played:
             known = torch.where(token_ids < 0, self._last[numbers], token_ids)
             logits = self._model.logits(known, batch, 0)
-            tokens = logits.argmax(-1)
-            self._last.index_copy_(0, numbers, tokens)
-            return Played(logits, tokens)
+            return Played(logits, likeliest(logits, numbers, self._last))
 
         return record(action, self._pool) if self._pool is not None else _again(action)
 

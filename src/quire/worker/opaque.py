@@ -19,6 +19,8 @@ from quire.worker.attention import Scores
 if TYPE_CHECKING:
     from quire.worker.mixers.seat import Seat
 
+OPTIONS: dict[str, Any] = {"combo_kernels": True}
+"""Of the compiler: small operations that do not need each other are one launch, such as turning queries and keys."""
 _seats: WeakValueDictionary[int, Seat] = WeakValueDictionary()
 
 
@@ -82,7 +84,7 @@ def compile_layers(model: torch.nn.Module) -> None:
     """Once for any number of tokens but one, which `uncompiled` is for. The norm behind the last layer is another."""
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for module in (*layers, *_last_norms(model)):
-        module.forward = torch.compile(module.forward, dynamic=True)
+        module.forward = torch.compile(module.forward, dynamic=True, options=OPTIONS)
 
 
 def _last_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
