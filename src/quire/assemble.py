@@ -158,6 +158,7 @@ def assemble(
     kv_dtype: DType | None = None,
     device: str = "cpu",
     compiled: bool = False,
+    deterministic: bool = False,
     rules: Rules | None = None,
     tiers: Tiers = NO_TIERS,
     overlap: int = 2,
@@ -169,13 +170,19 @@ def assemble(
     """`folder` and `draft`: checkpoint folders, or GGUF files, which are converted once there is a plan. `dtype` none:
     fp32 on a CPU, bf16 elsewhere; `kv_dtype` none: `settings.kv_dtype`, or the weights' where that is left alone. With
     `speculative_tokens`, tokens are guessed by the model in `draft`, or by n-grams if there is none. `compiled`: on a
-    GPU, torch.compile fuses what lies between kernels, which takes some seconds at the start. `progress` is told how
-    far the weights are read. `plan`: made already."""
+    GPU, torch.compile fuses what lies between kernels, which takes some seconds at the start. `deterministic`: on a
+    GPU, what a request yields does not depend on others. `progress` is told how far the weights are read. `plan`: made
+    already."""
     device = chosen_device(device)
     dtype = dtype or weights_dtype(device)
     if dtype not in TORCH_NAMES:
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
+        )
+    if deterministic and device == "cpu":
+        raise InputError(
+            "products on a CPU are added up in an order that depends on how many tokens a step has: --deterministic "
+            "needs --device cuda"
         )
     settings = settings or Settings()
     settings = following(settings, dtype) if kv_dtype is None else replace(settings, kv_dtype=kv_dtype)
@@ -191,7 +198,7 @@ def assemble(
         _require_same_tokens(tokenizer, folder, Tokenizer.load(draft), draft)
     grammars = Grammars(tokenizer)
     advance = None if progress is None else partial(progress, "load")
-    start = _on_cpu if device == "cpu" else partial(_on_gpu, compiled=compiled)
+    start = _on_cpu if device == "cpu" else partial(_on_gpu, compiled=compiled, deterministic=deterministic)
     runner, finish = start(folder, plan, dtype, grammars, advance, draft)
     drafter = None if not plan.lookahead else NGramDrafter() if draft is None else LeftOpen()
     identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
@@ -251,6 +258,7 @@ def _on_gpu(
     advance: Advance | None,
     draft: Path | None,
     compiled: bool,
+    deterministic: bool,
     device: str = "cuda",
 ) -> tuple[TorchRunner, Callable[[Tables], Started]]:
     """Recordings need the engine's tables: they come last, and the ledger is complete then."""
@@ -273,7 +281,16 @@ def _on_gpu(
 
     weights = weights_of(folder, 0, whole.layers - guessing)
     others = None if draft is None else weights_of(draft, whole.layers - guessing, guessing)
-    runner = boot(plan, weights, meter, grammars, is_compiled=compiled, draft=others, draft_layers=guessing)
+    runner = boot(
+        plan,
+        weights,
+        meter,
+        grammars,
+        is_compiled=compiled,
+        is_deterministic=deterministic,
+        draft=others,
+        draft_layers=guessing,
+    )
 
     def finish(tables: Tables) -> Started:
         record(runner, meter, tables)

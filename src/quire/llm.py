@@ -47,6 +47,7 @@ class LLM:
         kv_dtype: str | DType | None = None,
         device: str = "auto",
         compiled: bool = False,
+        deterministic: bool = False,
         rules: Rules | None = None,
         tiers: Tiers = NO_TIERS,
         draft_model: str | Path | None = None,
@@ -55,8 +56,9 @@ class LLM:
     ) -> None:
         """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
         free memory, or most of a GPU's. `dtype` none: fp32 on a CPU, bf16 on a GPU; `kv_dtype` none: the same.
-        `device`: auto, cpu or cuda. `compiled`: on a GPU, faster steps for some seconds at the start. `tiers`: where
-        prefixes live beyond the pool.
+        `device`: auto, cpu or cuda. `compiled`: on a GPU, faster steps for some seconds at the start. `deterministic`:
+        on a GPU, what a request yields does not depend on the others it runs with. `tiers`: where prefixes live beyond
+        the pool.
         `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step.
         `progress` is told what is fetched, converted and loaded."""
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
@@ -69,6 +71,7 @@ class LLM:
             kv_dtype=parse_dtype(kv_dtype) if isinstance(kv_dtype, str) else kv_dtype,
             device=device,
             compiled=compiled,
+            deterministic=deterministic,
             rules=rules,
             tiers=tiers,
             progress=progress,

@@ -19,6 +19,7 @@ from quire.worker.device_runner import DeviceRunner
 from quire.worker.drafting import DraftModel, part_of
 from quire.worker.fused import fuse
 from quire.worker.graphs import row_counts
+from quire.worker.invariant import make_invariant
 from quire.worker.kernels.backend import Triton
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model import NAME, TorchModel
@@ -49,8 +50,10 @@ class DeviceService:
         is_compiled: bool = False,
         counts: Sequence[int] = (),
         draft: str | None = None,
+        is_invariant: bool = False,
     ) -> None:
-        """`draft`: a draft model makes the guesses; the plan has its layers too."""
+        """`draft`: a draft model makes the guesses; the plan has its layers too. `is_invariant`: nothing that a request
+        yields depends on others."""
         self.reference = reference(name)
         stage = plan.require_fit().stages[0]
         arena = Arena(stage, DEVICE, moves=KernelMoves(), spare=1)
@@ -58,7 +61,10 @@ class DeviceService:
 
         def attached(weights: Any, first_layer: int, layers: int) -> TorchModel:
             part = Arena(part_of(stage, first_layer, layers), DEVICE, arena.bytes, moves=KernelMoves())
-            return TorchModel(_moved(weights), part, (Triton(), REFERENCE), is_compiled)
+            model, backends = _moved(weights), (Triton(is_invariant), REFERENCE)
+            if is_invariant:
+                make_invariant(model)
+            return TorchModel(model, part, backends, is_compiled, is_invariant)
 
         own = len(shape_of(name, self.reference.config).layers)
         model, guesser = attached(self.reference.model, 0, own), None

@@ -19,7 +19,7 @@ from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
 from quire.plan.settings import Settings
 
-BESIDE_A_PLAN = ("device", "compile", "host_memory", "draft_model")
+BESIDE_A_PLAN = ("device", "compile", "deterministic", "host_memory", "draft_model")
 """Where it runs and how fast; what tiers take; a draft model is loaded beside what the plan says of it."""
 COMPARED = ("family", "kv_dtype", "sheet_bytes", "sheets", "pool_bytes", "max_length", "bytes_per_token")
 

@@ -116,6 +116,7 @@ def start(options: argparse.Namespace) -> LLM:
         budget=budget,
         device=options.device,
         compiled=options.compile,
+        deterministic=options.deterministic,
         kv_dtype=options.kv_dtype,
         tiers=tiers,
         draft_model=options.draft_model,

@@ -152,6 +152,11 @@ def add_device_options(group: argparse._ArgumentGroup | argparse.ArgumentParser)
         "--device", choices=DEVICES, default="auto", help="where the model runs (default auto: a GPU, if there is one)"
     )
     group.add_argument("--compile", action="store_true", help="on a GPU: faster steps, for some seconds at the start")
+    group.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="on a GPU: what a request yields does not depend on others (slower)",
+    )
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:

@@ -129,6 +129,7 @@ def _serve(options: argparse.Namespace, listener: socket) -> None:
         planned_for,
         device=device,
         compiled=options.compile,
+        deterministic=options.deterministic,
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
         draft=None if draft is None else converted(draft, Bar()),

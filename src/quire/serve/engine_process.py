@@ -90,6 +90,7 @@ def _boot(setup: EngineSetup, news: News) -> tuple[Assembled, tuple[str, ...]]:
         dtype=DType(setup.dtype),
         device=setup.device,
         compiled=setup.is_compiled,
+        deterministic=setup.is_deterministic,
         rules=setup.rules,
         tiers=tiers,
         listeners=(news,),

@@ -31,6 +31,7 @@ class EngineSetup:
     device: str = "cpu"
     is_compiled: bool = False
     """On a GPU: by torch.compile."""
+    is_deterministic: bool = False
     threads: int | None = None
     freeze_file: str | None = None
     """For drills: while this file exists, the runner stands still."""

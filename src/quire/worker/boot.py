@@ -22,6 +22,7 @@ from quire.worker.device_runner import DeviceRunner
 from quire.worker.drafting import DraftModel, part_of
 from quire.worker.fused import fuse
 from quire.worker.graphs import Tables, row_counts
+from quire.worker.invariant import make_invariant, require_invariant
 from quire.worker.kernels.flash import available
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.meter import Meter
@@ -42,17 +43,21 @@ def boot(
     grammars: Grammars | None = None,
     *,
     is_compiled: bool = False,
+    is_deterministic: bool = False,
     draft: Any = None,
     draft_layers: int = 0,
 ) -> DeviceRunner:
     """A runner without recordings: `record` makes them when the engine's tables are there. `draft`: a draft model,
-    which has the last layers of the plan."""
-    stage, backends = plan.stages[0], available()
+    which has the last layers of the plan. `is_deterministic`: results do not depend on the batch."""
+    stage, backends = plan.stages[0], available(is_deterministic)
     models = [(model, part_of(stage, 0, stage.layers - draft_layers))]
     if draft is not None:
         models.append((draft, part_of(stage, stage.layers - draft_layers, draft_layers)))
-    for weights, _ in models:
+    for weights, part in models:
         fuse(weights)
+        if is_deterministic:
+            require_invariant(weights, part)
+            make_invariant(weights)
     meter.note("weights", meter.allocated())
     meter.note("activations", max(step_bytes(plan, weights, part, meter, backends) for weights, part in models))
     meter.require_room(plan, SPARE_SHEETS)
@@ -60,7 +65,8 @@ def boot(
     meter.note("pool", arena.bytes.numel())
 
     def on(weights: Any, part: StagePlan) -> TorchModel:
-        return TorchModel(weights, Arena(part, meter.device, arena.bytes, moves=KernelMoves()), backends, is_compiled)
+        own = Arena(part, meter.device, arena.bytes, moves=KernelMoves())
+        return TorchModel(weights, own, backends, is_compiled or is_deterministic, is_deterministic)
 
     own, *guessing = (on(weights, part) for weights, part in models)
     return DeviceRunner(plan, own, arena, grammars, *map(DraftModel, guessing))

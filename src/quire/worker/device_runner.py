@@ -22,8 +22,9 @@ from quire.core.logprobs import StepLogprobs
 from quire.core.step import Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
+from quire.worker.batch import Padding
 from quire.worker.drafting import DraftModel
-from quire.worker.graphs import DecodeGraphs, Tables, why_not
+from quire.worker.graphs import DecodeGraphs, Tables, padded, why_not
 from quire.worker.logprobs import NOTHING, Wanted, judged, packed_places, together
 from quire.worker.model import TorchModel
 from quire.worker.runner import Grammars, TorchRunner
@@ -103,10 +104,13 @@ class DeviceRunner(TorchRunner):
         """Logits where rows sample, then, in pieces, those of prompts that somebody asked about."""
         staged = self._staged
         staged.begin()
-        batch = self.model.prepare(step, staged)
         places = np.concatenate([step.sampled()[1], packed_places(step, prompt)])
-        token_ids, wanted = staged(step.token_ids.astype(np.int64)), staged(places)
-        rows = staged(np.repeat(step.rows, step.counts))
+        whole, padding = step, None
+        if self.model.is_invariant and step.tokens == 1:  # compiled layers take one token as something else
+            whole, padding = padded(step, 2, self.plan.max_requests), Padding(1, self.arena.spare_address, True)
+        batch = self.model.prepare(whole, staged, padding)
+        token_ids, wanted = staged(whole.token_ids.astype(np.int64)), staged(places)
+        rows = staged(np.repeat(whole.rows, whole.counts))
         staged.flush()
         known = torch.where(token_ids < 0, self._tokens_before[rows], token_ids)
         return self.model.pieces(known, batch, self._cut(wanted, len(step.sampled()[0])))

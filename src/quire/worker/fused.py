@@ -10,7 +10,7 @@ multiplies anew.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from torch.nn import functional
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of children that transformers' classes give them."""
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
 class Share(nn.Module):
@@ -29,12 +30,15 @@ class Share(nn.Module):
         super().__init__()
         self.weight = _joined([linear.weight for linear in linears])
         self.bias = None if linears[0].bias is None else _joined([linear.bias for linear in linears])
+        self.product: Product | None = None
+        """None: torch's."""
         self.tokens: torch.Tensor | None = None
         self.found: torch.Tensor | None = None
 
     def take(self, tokens: torch.Tensor, begin: int, end: int, is_last: bool) -> torch.Tensor:
         if self.found is None or self.tokens is not tokens:
-            self.tokens, self.found = tokens, functional.linear(tokens, self.weight, self.bias)
+            multiply = self.product or functional.linear
+            self.tokens, self.found = tokens, multiply(tokens, self.weight, self.bias)
         part = self.found[..., begin:end]
         if is_last:
             self.tokens = self.found = None

@@ -36,6 +36,8 @@ class Recordable(Protocol):
 
     def is_split(self, plan: KindPlan, step: Step, device: torch.device) -> bool: ...
 
+    def fits(self, plan: KindPlan, step: Step, device: torch.device) -> bool: ...
+
 
 def why_not(model: TorchModel) -> str:
     """Why decode steps of this model cannot be recorded; empty if they can. States are alike in every step."""
@@ -86,7 +88,9 @@ class DecodeGraphs:
     def takes(self, step: Step) -> bool:
         """One token for each row, and a new one from each."""
         is_decode = step.drafts is None and len(step.token_ids) == len(step.rows) and bool(step.samples.all())
-        return is_decode and len(step.rows) <= int(self._counts[-1])
+        if not is_decode or not 0 < len(step.rows) <= int(self._counts[-1]):
+            return False
+        return all(backend.fits(plan, step, self.device) for plan, backend in self._cutting())
 
     def play(self, step: Step) -> Played:
         rows = int(self._counts[np.searchsorted(self._counts, len(step.rows))])
@@ -106,10 +110,13 @@ class DecodeGraphs:
         return left
 
     def _is_split(self, step: Step) -> bool:
+        return any(backend.is_split(plan, step, self.device) for plan, backend in self._cutting())
+
+    def _cutting(self) -> list[tuple[KindPlan, Recordable]]:
+        """Kinds that keep tokens, and who reads them."""
         seat = self._model.seat
         pairs = zip(seat.arena.stage.kinds, seat.backends, strict=True)
-        cutting = [(plan, backend) for plan, backend in pairs if isinstance(backend, Recordable)]
-        return any(backend.is_split(plan, step, self.device) for plan, backend in cutting)
+        return [(plan, backend) for plan, backend in pairs if isinstance(backend, Recordable)]
 
     def _ask_layers(self, nobody: Step) -> None:
         """Layers tell their backends what they will ask for when they do so for the first time."""
@@ -119,9 +126,9 @@ class DecodeGraphs:
     def _fill(self, step: Step, rows: int, is_split: bool, upload: Upload) -> tuple[Any, torch.Tensor, torch.Tensor]:
         """(batch, token ids, rows), in the same order and of the same shapes in every step."""
         padding = Padding(len(step.rows), self._model.seat.arena.spare_address, is_split)
-        padded = _padded(step, rows, len(self._last) - 1)
-        token_ids, numbers = upload(padded.token_ids.astype(np.int64)), upload(padded.rows)
-        return self._model.prepare(padded, upload, padding), token_ids, numbers
+        whole = padded(step, rows, len(self._last) - 1)
+        token_ids, numbers = upload(whole.token_ids.astype(np.int64)), upload(whole.rows)
+        return self._model.prepare(whole, upload, padding), token_ids, numbers
 
     def _record(self, step: Step, rows: int, is_split: bool) -> tuple[Callable[[], None], Played]:
         self.fixed.begin()
@@ -143,7 +150,7 @@ def _nobody(tables: Tables) -> Step:
     return Step(0, none, none, none, none.astype(np.bool_), none, none.astype(np.int32), tables=tables)
 
 
-def _padded(step: Step, rows: int, spare_row: int) -> Step:
+def padded(step: Step, rows: int, spare_row: int) -> Step:
     more = rows - len(step.rows)
     if not more:
         return step

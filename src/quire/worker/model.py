@@ -63,10 +63,16 @@ class TorchModel:
     """A causal language model of transformers that reads and writes an arena."""
 
     def __init__(
-        self, model: Any, arena: Arena, backends: Sequence[Backend] = (REFERENCE,), is_compiled: bool = False
+        self,
+        model: Any,
+        arena: Arena,
+        backends: Sequence[Backend] = (REFERENCE,),
+        is_compiled: bool = False,
+        is_invariant: bool = False,
     ) -> None:
-        """`is_compiled`: torch.compile fuses what lies between kernels."""
-        self.model = model.eval()
+        """`is_compiled`: torch.compile fuses what lies between kernels. `is_invariant`: nothing depends on the batch,
+        if no step has a single token."""
+        self.model, self.is_invariant = model.eval(), is_invariant
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.seat = Seat(arena, choose(arena.stage, arena.bytes.device.type, backends))
@@ -75,7 +81,7 @@ class TorchModel:
         self.scales = find_scales(self.seat, self.vocab_size, self._probe)
         """Which scales keys and values in 8 bits have; empty: none."""
         if is_compiled:
-            opaque.compile_layers(model)
+            opaque.compile_layers(model, is_invariant)
 
     def _probe(self, step: Step) -> torch.Tensor:
         device = self.seat.arena.bytes.device

@@ -80,11 +80,20 @@ def mix_forward(module: Any, hidden_states: torch.Tensor, **_options: Any) -> to
     return mixed
 
 
-def compile_layers(model: torch.nn.Module) -> None:
-    """Once for any number of tokens but one, which `uncompiled` is for. The norm behind the last layer is another."""
+def compile_layers(model: torch.nn.Module, is_invariant: bool = False) -> None:
+    """Once for any number of tokens but one, which `uncompiled` is for; the norm behind the last layer too.
+    `is_invariant`: sums are added up in the same order in every process, too."""
+    options = OPTIONS | (_fixed_choices() if is_invariant else {})
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for module in (*layers, *_last_norms(model)):
-        module.forward = torch.compile(module.forward, dynamic=True, options=OPTIONS)
+        module.forward = torch.compile(module.forward, dynamic=True, options=options)
+
+
+def _fixed_choices() -> dict[str, Any]:
+    """The compiler tries out nothing that changes a sum."""
+    from torch._inductor import config
+
+    return {name: True for name in ("deterministic", "batch_invariant") if hasattr(config, name)}
 
 
 def _last_norms(model: torch.nn.Module) -> list[torch.nn.Module]:

@@ -10,12 +10,14 @@ import quire.llm
 from command import run_text
 from quire import assemble
 from quire.core.dtypes import DType
-from quire.core.errors import DoesNotFit
+from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import What
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
-from quire.worker import device_runner, meter
+from quire.worker import device_runner, meter, opaque
 from quire.worker.device_runner import DeviceRunner
+from quire.worker.invariant import Invariant
+from quire.worker.kernels.backend import Triton
 from quire.worker.meter import Meter
 from tiny_folder import make_folder
 
@@ -82,6 +84,24 @@ def test_a_pool_that_leaves_no_room_for_what_was_measured_is_refused(
     monkeypatch.setattr(MadeUp, "total_bytes", 519 << 20)  # 3 of weights, 1 of a step, 512 of graphs, 4 of the pool
     with pytest.raises(DoesNotFit, match=r"lower the pool to 2\.\d+ MiB"):
         started(make_folder(tmp_path), "cuda")
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_a_request_that_must_not_depend_on_others_runs_on_kernels_that_see_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opaque, "compile_layers", lambda _model, is_invariant: is_invariant or pytest.fail("not told"))
+    llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, dtype="fp32", device="cuda", deterministic=True)
+    assert isinstance(llm.engine.runner, DeviceRunner)
+    (backend,) = llm.engine.runner.model.seat.backends
+    assert isinstance(backend, Triton)
+    assert backend.is_invariant
+    assert any(isinstance(module, Invariant) for module in llm.engine.runner.model.model.modules())
+
+
+def test_on_a_cpu_nobody_promises_that_a_request_does_not_depend_on_others(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--deterministic needs --device cuda"):
+        LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, device="cpu", deterministic=True)
 
 
 def test_the_scratch_step_is_as_large_as_any(tmp_path: Path) -> None:

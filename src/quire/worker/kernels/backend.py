@@ -18,9 +18,9 @@ from quire.worker.arena import PartView
 from quire.worker.attention import Scores
 from quire.worker.backends import ATTENTION, Accepts, Pair
 from quire.worker.batch import KindBatch, Packed, Padding
-from quire.worker.kernels.launch import Launch, attend, plan_onto, plan_recorded
+from quire.worker.kernels.launch import Launch, attend, plan_invariant, plan_onto, plan_recorded
 from quire.worker.kernels.pages import write
-from quire.worker.kernels.recorded import is_split
+from quire.worker.kernels.recorded import invariant_fits, invariant_pieces, is_split
 from quire.worker.kernels.shape import Memory, Table
 from quire.worker.kernels.states import StateRows, convolve, recur, state_rows
 from quire.worker.kernels.tile import INTERPRETED
@@ -56,6 +56,7 @@ class KernelKind:
     known: dict[Heads, None]
     """Of the kind's layers, which may differ: noted when the first of them asks, and cut in advance from then on."""
     launches: dict[Heads, tuple[Launch, ...]] = field(default_factory=dict)
+    is_invariant: bool = False
 
     def launch(self, heads: Heads) -> tuple[Launch, ...]:
         if heads not in self.launches:
@@ -65,7 +66,10 @@ class KernelKind:
 
     def cut(self, heads: Heads, upload: Upload, padding: Padding | None = None) -> None:
         processors = processors_of(self.rows.device)
-        if padding is None:
+        if self.is_invariant:
+            splits = None if padding is None else padding.is_split
+            cuts = [plan_invariant(upload, rows, self.sight, heads, processors, splits) for rows in self.parts]
+        elif padding is None:
             cuts = [plan_onto(upload, rows, self.sight, heads, processors) for rows in self.parts]
         else:
             cuts = [plan_recorded(upload, self.parts[0], self.sight, heads, processors, padding.is_split)]
@@ -83,7 +87,9 @@ class Triton:
         states=STATES,
     )
 
-    def __init__(self) -> None:
+    def __init__(self, is_invariant: bool = False) -> None:
+        """`is_invariant`: what a row finds does not depend on others, nor on how its tokens came to steps."""
+        self.is_invariant = is_invariant
         self._heads: dict[str, dict[Heads, None]] = {}
         """By the kind's name."""
 
@@ -100,7 +106,16 @@ class Triton:
         tables = tuple(Table(group, plan.page_tokens, table.sink_columns, wraps=not kind.grows) for group in groups)
         index, positions = (upload(values.astype(np.int32)) for values in (packed.index, packed.positions))
         parts, known = _parts(step, packed.begins), self._heads.setdefault(kind.name, {})
-        kernel = KernelKind(kind.kind == "latent", tables, index, positions, sight_of(plan), parts, known)
+        kernel = KernelKind(
+            kind.kind == "latent",
+            tables,
+            index,
+            positions,
+            sight_of(plan),
+            parts,
+            known,
+            is_invariant=self.is_invariant,
+        )
         for heads in known:
             kernel.cut(heads, upload, packed.padding)
         return KindBatch({}, kernel=kernel)
@@ -108,7 +123,15 @@ class Triton:
     def is_split(self, plan: KindPlan, step: Step, device: torch.device) -> bool:
         """Whether a step of one token for each row gains by cutting rows into pieces."""
         rows, sight, processors = _parts(step, np.arange(len(step.rows)))[0], sight_of(plan), processors_of(device)
+        if self.is_invariant:
+            return invariant_pieces(rows, sight) > 0
         return any(is_split(rows, sight, heads, processors) for heads in self._heads.get(plan.kind.name, ()))
+
+    def fits(self, plan: KindPlan, step: Step, device: torch.device) -> bool:
+        """Whether a recorded step has room for the pieces of these rows: it makes its own as long as it must, unless
+        their length is given."""
+        rows, sight = _parts(step, np.arange(len(step.rows)))[0], sight_of(plan)
+        return not self.is_invariant or invariant_fits(rows, sight, processors_of(device))
 
     def attend(
         self, kind: KindBatch, parts: Pair[PartView], query: torch.Tensor, new: Pair[torch.Tensor], scores: Scores
@@ -117,7 +140,7 @@ class Triton:
         step = kind.kernel
         assert isinstance(step, KernelKind), "this backend prepared the step"
         held = memory_of(parts, step.is_latent)
-        is_written = step.is_latent or any(rows.counts.max() > 1 for rows in step.parts)
+        is_written = step.is_latent or step.is_invariant or any(rows.counts.max() > 1 for rows in step.parts)
         if is_written:
             write(*new, held, step.tables[parts[0].group], step.rows, step.positions)
         width, other = (tensor.shape[2] for tensor in new)

@@ -158,7 +158,9 @@ def indexed(part: PartView, page_granules: int) -> torch.Tensor:
     return part.tensor.as_strided(((places - 1) // page_granules + 1, *page), (page_granules * granule, *strides))
 
 
-def available() -> tuple[Backend, ...]:
-    """For a GPU, the fastest first."""
+def available(is_invariant: bool = False) -> tuple[Backend, ...]:
+    """For a GPU, the fastest first. `is_invariant`: those whose results do not depend on the batch."""
+    if is_invariant:
+        return (Triton(is_invariant=True),)
     found = importlib.util.find_spec("flashinfer") is not None
     return (FlashInfer(), Triton(), REFERENCE) if found else (Triton(), REFERENCE)

@@ -13,10 +13,10 @@ import torch
 from quire.worker.attention import Scores
 from quire.worker.kernels.latents import attend_latents
 from quire.worker.kernels.paged import attend_items, join_pieces
-from quire.worker.kernels.recorded import fixed_work
+from quire.worker.kernels.recorded import fixed_work, invariant_work
 from quire.worker.kernels.shape import Memory, Shape, Table, Tiles, part_shape
-from quire.worker.kernels.tiles import WIDE_LATENT, Heads, piece_tokens_for, tiles_for
-from quire.worker.kernels.work import Rows, Sight, Work, blocks_of, cut, lengths_of
+from quire.worker.kernels.tiles import WIDE_LATENT, Heads, invariant_tiles, piece_tokens_for, tiles_for
+from quire.worker.kernels.work import Rows, Sight, Work, blocks_of, cut, invariant_piece_tokens, lengths_of
 from quire.worker.uploads import Direct, Upload
 
 PIECES_AT_ONCE = 16
@@ -33,6 +33,7 @@ class Launch:
     sight: Sight
     group: int
     is_alike: bool
+    is_invariant: bool = False
 
 
 def plan(rows: Rows, sight: Sight, heads: Heads, processors: int, device: torch.device) -> Launch:
@@ -54,6 +55,20 @@ def plan_recorded(upload: Upload, rows: Rows, sight: Sight, heads: Heads, proces
     tiles, group = tiles_for(1, heads)
     work, slots = fixed_work(rows, sight, heads, processors, splits)
     return _launch(upload, work, slots, sight, tiles, group, is_alike=True)
+
+
+def plan_invariant(
+    upload: Upload, rows: Rows, sight: Sight, heads: Heads, processors: int, splits: bool | None = None
+) -> Launch:
+    """Cut by what queries see alone. `splits`: of rows with one query each, the same launch whatever they hold."""
+    tiles, group = invariant_tiles(heads)
+    if splits is None:
+        blocks = blocks_of(rows, tiles.rows // group)
+        work = cut(blocks, sight, invariant_piece_tokens(blocks, sight))
+        slots = work.slots
+    else:
+        work, slots = invariant_work(rows, sight, processors, splits)
+    return replace(_launch(upload, work, slots, sight, tiles, group, is_alike=False), is_invariant=True)
 
 
 def launch_of(rows: Rows, sight: Sight, tiles: Tiles, group: int, piece_tokens: int, device: torch.device) -> Launch:
@@ -161,4 +176,5 @@ def _shape(query: torch.Tensor, memory: Memory, table: Table, launch: Launch, sc
         has_sink_logits=scores.sinks is not None,
         is_alike=launch.is_alike,
         writes=writes,
+        is_invariant=launch.is_invariant,
     )

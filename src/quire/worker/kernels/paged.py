@@ -47,6 +47,9 @@ def attend_items(
     if shape.has_scales:
         scale *= tl.load(key_scales + head)
     layer = (key + head * shape.keys.head, value + head * shape.values.head, rope, key_scales, table, scale, softcap)
+    since = begin
+    if shape.is_invariant:
+        begin = begin // tile_tokens * tile_tokens
 
     if shape.writes:
         new = place.to(tl.int64)
@@ -61,15 +64,15 @@ def attend_items(
         nothing = tl.full([shape.rows], 0.0, tl.float32)
         state = (nothing - float("inf"), nothing, tl.full([shape.rows, value_shape.padded], 0.0, tl.float32))
     if shape.is_alike:
-        state = read_tiles(state, asked, layer, begin, end, end, shape, tile_tokens, False, False)
+        state = read_tiles(state, asked, layer, begin, end, since, end, shape, tile_tokens, False, False)
     elif is_peeled:
         clear_begin, clear_end = clear_tiles(begin, end, position, queries, shape, tile_tokens)
         if shape.window > 0 or shape.chunk > 0:
-            state = read_tiles(state, asked, layer, begin, clear_begin, end, shape, tile_tokens, True, False)
-        state = read_tiles(state, asked, layer, clear_begin, clear_end, end, shape, tile_tokens, False, True)
-        state = read_tiles(state, asked, layer, clear_end, end, end, shape, tile_tokens, True, False)
+            state = read_tiles(state, asked, layer, begin, clear_begin, since, end, shape, tile_tokens, True, False)
+        state = read_tiles(state, asked, layer, clear_begin, clear_end, since, end, shape, tile_tokens, False, True)
+        state = read_tiles(state, asked, layer, clear_end, end, since, end, shape, tile_tokens, True, False)
     else:
-        state = read_tiles(state, asked, layer, begin, end, end, shape, tile_tokens, True, False)
+        state = read_tiles(state, asked, layer, begin, end, since, end, shape, tile_tokens, True, False)
 
     if shape.has_scales:
         peak, total, mixed = state
@@ -127,10 +130,10 @@ def load_queries(query, position, row, asks, shape: tl.constexpr):
 
 @triton.jit
 def read_tiles(
-    state, asked, layer, begin, end, last, shape: tl.constexpr, tile_tokens: tl.constexpr,
+    state, asked, layer, begin, end, since, last, shape: tl.constexpr, tile_tokens: tl.constexpr,
     is_masked: tl.constexpr, all_there: tl.constexpr,
 ):  # fmt: skip
-    """Tiles from `begin` until `end`; no token from `last` on is there. Addresses are read one tile ahead."""
+    """Tiles from `begin` until `end`; tokens [since, last) are there. Addresses are read one tile ahead."""
     key_shape: tl.constexpr = shape.keys
     value_shape: tl.constexpr = shape.values
     rope_shape: tl.constexpr = shape.ropes
@@ -144,6 +147,8 @@ def read_tiles(
     for first in tl.range(begin, end, tile_tokens):
         tokens = first + tl.arange(0, tile_tokens)
         there = tokens < last
+        if shape.is_invariant:
+            there = there & (tokens >= since)
         addresses = following
         following = token_addresses(table, tokens + tile_tokens, tokens + tile_tokens < last, shape)
         slots = tokens % shape.page_tokens

@@ -10,10 +10,21 @@ import numpy as np
 
 from quire.worker.kernels.shape import Tiles
 from quire.worker.kernels.tiles import Heads, piece_tokens_for, tiles_for
-from quire.worker.kernels.work import ITEM_FIELDS, JOIN_FIELDS, Rows, Sight, Work, cut, lengths_of
+from quire.worker.kernels.work import (
+    ITEM_FIELDS,
+    JOIN_FIELDS,
+    Rows,
+    Sight,
+    Work,
+    cut,
+    invariant_piece_tokens,
+    lengths_of,
+)
 
 NOTHING = np.array([[0, 0, 0, 0, 0, 0, 1, 0]], dtype=np.int32)
 """An item of no queries and no tokens, in one piece."""
+INVARIANT_ITEMS = 2
+"""For each processor, beyond one for each row."""
 
 
 def is_split(rows: Rows, sight: Sight, heads: Heads, processors: int) -> bool:
@@ -33,6 +44,28 @@ def fixed_work(rows: Rows, sight: Sight, heads: Heads, processors: int, splits: 
     joins = min(len(rows.counts), shared)
     assert work.slots <= shared, "pieces beyond a row's first are counted"
     return Work(_filled(work.items, own + more, NOTHING), _filled(work.joins, joins, _no_join())), shared
+
+
+def invariant_work(rows: Rows, sight: Sight, processors: int, splits: bool) -> tuple[Work, int]:
+    """The same for pieces whose length is given: `fits` says whether there is room for them."""
+    own, more = len(rows.counts), _invariant_room(processors) if splits else 0
+    work = cut(rows, sight, invariant_piece_tokens(rows, sight))
+    assert len(work.items) <= own + more, "it was asked whether they fit"
+    joins = _filled(work.joins, min(own, more), _no_join())
+    return Work(_filled(work.items, own + more, NOTHING), joins), 2 * more
+
+
+def invariant_pieces(rows: Rows, sight: Sight) -> int:
+    """Beyond the first of each row."""
+    return len(cut(rows, sight, invariant_piece_tokens(rows, sight)).items) - len(rows.counts)
+
+
+def invariant_fits(rows: Rows, sight: Sight, processors: int) -> bool:
+    return invariant_pieces(rows, sight) <= _invariant_room(processors)
+
+
+def _invariant_room(processors: int) -> int:
+    return INVARIANT_ITEMS * processors
 
 
 def _cut(rows: Rows, sight: Sight, heads: Heads, processors: int, tiles: Tiles, room: int) -> Work:

@@ -94,6 +94,8 @@ class Shape:
     """One query in each block: then it sees all tokens of its pieces."""
     writes: bool = False
     """Programs write a row's newest token themselves before they read it."""
+    is_invariant: bool = False
+    """Tiles begin where multiples of their length do, whatever the first query of a block sees."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,15 @@ def _latent_tiles(queries: int, heads: Heads) -> tuple[Tiles, int]:
     return Tiles(64, 64, 8, 2, 1, is_peeled=False), group
 
 
+def invariant_tiles(heads: Heads) -> tuple[Tiles, int]:
+    """The same for any number of queries."""
+    group = heads.query // heads.key
+    row_bytes = heads.number_bytes * max(padded(heads.width), padded(heads.value_width))
+    tokens = min(64, max(16, 64 * 256 // row_bytes))
+    warps = 4 if row_bytes <= 256 else 8
+    return Tiles(max(64, padded(group)), tokens, warps, 2, 2, is_peeled=False), group
+
+
 def piece_tokens_for(lengths: Ints, programs: int, tiles: Tiles, processors: int) -> int:
     """The cut of `lengths` that is done soonest; `programs` run for each piece, a wave of them at a time."""
     slots = processors * tiles.programs

@@ -17,6 +17,7 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 ITEM_FIELDS = ("table_row", "place", "position", "queries", "begin", "end", "pieces", "slot")
 JOIN_FIELDS = ("place", "queries", "slot", "pieces")
+INVARIANT_PIECE_TOKENS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +82,12 @@ def cut(blocks: Rows, sight: Sight, piece_tokens: int) -> Work:
     longest_first = np.argsort(begin - end, kind="stable")
     joins = np.stack([blocks.places, blocks.counts, slots, pieces], axis=1)[pieces > 1]
     return Work(items[longest_first].astype(np.int32), joins.astype(np.int32))
+
+
+def invariant_piece_tokens(blocks: Rows, sight: Sight) -> int:
+    """Of pieces that are the same whatever else there is. What a window or a chunk holds is one piece."""
+    is_bounded = bool(sight.window or sight.chunk)
+    return int(lengths_of(blocks, sight).max(initial=1)) if is_bounded else INVARIANT_PIECE_TOKENS
 
 
 def lengths_of(blocks: Rows, sight: Sight) -> Ints:
