@@ -17,10 +17,11 @@ from quire.worker.arena import Arena
 from quire.worker.backends import REFERENCE
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.drafting import DraftModel, part_of
-from quire.worker.fused import fuse
+from quire.worker.fused import fuse, gate
 from quire.worker.graphs import row_counts
 from quire.worker.invariant import make_invariant
 from quire.worker.kernels.backend import Triton
+from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model import NAME, TorchModel
 from tiny_models import OUTPUTS, draft_weights, reference, shape_of
@@ -64,6 +65,8 @@ class DeviceService:
             model, backends = _moved(weights), (Triton(is_invariant), REFERENCE)
             if is_invariant:
                 make_invariant(model)
+            else:
+                gate(model, gated)
             return TorchModel(model, part, backends, is_compiled, is_invariant)
 
         own = len(shape_of(name, self.reference.config).layers)

@@ -20,10 +20,11 @@ from quire.worker.arena import Arena
 from quire.worker.backends import Backend
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.drafting import DraftModel, part_of
-from quire.worker.fused import fuse
+from quire.worker.fused import fuse, gate
 from quire.worker.graphs import Tables, row_counts
 from quire.worker.invariant import make_invariant, require_invariant
 from quire.worker.kernels.flash import available
+from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.meter import Meter
 from quire.worker.model import TorchModel
@@ -58,6 +59,8 @@ def boot(
         if is_deterministic:
             require_invariant(weights, part)
             make_invariant(weights)
+        else:
+            gate(weights, gated)
     meter.note("weights", meter.allocated())
     meter.note("activations", max(step_bytes(plan, weights, part, meter, backends) for weights, part in models))
     meter.require_room(plan, SPARE_SHEETS)

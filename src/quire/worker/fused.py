@@ -18,6 +18,7 @@ from torch.nn import functional
 
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of children that transformers' classes give them."""
+GATED = ["act_fn", "down_proj", "gate_proj", "up_proj"]
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
@@ -98,3 +99,30 @@ def _replace(module: nn.Module, names: tuple[str, ...], linears: list[nn.Linear]
     for name, linear in zip(names, linears, strict=True):
         setattr(module, name, Part(share, begin, begin + linear.out_features))
         begin += linear.out_features
+
+
+def gate(model: nn.Module, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
+    """How many gated MLPs multiply and join their halves by `product`, of the tokens and both halves' weight."""
+    gates = [module for module in model.modules() if _is_gated(module)]
+    for module in gates:
+        module.product = product  # type: ignore[assignment]
+        module.__class__ = Gated
+    return len(gates)
+
+
+class Gated(nn.Module):
+    """Stands in for an MLP of transformers: silu(gate) × up, then down. One class for all, so that layers that are
+    alike share what is compiled."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        halves = self.product(tokens, self.gate_proj.share.weight)  # type: ignore[operator, union-attr]
+        found: torch.Tensor = self.down_proj(halves)  # type: ignore[operator]
+        return found
+
+
+def _is_gated(module: nn.Module) -> bool:
+    """Its forward names these four and nothing else; the halves are one weight without a bias."""
+    half, code = getattr(module, "gate_proj", None), getattr(type(module).forward, "__code__", None)
+    if not isinstance(half, Part) or half.share.bias is not None or code is None or sorted(code.co_names) != GATED:
+        return False
+    return isinstance(module.act_fn, nn.SiLU) or type(module.act_fn).__name__ == "SiLUActivation"

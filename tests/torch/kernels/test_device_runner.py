@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -16,6 +17,8 @@ NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
 PLACES = (0, 5)
 """Prompts of one token, and longer than a window."""
 OUTPUTS = 3
+TRACED = {"llama": 2, "gemma3_text": 3}
+"""Layers that differ, and the last norm."""
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -38,8 +41,22 @@ def test_guesses_of_a_draft_model_change_no_token(draft: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
-def test_a_traced_model_yields_the_right_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced whole, without graph breaks, and run as it is: what the compiler makes of it is tested on a GPU."""
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager", fullgraph=True))
-    service = DeviceService("gemma3_text", plan_of("gemma3_text", batch_tokens=24), is_compiled=True, counts=(2,))
+@pytest.mark.parametrize(("name", "is_invariant"), [("gemma3_text", False), ("llama", False), ("llama", True)])
+def test_a_traced_model_yields_the_right_tokens(name: str, is_invariant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traced whole, without graph breaks, once for all layers that are alike, and run as it is: what the compiler makes
+    of it is tested on a GPU."""
+    traced: list[object] = []
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=_noting(traced), fullgraph=True))
+    torch._dynamo.reset()
+    plan = plan_of(name, batch_tokens=24)
+    service = DeviceService(name, plan, is_compiled=True, counts=(2,), is_invariant=is_invariant)
     service.check(PLACES[:2], 2)
+    assert len(traced) <= TRACED[name]
+
+
+def _noting(traced: list[object]) -> Callable[..., object]:
+    def backend(module: torch.fx.GraphModule, _inputs: object, **_options: object) -> object:
+        traced.append(module)
+        return module.forward
+
+    return backend

@@ -1,0 +1,59 @@
+"""The two halves of a gated MLP in one launch, or joined behind torch's product."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from paged_case import DEVICE
+from torch import nn
+from torch.nn import functional
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaMLP
+
+from quire.worker.fused import fuse, gate
+from quire.worker.kernels.gated import gated, is_even
+
+
+def expected(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    halves = functional.linear(tokens, weight)
+    return functional.silu(halves[..., : len(weight) // 2]) * halves[..., len(weight) // 2 :]
+
+
+ONE, TWO = torch.bfloat16, torch.float32
+"""Launches: halves in fp32 are multiplied by torch, and joined after it. The interpreter cuts bf16 off three times."""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "inputs", "outputs", "dtype"),
+    [
+        (33, 128, 64, ONE),
+        (64, 64, 64, ONE),
+        (128, 64, 128, ONE),
+        (40, 64, 64, TWO),
+        (5, 128, 64, TWO),
+        (9, 72, 40, TWO),
+    ],
+)
+def test_results_are_those_of_torch(tokens: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    given = torch.randn(1, tokens, inputs).to(DEVICE, dtype)
+    weight = torch.randn(2 * outputs, inputs).to(DEVICE, dtype)
+    found, right = gated(given, weight).float(), expected(given.float(), weight.float())
+    assert float((found - right).norm() / right.norm()) < (2e-2 if dtype is ONE else 1e-5)
+
+
+def test_weights_that_tiles_do_not_end_with_are_left_to_torch() -> None:
+    assert is_even(torch.empty(128, 128, dtype=torch.bfloat16))
+    assert not is_even(torch.empty(128, 72, dtype=torch.bfloat16))
+    assert not is_even(torch.empty(80, 128, dtype=torch.bfloat16))
+    assert not is_even(torch.empty(128, 128))
+
+
+@pytest.mark.parametrize(("activation", "count"), [("silu", 1), ("gelu", 0)])
+def test_an_mlp_is_known_by_what_it_does(activation: str, count: int) -> None:
+    config = LlamaConfig(hidden_size=64, intermediate_size=128, hidden_act=activation)
+    model, tokens = nn.Sequential(LlamaMLP(config)).to(DEVICE), torch.randn(1, 40, 64, device=DEVICE)
+    before = model(tokens)
+    fuse(model)
+    assert gate(model, gated) == count
+    assert torch.allclose(model(tokens), before, atol=1e-6)
