@@ -149,6 +149,14 @@ def memory_of(machine: Machine) -> Budget:
     )
 
 
+def require_gpu(deterministic: bool, device: str) -> None:
+    if deterministic and device == "cpu":
+        raise InputError(
+            "products on a CPU are added up in an order that depends on how many tokens a step has: --deterministic "
+            "needs --device cuda"
+        )
+
+
 def assemble(
     folder: Path,
     settings: Settings | None = None,
@@ -179,11 +187,7 @@ def assemble(
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
-    if deterministic and device == "cpu":
-        raise InputError(
-            "products on a CPU are added up in an order that depends on how many tokens a step has: --deterministic "
-            "needs --device cuda"
-        )
+    require_gpu(deterministic, device)
     settings = settings or Settings()
     settings = following(settings, dtype) if kv_dtype is None else replace(settings, kv_dtype=kv_dtype)
     plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)

@@ -3,7 +3,8 @@
 Random weights. Scheduler, tables, uploads, model, sampling and results are the engine's own; prompts are not computed,
 their pages hold random numbers. A step of the engine is the mean over many, in wall-clock time. The bare step is the
 median of replays of its graph, half-way between. The floor is the time to read weights, keys and values (and to write
-states) at the speed of a plain read; on a GPU once more at the speed of torch's sum, which is slower. `simulated` is what `quire simulate` takes for the step on such a device.
+states) at the speed of a plain read; on a GPU once more at the speed of torch's sum, which is slower. `simulated` is
+what `quire simulate` takes for the step on such a device.
 """
 
 from __future__ import annotations
@@ -133,11 +134,14 @@ def read_bandwidth(device: str) -> Bandwidth:
 class Decoding:
     """A model that is started once, and decodes as many rows of as many tokens as it is told."""
 
-    def __init__(self, case: Case, device: str, is_compiled: bool, kv_dtype: DType, steps: int) -> None:
+    def __init__(
+        self, case: Case, device: str, is_compiled: bool, kv_dtype: DType, steps: int, is_deterministic: bool = False
+    ) -> None:
         rows, length = (max(numbers) for numbers in zip(*case.sizes, strict=True))
         settings = Settings(max_length=length + 4 * steps, max_requests=rows, batch_tokens=8192, kv_dtype=kv_dtype)
         counts, config = [count for count, _ in case.sizes], config_of(case.model, case.layers)
-        self.started = start(config, settings, device, is_compiled=is_compiled, counts=counts)
+        chosen = {"is_compiled": is_compiled, "is_deterministic": is_deterministic}
+        self.started = start(config, settings, device, **chosen, counts=counts)
         self.engine, self.steps = self.started.engine, steps
         self.engine.runner = self.unprompted = Unprompted(self.started.runner)
         self.engine.scheduler.typical_output = 1.0
@@ -248,6 +252,7 @@ def run(
     tell: Tell,
     *,
     is_compiled: bool = True,
+    is_deterministic: bool = False,
     kv_dtype: DType = DType.BF16,
     steps: int = STEPS,
 ) -> Report:
@@ -258,7 +263,7 @@ def run(
     ledgers: Table = []
     for case in cases:
         tell(f"{case.name} starts")
-        decoding = Decoding(case, device, is_compiled, kv_dtype, steps)
+        decoding = Decoding(case, device, is_compiled, kv_dtype, steps, is_deterministic)
         tell(decoding.started.steps)
         if decoding.started.measured:
             ledgers.append({"shape": case.name, **ledger(decoding.started)})
@@ -267,5 +272,5 @@ def run(
             table.append({"shape": case.name, **measure(decoding, rows, length, bandwidth, device)})
         del decoding
         forget()
-    known = about(device, compiled=is_compiled and device == "cuda", **bandwidth.told())
+    known = about(device, compiled=is_compiled and device == "cuda", deterministic=is_deterministic, **bandwidth.told())
     return Report(known, {"decode step": table, "the ledger in MiB, planned → measured": ledgers})

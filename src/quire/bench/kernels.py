@@ -185,8 +185,8 @@ def prefill_table(peer: FlashInfer | None) -> list[dict[str, object]]:
             check(ours, theirs)
             line[f"FlashInfer {backend}, TFLOP/s"] = round(operations / microseconds(theirs[0]) / 1e6)
         line["Quire, TFLOP/s"] = round(operations / microseconds(ours[0]) / 1e6)
-        for backend in available()[:-1]:
-            line[f"in steps, {backend.name}"] = round(operations / step_microseconds(backend, rows, length) / 1e6)
+        for way in available()[:-1]:
+            line[f"in steps, {way.name}"] = round(operations / step_microseconds(way, rows, length) / 1e6)
         table.append(line)
     return table
 

@@ -38,7 +38,7 @@ def step_microseconds(backend: Backend, rows: int, length: int) -> float:
     table = TableView(stage.addresses(0, pages).reshape(rows, 1, -1), 0)
     step = Step(0, each, 0 * each, count, count > 0, each, np.zeros(rows * length, dtype=np.int32))
     query = random_numbers(rows * length, QUERY_HEADS, WIDTH)
-    new = tuple(random_numbers(rows * length, KEY_HEADS, WIDTH) for _ in range(2))
+    keys, values = (random_numbers(rows * length, KEY_HEADS, WIDTH) for _ in range(2))
     scores, staged = Scores(WIDTH**-0.5), Staged(DEVICE)
 
     def run() -> None:
@@ -46,7 +46,7 @@ def step_microseconds(backend: Backend, rows: int, length: int) -> float:
         kind = make_batch(step, stage, (table,), DEVICE, [backend.prepare], staged).kinds[0]
         staged.flush()
         for parts in arena.layers.values():
-            backend.attend(kind, (parts["key"], parts["value"]), query, new, scores)
+            backend.attend(kind, (parts["key"], parts["value"]), query, (keys, values), scores)
 
     return wall_microseconds(run) / len(arena.layers)
 
@@ -55,10 +55,10 @@ def wall_microseconds(action: Callable[[], None], times: int = 4) -> float:
     """Of one among several in a row. Two before them do not count: the device is busy when the first begins."""
     for _ in range(2):
         action()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     begin.record()
     for _ in range(times):
         action()
     end.record()
     torch.cuda.synchronize()
-    return 1e3 * begin.elapsed_time(end) / times
+    return 1e3 * float(begin.elapsed_time(end)) / times

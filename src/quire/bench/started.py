@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from quire.assemble import following, memory_of
+from quire.assemble import following, memory_of, require_gpu
 from quire.bench.random_models import model_of, shape_of
 from quire.core.dtypes import DType
 from quire.core.step import TableView
@@ -56,14 +56,16 @@ def start(
     *,
     pool_bytes: int | None = None,
     is_compiled: bool = False,
+    is_deterministic: bool = False,
     counts: Sequence[int] | None = None,
 ) -> Started:
     """`pool_bytes` none: most of a GPU; on a CPU, as much as `settings` can use. `counts`: rows of recorded steps."""
+    require_gpu(is_deterministic, device)
     kept, dtype = DTYPES[device]
     settings, shape = following(settings, kept), shape_of(config, dtype)
     plan = make_plan(shape, settings, _budget(shape, settings, device, pool_bytes)).require_fit()
     model = model_of(config, torch.device(device), dtype)
-    runner, finish = (_on_gpu if device == "cuda" else _on_cpu)(plan, model, is_compiled)
+    runner, finish = (_on_gpu if device == "cuda" else _on_cpu)(plan, model, is_compiled, is_deterministic)
     engine = Engine(plan, runner)
     tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
     return Started(shape, plan, model, runner, engine, *finish(tables, counts))
@@ -81,11 +83,11 @@ def _budget(shape: ModelShape, settings: Settings, device: str, pool_bytes: int 
     return Budget(pool_bytes=pool_bytes, is_accelerator=device == "cuda")
 
 
-def _on_gpu(plan: Plan, model: Any, is_compiled: bool) -> tuple[TorchRunner, Finish]:
+def _on_gpu(plan: Plan, model: Any, is_compiled: bool, is_deterministic: bool) -> tuple[TorchRunner, Finish]:
     from quire.worker.boot import boot, record  # needs Triton, which a CPU does without
 
     meter = Meter(torch.device("cuda"))
-    runner = boot(plan, model, meter, is_compiled=is_compiled)
+    runner = boot(plan, model, meter, is_compiled=is_compiled, is_deterministic=is_deterministic)
 
     def finish(tables: Tables, counts: Sequence[int] | None) -> tuple[str, tuple[Measured, ...]]:
         record(runner, meter, tables, counts)
@@ -94,6 +96,6 @@ def _on_gpu(plan: Plan, model: Any, is_compiled: bool) -> tuple[TorchRunner, Fin
     return runner, finish
 
 
-def _on_cpu(plan: Plan, model: Any, _is_compiled: bool) -> tuple[TorchRunner, Finish]:
+def _on_cpu(plan: Plan, model: Any, *_for_gpus: bool) -> tuple[TorchRunner, Finish]:
     arena = Arena(plan.stages[0], torch.device("cpu"))
     return TorchRunner(plan, TorchModel(model, arena), arena), lambda _tables, _counts: ("steps are not recorded", ())

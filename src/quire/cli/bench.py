@@ -38,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_model_options(command)
     decode.add_argument("--rows", type=count, metavar="N", help="that decode (default 256; on a CPU 4)")
     decode.add_argument("--length", type=tokens, metavar="N", help="tokens of each (default 1024; on a CPU 256)")
+    decode.add_argument("--deterministic", action="store_true", help="on a GPU: as quire serve --deterministic runs it")
     decode.add_argument("--steps", type=count, default=48, metavar="N", help="timed, twice (default 48)")
     serve.add_argument("--requests", type=count, metavar="N", help="all at once (default 128; on a CPU 4)")
     serve.add_argument("--prompt", type=tokens, metavar="N", help="tokens of each (default 512; on a CPU 32)")
@@ -85,7 +86,8 @@ def _decode(options: argparse.Namespace) -> Report:
         size = (options.rows or rows, options.length or length)
         cases = (Case(options.model or cases[0].model, (size,), options.layers),)
     kv_dtype = KV_DTYPES[options.kv_dtype]
-    return bench(cases, device, _tell, is_compiled=not options.no_compile, kv_dtype=kv_dtype, steps=options.steps)
+    chosen = {"is_compiled": not options.no_compile, "is_deterministic": options.deterministic}
+    return bench(cases, device, _tell, **chosen, kv_dtype=kv_dtype, steps=options.steps)
 
 
 def _serve(options: argparse.Namespace) -> Report:
