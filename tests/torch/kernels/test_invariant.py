@@ -90,9 +90,8 @@ def test_recorded_pieces_have_a_given_length_and_one_size_of_launch() -> None:
     assert not invariant_fits(far, Sight(), PROCESSORS)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text"])
-def test_whole_models_yield_the_right_tokens(name: str) -> None:
-    service = DeviceService(name, plan_of(name, batch_tokens=24), is_invariant=True, counts=(2,))
+def test_a_whole_model_yields_the_right_tokens() -> None:
+    service = DeviceService("gemma3_text", plan_of("gemma3_text", batch_tokens=24), is_invariant=True, counts=(2,))
     service.check((0, 5), 3)
     assert service.runner.graphs is not None
     assert service.runner.graphs.played > 0
