@@ -270,6 +270,7 @@ def run(
         for rows, length in case.sizes:
             tell(f"{case.name}: {rows} rows of {length:,} tokens")
             table.append({"shape": case.name, **measure(decoding, rows, length, bandwidth, device)})
+            tell(", ".join(f"{name}: {value}" for name, value in table[-1].items()))
         del decoding
         forget()
     known = about(device, compiled=is_compiled and device == "cuda", deterministic=is_deterministic, **bandwidth.told())
