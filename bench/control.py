@@ -15,6 +15,7 @@ whole loop. "manager" sets the same work of Quire's whole loop beside vLLM's blo
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import subprocess
@@ -184,6 +185,7 @@ def peer(python: Path, workload: str, layout: str, requests: int) -> Figure:
 
 
 def run(race: Race) -> Figure:
+    gc.collect()  # the peer's runs begin in a process of their own
     if race.workload == "decode":
         return decode(race.layout, race.requests, unit=race.unit)
     if race.workload == "lookup":

@@ -7,6 +7,7 @@ everything has ended.
 from __future__ import annotations
 
 import contextlib
+import gc
 import resource
 import signal
 import sys
@@ -70,6 +71,8 @@ def main(connection: Connection) -> None:
         traceback.print_exc()
         connection.send(Failed(f"the engine cannot start: {error!r}", 1))
         sys.exit(1)
+    gc.collect()
+    gc.freeze()  # what a boot leaves stays for good: looking through it again and again would make steps wait
     connection.send(Ready(tiers, parts.started.lines()))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
         EngineLoop(parts.engine, connection, news, stack=parts.stack, beside=parts.beside).run()
