@@ -67,7 +67,8 @@ class Ferry:
         self.store()
         self.stack.flush()
         self._kept = tuple(self._latest)
-        """Sessions in host memory: loads bring them again and again, so they stay there."""
+        """Sessions in host memory: loads bring them again and again, so they are held there."""
+        assert all(self.stack.hold([unit_name(key) for key in keys]) for keys in self._kept)
 
     def moved(self, way: str) -> int:
         return self.stack.status()[0].bytes[way]

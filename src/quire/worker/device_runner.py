@@ -28,7 +28,7 @@ from quire.worker.graphs import DecodeGraphs, Tables, padded, why_not
 from quire.worker.logprobs import NOTHING, Wanted, judged, packed_places, together
 from quire.worker.model import TorchModel
 from quire.worker.runner import Grammars, TorchRunner
-from quire.worker.uploads import Now, Staged, event_on
+from quire.worker.uploads import Now, Staged, carry, event_on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,7 @@ class DeviceRunner(TorchRunner):
 
     def _fly(self, step: Step, tokens: torch.Tensor, logprobs: StepLogprobs | None = None) -> None:
         host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=self.device.type == "cuda")
-        host.copy_(tokens, non_blocking=True)
+        carry(host, tokens)
         done = event_on(self.device)
         done.record()
         self._flights.append(_Flight(step, host, done, logprobs))

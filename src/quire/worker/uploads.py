@@ -82,6 +82,17 @@ def aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGNED_BYTES) * ALIGNED_BYTES
 
 
+def carry(target: torch.Tensor, source: torch.Tensor) -> None:
+    """Between a device and pinned memory. By a kernel: a copy engine may be busy with a tier's pages for milliseconds,
+    and would let a step wait for all of them."""
+    if "cuda" in (target.device.type, source.device.type):
+        from quire.worker.kernels import pages
+
+        pages.carry(target, source)
+    else:
+        target.copy_(source)
+
+
 class Staged:
     """One step at a time: `begin`, then arrays, then `flush` before anything reads them."""
 
@@ -121,7 +132,7 @@ class Staged:
     def _grow(self, needed_bytes: int) -> None:
         """What was packed so far goes first; its tensors stay where they are."""
         self.flush()
-        size = 2 * max(self.size_bytes, needed_bytes)
+        size = 2 * aligned(max(self.size_bytes, needed_bytes))
         for event in self._copied:
             event.synchronize()
         self._hosts = [pinned(size, self.device) for _ in range(HOST_BUFFERS)]
@@ -129,7 +140,7 @@ class Staged:
 
     def flush(self) -> None:
         used = min(self._used, self.size_bytes)
-        self._target[:used].copy_(self._hosts[self._turn][:used], non_blocking=True)
+        carry(self._target[:used], self._hosts[self._turn][:used])
         self._copied[self._turn].record()
 
 

@@ -7,7 +7,7 @@ import torch
 from paged_case import DEVICE, Heads, Pages
 
 from quire.plan.layout import GRANULE_BYTES
-from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages, scatter_pages, write
+from quire.worker.kernels.pages import carry, clear_pages, copy_pages, gather_pages, scatter_pages, write
 from quire.worker.kernels.shape import Memory
 
 PAGE_GRANULES = 35
@@ -55,6 +55,19 @@ def test_pages_come_back_from_staging_to_other_places() -> None:
     expected[[1, 3, 4]] = expected[[5, 0, 2]]
     scatter_pages(staging, arena, addresses_of(1, 3, 4), PAGE_BYTES)
     assert torch.equal(arena.view(6, -1), expected)
+
+
+@pytest.mark.parametrize("words", [0, 1, 1023, 1024, 5000])
+def test_words_are_carried_to_and_from_main_memory_and_nothing_behind_them(words: int) -> None:
+    host = torch.arange(1, 6001, dtype=torch.int32, pin_memory=DEVICE.type == "cuda")
+    device, back = torch.zeros(6000, dtype=torch.int32, device=DEVICE), torch.zeros_like(host)
+    carry(device[:words], host[:words])
+    assert device.tolist() == [*range(1, words + 1), *[0] * (6000 - words)]
+    back = back.pin_memory() if DEVICE.type == "cuda" else back
+    carry(back[:words].view(torch.uint8), device[:words].view(torch.uint8))
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+    assert torch.equal(back, device.cpu())
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from quire.worker.kernels.tile import LARGEST_EIGHT, to_eight, token_addresses
 
 WORDS_OF_GRANULE = GRANULE_BYTES // 4
 GRANULES_AT_ONCE = 32
+WORDS_AT_ONCE = 1024
 LEAST_SCALE = tl.constexpr(torch.finfo(torch.float32).tiny)
 
 
@@ -31,6 +32,13 @@ def move_granules(
         origin = page_address(source_addresses, page_granules, source_is_packed) + granule
         found = tl.load(source + origin[:, None] * words + word, mask=there)
     tl.store(target + to[:, None] * words + word, found, mask=there)
+
+
+@triton.jit
+def copy_words(source, target, words, block: tl.constexpr):
+    """Grid (block,)."""
+    word = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(target + word, tl.load(source + word, mask=word < words), mask=word < words)
 
 
 @triton.jit
@@ -79,6 +87,14 @@ def scaled_groups(numbers, scales, address, slot, part_shape: tl.constexpr):
     place = address.to(tl.int64) * part_shape.scale_granule + slot * part_shape.scale_step
     tl.store(scales + place + group, factors, mask=group < part_shape.groups)
     return tl.reshape(to_eight(cut / factors[:, None]), [1, part_shape.padded])
+
+
+def carry(target: torch.Tensor, source: torch.Tensor) -> None:
+    """All bytes of a dense tensor to another one; either may lie in pinned main memory."""
+    source, target = source.view(torch.int32), target.view(torch.int32)
+    words = source.numel()
+    if words:
+        copy_words[(triton.cdiv(words, WORDS_AT_ONCE),)](source, target, words, WORDS_AT_ONCE)
 
 
 def copy_pages(arena: torch.Tensor, source: torch.Tensor, target: torch.Tensor, page_bytes: int) -> None:
