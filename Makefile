@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-serve bench-hour soak soak-serve soak-peer clean
+.PHONY: help setup run test lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -75,6 +75,9 @@ bench-at-once: setup  ## Requests of 8k tokens decoding at once in 64 GiB, in 16
 
 bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
 	$(BIN)/python bench/tiers.py $(ARGUMENTS)
+
+bench-bus: setup  ## Records between a GPU's pool and host memory, alone and beside decode steps, beside one pinned copy
+	$(BIN)/python bench/bus.py $(ARGUMENTS)
 
 bench-hour: setup  ## An hour of a request trace on virtual time, behind a tier with random faults: ARGUMENTS=FILE
 	$(BIN)/python bench/hour.py $(ARGUMENTS)

@@ -11,7 +11,6 @@ alone, before and after.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import time
 from collections.abc import Callable
@@ -19,26 +18,25 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import triton
 
-from quire.bench import decode
-from quire.bench.report import markdown
+from quire.bench.decode import Case, Decoding, Unprompted
+from quire.bench.report import Report, Table, about
 from quire.core.dtypes import DType
 from quire.core.step import Step, TableView
 from quire.core.tier import Load, Store
-from quire.core.units import GIB, MIB
+from quire.core.units import GIB, format_bytes
 from quire.movers.host import HostMemory
 from quire.plan.records import Records, unit_name
 from quire.tiered import layout_of
 from quire.tiers.stack import Stack
 from quire.worker.bus import Bus
 from quire.worker.copies import Pieces
-from quire.worker.device_runner import DeviceRunner
+from quire.worker.runner import TorchRunner
 from quire.worker.staging import Staging
 
 SHAPE = "llama-3.1-8b"
 SESSION_TOKENS = 2_000
-STEPS = 32
+STEPS, PLANNED_STEPS = 32, 48
 IN_FLIGHT = 8
 """Sessions on their way at once."""
 HOST_BYTES = 8 * GIB
@@ -49,7 +47,7 @@ PAGES_KIB = (64, 128, 512, 2_048)
 class Ferry:
     """Hands sessions over, in pages that no request holds."""
 
-    def __init__(self, runner: DeviceRunner) -> None:
+    def __init__(self, runner: TorchRunner) -> None:
         plan, (stage,) = runner.plan, runner.plan.stages
         self.records = Records(plan)
         self.memory = HostMemory(HOST_BYTES, self.records.block_bytes, is_pinned=True)
@@ -57,6 +55,7 @@ class Ferry:
         self.bus = Bus(runner.arena.bytes, self.memory.tensor, stage.sheet_bytes)
         self.staging = Staging(plan, self.bus, self.stack)
         self.units = SESSION_TOKENS // self.records.unit_tokens
+        self.session_bytes = self.units * self.records.unit_bytes
         self._each = self.records.unit_tokens // stage.kinds[0].page_tokens
         pages = np.random.default_rng(0).permutation(np.arange(stage.sheets // 4, stage.sheets // 2))
         count = self.units * self._each
@@ -76,7 +75,7 @@ class Ferry:
     def store(self) -> None:
         while self.stack.status()[0].in_flight["write"] < IN_FLIGHT * self.units:
             keys = tuple(os.urandom(32) for _ in range(self.units))
-            pages = self._next(self._pages)
+            pages = self._pages[self._next()]
             stores = []
             for unit, key in enumerate(keys):
                 place = self.stack.accept(unit_name(key), self.records.unit_bytes)
@@ -88,7 +87,7 @@ class Ferry:
     def load(self) -> None:
         self.stack.answers()
         while self.stack.status()[0].in_flight["read"] < IN_FLIGHT:
-            tables = ((self._next(self._tables),),)
+            tables = ((self._tables[self._next()],),)
             keys = self._kept[self._turn % len(self._kept)]
             self.stack.begin(Load(self._turn, "bench", keys, self.units * self.records.unit_tokens))
             self.staging.load([(self._turn, 0)], tables)
@@ -97,12 +96,12 @@ class Ferry:
         self.store()
         self.load()
 
-    def _next(self, some: list) -> object:  # type: ignore[type-arg]
+    def _next(self) -> int:
         self._turn += 1
-        return some[self._turn % len(some)]
+        return self._turn % len(self._pages)
 
 
-class Beside(decode.Unprompted):
+class Beside(Unprompted):
     """Feeds the bus at the launch of every step."""
 
     feed: Callable[[], None] | None = None
@@ -141,7 +140,7 @@ def alone(ferry: Ferry, way: str, feed: Callable[[], None], seconds: float = 0.5
     return (ferry.moved(way) - before) / (time.perf_counter() - begin) / 1e9
 
 
-def beside(decoding: decode.Decoding, ferry: Ferry, feed: Callable[[], None] | None) -> tuple[float, dict[str, float]]:
+def beside(decoding: Decoding, ferry: Ferry, feed: Callable[[], None] | None) -> tuple[float, dict[str, float]]:
     """Milliseconds of a decode step, and GB/s each way meanwhile."""
     runner = decoding.unprompted
     assert isinstance(runner, Beside)
@@ -159,9 +158,9 @@ def beside(decoding: decode.Decoding, ferry: Ferry, feed: Callable[[], None] | N
     return 1e3 * seconds / STEPS, rates
 
 
-def by_page(ferry: Ferry, runner: DeviceRunner) -> list[dict[str, object]]:
+def by_page(ferry: Ferry, runner: TorchRunner) -> Table:
     """Rates of the copies themselves by the size of pages, and what handing them over takes."""
-    table: list[dict[str, object]] = []
+    table: Table = []
     for kib in PAGES_KIB:
         size, count = kib * 1024, GIB // 2 // (kib * 1024)
         places = np.random.default_rng(0).permutation(4 * count)[:count] * size + runner.arena.bytes.numel() // 2
@@ -186,17 +185,13 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here: copies are timed on one")
-    decode.Unprompted = Beside  # type: ignore[misc]
-    case = decode.Case(SHAPE, ((options.rows, options.tokens),))
-    decoding = decode.Decoding(case, "cuda", not options.no_compile, DType.BF16, decode.STEPS)
+    case = Case(SHAPE, ((options.rows, options.tokens),))
+    decoding = Decoding(case, "cuda", not options.no_compile, DType.BF16, PLANNED_STEPS)
     runner = decoding.started.runner
-    assert isinstance(runner, DeviceRunner)
+    decoding.engine.runner = decoding.unprompted = Beside(runner)
     ferry = Ferry(runner)
     runner.staging = ferry.staging
     pinned = pinned_rates(ferry, runner.arena.bytes)
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, triton {triton.__version__}; one pinned "
-          f"copy of 1 GiB: {pinned['write']:.1f} GB/s out, {pinned['read']:.1f} GB/s back; {options.rows} rows, "
-          f"sessions of {ferry.units * ferry.records.unit_bytes / MIB:,.0f} MiB", flush=True)  # fmt: skip
     table = [
         {"what": "store", **rates({"write": alone(ferry, "write", ferry.store)}, pinned)},
         {"what": "load", **rates({"read": alone(ferry, "read", ferry.load)}, pinned)},
@@ -210,14 +205,17 @@ def main() -> None:
         table.append({"what": name, **rates(found, pinned), "step, ms": round(step, 2), "alone, ms": round(base, 2),
                       "slower": f"{step / base - 1:+.1%}"})  # fmt: skip
         print(table[-1], flush=True)
-    table = [{name: line.get(name, "") for name in table[-1]} for line in table]
-    print(
-        f"\ngoal: {GOAL_SHARE:.0%} of the pinned copy, decode slower by {GOAL_SLOWER:.0%} at most\n\n{markdown(table)}"
-    )
-    pages = by_page(ferry, runner)
-    print(f"\nby page\n\n{markdown(pages)}")
+    columns = dict.fromkeys(table[-1], "")
+    goal = f"goal: {GOAL_SHARE:.0%} of the pinned copy, decode slower by {GOAL_SLOWER:.0%} at most"
+    plain = {
+        f"one pinned copy {way}": f"{rate:.1f} GB/s" for way, rate in zip(("out", "back"), pinned.values(), strict=True)
+    }
+    sizes = {"rows": f"{options.rows} × {options.tokens:,}", "a session": format_bytes(ferry.session_bytes)}
+    report = Report(about("cuda", compiled=not options.no_compile, **plain, **sizes),
+                    {goal: [columns | line for line in table], "by page": by_page(ferry, runner)})  # fmt: skip
+    print(report.text())
     if options.json:
-        options.json.write_text(json.dumps({"pinned": pinned, "bus": table, "pages": pages}, indent=1))
+        options.json.write_text(report.json())
     ferry.stack.close()
 
 

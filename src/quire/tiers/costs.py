@@ -6,10 +6,13 @@ compute again   steps × overhead + tokens × seconds a token, fitted to the ste
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from quire.core.tier import TierStatus
 from quire.core.units import ceil_div, format_bytes
 
+HOST_FAILURES = ("host_full", "load_without_room", "not_written_behind")
 RATE_DECAY, STEP_DECAY = 0.9, 0.99
 """What a measurement counts beside the next one: machines and traffic change."""
 
@@ -76,6 +79,22 @@ class Totals:
         self.count += count
         self.bytes += size_bytes
         self.seconds += seconds
+
+
+def host_status(counted: Mapping[str, int], meters: Mapping[str, Totals], in_flight: Mapping[str, int]) -> TierStatus:
+    """Of host memory; what is counted goes by record."""
+    return TierStatus(
+        "host",
+        True,
+        True,
+        counted["host_hits"],
+        counted["host_misses"],
+        bytes={way: meter.bytes for way, meter in meters.items()},
+        transfers={way: meter.count for way, meter in meters.items()},
+        seconds={way: meter.seconds for way, meter in meters.items()},
+        in_flight=in_flight,
+        failures={what: counted[what] for what in HOST_FAILURES},
+    )
 
 
 class StepMeter:

@@ -21,12 +21,12 @@ from typing import Protocol
 from quire.core.connector import Connector, Layout
 from quire.core.tier import Answer, Ends, Found, Load, Place, Staged, TierStatus
 from quire.plan.records import Records
-from quire.tiers.costs import RateMeter, Totals
+from quire.tiers.costs import RateMeter, Totals, host_status
+from quire.tiers.followers import Followers
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
 
 LOAD_THREADS = 2
-HOST_FAILURES = ("host_full", "load_without_room", "not_written_behind")
 BEHIND_SHARE = 0.5
 """Of host memory, at most, for records that wait to be written elsewhere: a slow tier must not fill it."""
 
@@ -80,7 +80,7 @@ class Stack:
         self._behind_blocks = 0
         self._readers = ThreadPoolExecutor(LOAD_THREADS, "quire-load")
         self._writer = ThreadPoolExecutor(1, "quire-store")
-        self._followers = {way: ThreadPoolExecutor(1, f"quire-{way}") for way in ("out", "back")}
+        self._followers = Followers(self._copied)
         for tier in self.tiers:
             tier.mend()
 
@@ -185,12 +185,12 @@ class Stack:
         boundary = blocks.pop() if self._records.has_boundaries else ()
         return Staged(opened.load, tuple(blocks), boundary)
 
-    def landed(self, number: int, share_seconds: float | None = None) -> None:
-        """`share_seconds`: what copying a byte took, where that is known better than by the clock."""
+    def landed(self, number: int, byte_seconds: float | None = None) -> None:
+        """`byte_seconds`: what copying a byte took, where that is known better than by the clock."""
         with self._lock:
             opened, begun = self._open.pop(number), self._copying.pop(number)
             records, size = opened.records, sum(record.size_bytes for record in opened.records)
-            seconds = self._clock() - begun if share_seconds is None else size * share_seconds
+            seconds = self._clock() - begun if byte_seconds is None else size * byte_seconds
             self._copies.note(size, seconds)
             self._meters["read"].note(size, seconds, len(records))
             self._let_go(records)
@@ -198,11 +198,9 @@ class Stack:
             self._answers.append(Answer(number, True, is_staged=False))
 
     def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
-        """Copies of one way are done in order, and so are those who wait for them."""
-        self._followers["out" if stored else "back"].submit(self._follow, wait, stored, landed)
+        self._followers.follow(wait, stored, landed)
 
-    def _follow(self, wait: Callable[[], float], stored: Sequence[int], landed: Sequence[int]) -> None:
-        seconds = wait()
+    def _copied(self, seconds: float, stored: Sequence[int], landed: Sequence[int]) -> None:
         for number in stored:
             self.stored(number)
         with self._lock:
@@ -275,19 +273,7 @@ class Stack:
     def status(self) -> tuple[TierStatus, ...]:
         """Host memory, then the tiers below it."""
         with self._lock:
-            meters, counted = self._meters, self.counters
-            host = TierStatus(
-                "host",
-                True,
-                True,
-                counted["host_hits"],
-                counted["host_misses"],
-                bytes={way: meter.bytes for way, meter in meters.items()},
-                transfers={way: meter.count for way, meter in meters.items()},
-                seconds={way: meter.seconds for way, meter in meters.items()},
-                in_flight={"read": len(self._open), "write": len(self._coming)},
-                failures={what: counted[what] for what in HOST_FAILURES},
-            )
+            host = host_status(self.counters, self._meters, {"read": len(self._open), "write": len(self._coming)})
         return (host, *(tier.status() for tier in self.tiers))
 
     # ── what is held for another engine ───────────────────────────────────
@@ -310,13 +296,13 @@ class Stack:
 
     def flush(self) -> None:
         """Waits until everything stored by now is written behind, or given up."""
-        for threads in (*self._followers.values(), self._writer):
-            threads.submit(lambda: None).result()
+        self._followers.flush()
+        self._writer.submit(lambda: None).result()
 
     def close(self) -> None:
         """What waits to be written is written first; loads under way are given up."""
         self._readers.shutdown(wait=True, cancel_futures=True)
-        for threads in (*self._followers.values(), self._writer):
-            threads.shutdown(wait=True)
+        self._followers.close()
+        self._writer.shutdown(wait=True)
         for tier in self.tiers:
             tier.close()

@@ -5,7 +5,7 @@
     back                    ├── host ──▶ pages ──┤
 
 One call hands the driver all pieces of a copy. Kernels that read or write host memory themselves, and kernels that
-gather pages for larger copies, slow decode steps more (docs/performance.md).
+gather pages for larger copies, slow decode steps more (docs/log.md).
 """
 
 from __future__ import annotations

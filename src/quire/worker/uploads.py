@@ -1,11 +1,11 @@
 """From numpy to the device: what a step needs.
 
 Direct   array by array, as they come: on a CPU nothing travels
-Staged   packed in pinned memory, then one copy for the whole step
+Staged   packed in pinned memory, then carried up in one go for the whole step
 Fixed    the same, to places that stay: what a graph was recorded with is where the next step writes
 
 pinned   [ ids | positions | items | … | tables, as wide as they are now ]
-             │ one copy
+             │ one kernel
 device   [ ids | positions | items | … | tables ] ──▶ tables that stay, as wide as they may become
 """
 
