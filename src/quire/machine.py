@@ -16,6 +16,8 @@ from quire.core.units import MIB
 
 DEVICES = ("auto", "cpu", "cuda")
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+CGROUP_USES = ("memory.current", "memory.usage_in_bytes")
+"""Beside the limits, in their order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,20 @@ def _main_memory() -> Machine:
 
 def available_bytes() -> int:
     """Main memory that could be taken now, within the container's limit; no bound where nothing tells."""
-    return min([1 << 62, *filter(None, (_available(), *map(_limit, CGROUP_LIMITS)))])
+    rooms = (_room(limit, used) for limit, used in zip(CGROUP_LIMITS, CGROUP_USES, strict=True))
+    return min([1 << 62, *(bound for bound in (_available(), *rooms) if bound is not None)])
+
+
+def _room(path: str, used: str) -> int | None:
+    """What a container's limit leaves; file contents that nobody uses any more give way."""
+    limit, taken, folder = _limit(path), _limit(str(Path(path).parent / used)), Path(path).parent
+    if limit is None or taken is None:
+        return limit
+    try:
+        lines = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        lines = {}
+    return max(0, limit - taken + int(lines.get("total_inactive_file", lines.get("inactive_file", 0))))
 
 
 def _available() -> int | None:

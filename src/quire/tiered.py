@@ -65,8 +65,9 @@ def attach(plan: Plan, runner: TorchRunner, tiers: Tiers, weights: str) -> Stack
     from quire.movers.host import HostMemory, check_budget
     from quire.worker.staging import Staging
 
-    check_budget(tiers.memory_bytes, available_bytes(), "--host-memory")
     records, is_gpu = Records(plan), runner.device.type != "cpu"
+    pool = 0 if is_gpu else runner.arena.stage.pool_bytes  # in the same memory, and taken as it is first written to
+    check_budget(tiers.memory_bytes, max(0, available_bytes() - pool), "--host-memory")
     memory = HostMemory(tiers.memory_bytes, records.block_bytes, is_pinned=is_gpu)
     stack = Stack(records, memory, _connectors(tiers), layout_of(plan, weights), lands_later=is_gpu)
     runner.staging = Staging(plan, _copies(runner, memory), stack)

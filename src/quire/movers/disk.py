@@ -3,7 +3,8 @@
     DIR/<layout>/75a1….record         renamed into place when whole; the newest used has the newest time
     DIR/<layout>/writing-<pid>-<n>    on the way; whoever starts next removes it once its writer is gone
 
-Several engines of one layout may share a folder. A file that one of them removed is simply not there for the others.
+Several engines may share a folder. A file that one of them removed is simply not there for the others. The quota counts
+what every layout has there: what another model, or another version of Quire, left behind goes as the oldest does.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import itertools
 import logging
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from quire.core.units import format_bytes
 from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
 
 SUFFIX, WRITING = ".record", "writing-"
+LAYOUT_NAME = re.compile("[0-9a-f]{32}")
 _LOG = logging.getLogger("quire.tiers")
 
 
@@ -31,7 +34,7 @@ class DiskFolder:
         self.name = "disk"
         self._root, self._quota = folder, quota_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
-        """By file name, the least recently used first."""
+        """By layout and file name, the least recently used first."""
         self._used_bytes = 0
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -42,8 +45,9 @@ class DiskFolder:
         self._layout, self._folder = layout, self._root / layout.fingerprint[:32]
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
+            found = self._scan()
             with self._lock:
-                self._scan()
+                self._sizes, self._used_bytes = found, sum(found.values())
                 if self._quota is None:
                     usage = os.statvfs(self._folder)
                     self._quota = self._used_bytes + usage.f_bavail * usage.f_frsize * 9 // 10
@@ -52,7 +56,7 @@ class DiskFolder:
 
     def has(self, names: Sequence[bytes]) -> list[bool]:
         with self._lock:
-            return [self._is_there(_file(name)) for name in names]
+            return [self._is_there(self._file(name)) for name in names]
 
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
         header = header_of(self._layout, name, parts)
@@ -64,24 +68,25 @@ class DiskFolder:
                 file.write(header.encode())
                 for part in parts:
                     file.write(part)
-            path.rename(self._folder / _file(name))
+            path.rename(self._root / self._file(name))
         except OSError as error:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             raise TierFailed(f"cannot write to {self._folder}: {error.strerror}") from error
         with self._lock:
-            self._note(_file(name), size)
+            self._note(self._file(name), size)
 
     def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
-        path = self._folder / _file(name)
+        path = self._root / self._file(name)
         try:
             with path.open("rb") as file:
                 header = decode(file.read(header_bytes(name)))
                 problem = flaw(header, self._layout, name, sum(map(len, parts)))
                 read_bytes = 0 if problem else sum(file.readinto(part) for part in parts)
-            os.utime(path)
+            with contextlib.suppress(OSError):  # of a folder that can only be read; the order is kept here all the same
+                os.utime(path)
         except FileNotFoundError:
-            self._forget(_file(name))
+            self._forget(self._file(name))
             return False
         except OSError as error:
             raise TierFailed(f"cannot read {path}: {error.strerror}") from error
@@ -92,36 +97,37 @@ class DiskFolder:
             self.drop(name)
             return False
         with self._lock:
-            self._sizes.move_to_end(_file(name)) if _file(name) in self._sizes else None
+            if self._file(name) in self._sizes:
+                self._sizes.move_to_end(self._file(name))
         return True
 
     def drop(self, name: bytes) -> None:
         with contextlib.suppress(OSError):
-            (self._folder / _file(name)).unlink(missing_ok=True)
-        self._forget(_file(name))
+            (self._root / self._file(name)).unlink(missing_ok=True)
+        self._forget(self._file(name))
 
     def close(self) -> None:
         """Nothing is open between calls."""
 
     # ── books ─────────────────────────────────────────────────────────────
 
-    def _scan(self) -> None:
+    def _scan(self) -> OrderedDict[str, int]:
         """What is there, the least recently used first; what writers that are gone left behind goes."""
-        found = []
-        for entry in os.scandir(self._folder):
-            if entry.name.startswith(WRITING):
-                _remove_if_orphan(Path(entry.path))
-            elif entry.name.endswith(SUFFIX):
-                with contextlib.suppress(OSError):
-                    found.append((entry.stat().st_mtime_ns, entry.name, entry.stat().st_size))
-        self._sizes = OrderedDict((name, size) for _, name, size in sorted(found))
-        self._used_bytes = sum(self._sizes.values())
+        found: list[tuple[int, str, int]] = []
+        for folder in os.scandir(self._root):
+            with contextlib.suppress(OSError):  # somebody else's folder, or no folder
+                if LAYOUT_NAME.fullmatch(folder.name):
+                    found += _records_in(folder)
+        return OrderedDict((file, size) for _, file, size in sorted(found))
+
+    def _file(self, name: bytes) -> str:
+        return f"{self._folder.name}/{name.hex()}{SUFFIX}"
 
     def _is_there(self, file: str) -> bool:
         """Also if another engine has put it there since."""
         if file not in self._sizes:
             try:
-                self._note(file, (self._folder / file).stat().st_size)
+                self._note(file, (self._root / file).stat().st_size)
             except FileNotFoundError:
                 return False
             except OSError as error:
@@ -147,11 +153,19 @@ class DiskFolder:
                 file, old = self._sizes.popitem(last=False)
                 self._used_bytes -= old
                 with contextlib.suppress(OSError):
-                    (self._folder / file).unlink(missing_ok=True)
+                    (self._root / file).unlink(missing_ok=True)
 
 
-def _file(name: bytes) -> str:
-    return name.hex() + SUFFIX
+def _records_in(folder: os.DirEntry[str]) -> list[tuple[int, str, int]]:
+    """(when it was used, file, bytes)."""
+    found = []
+    for entry in os.scandir(folder):
+        if entry.name.startswith(WRITING):
+            _remove_if_orphan(Path(entry.path))
+        elif entry.name.endswith(SUFFIX):
+            with contextlib.suppress(OSError):
+                found.append((entry.stat().st_mtime_ns, f"{folder.name}/{entry.name}", entry.stat().st_size))
+    return found
 
 
 def _remove_if_orphan(path: Path) -> None:

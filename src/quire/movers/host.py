@@ -46,5 +46,5 @@ def check_budget(budget_bytes: int, available_bytes: int, option: str) -> None:
     if budget_bytes > available_bytes:
         raise DoesNotFit(
             f"{option} {format_bytes(budget_bytes)} is more than the {format_bytes(available_bytes)} of memory that "
-            f"this machine, or the limit of its container, has available: give at most that"
+            f"this machine, or the limit of its container, has available beside the pool: give at most that"
         )

@@ -3,6 +3,7 @@
     up ──a call fails──▶ down ──after a while, in a thread: register, write, read back──▶ up
 
 When only writing fails (a full disk), reading goes on. A connector that only brings (`brings_only`) is not written to.
+Pauses double until a record has travelled: a disk may have room for what it is tried with, and for nothing else.
 """
 
 from __future__ import annotations
@@ -107,6 +108,8 @@ class GuardedTier:
         with self._counting:
             self.counters["hits" if is_there else "misses"] += 1
             self.counters["bytes_read"] += is_there * sum(map(len, parts))
+        if is_there:
+            self._pause = FIRST_PAUSE_SECONDS
         return is_there
 
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
@@ -116,6 +119,7 @@ class GuardedTier:
 
     def _write(self, name: bytes, parts: Sequence[memoryview]) -> None:
         self.connector.write(name, parts)
+        self._pause = FIRST_PAUSE_SECONDS
         with self._counting:
             self.counters["bytes_written"] += sum(map(len, parts))
 
@@ -161,4 +165,4 @@ class GuardedTier:
         if self._was_told:
             _LOG.warning("tier %s: works again", self.name)
         self.can_write = not self.brings_only
-        self._was_told, self.reason, self._pause = False, "", FIRST_PAUSE_SECONDS
+        self._was_told, self.reason = False, ""

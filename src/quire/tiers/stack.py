@@ -44,6 +44,8 @@ class OpenLoad:
     records: list[Record]
     """Pinned: units in order, then the boundary."""
     is_reading: bool
+    is_begun: bool = False
+    """A thread has it in hand."""
     is_cancelled: bool = False
 
 
@@ -101,7 +103,8 @@ class Stack:
     def _found(self, names: list[bytes]) -> list[bool]:
         with self._lock:
             found = [name in self._shelf for name in names]
-        for tier in self.tiers:
+            lost = sum(one.is_begun and one.is_reading and one.is_cancelled for one in self._open.values())
+        for tier in self.tiers if lost < LOAD_THREADS else ():  # else nobody is left who could read
             missing = [place for place, is_there in enumerate(found) if not is_there]
             for place, is_there in zip(missing, tier.has([names[place] for place in missing]), strict=True):
                 found[place] = is_there
@@ -146,7 +149,7 @@ class Stack:
 
     def _bring(self, number: int, missing: list[Record]) -> None:
         """In a thread: reads what is not in host memory yet."""
-        reason = ""
+        reason, self._open[number].is_begun = "", True
         for record in missing:
             parts = self._memory.parts(record.blocks, record.size_bytes)
             if self._open[number].is_cancelled or not any(tier.read(record.name, parts) for tier in self.tiers):

@@ -185,6 +185,29 @@ def test_a_tier_that_never_answers_costs_one_deadline_and_its_late_bytes_touch_n
     world.check_nothing_is_held()
 
 
+@pytest.mark.story
+def test_when_every_thread_waits_for_a_tier_that_never_answers_nobody_else_is_sent_there() -> None:
+    """Each of two threads costs one deadline; from then on prompts are computed at once, until one comes back."""
+    drawer = Drawer()
+    world = World(["full"], [drawer], blocks=60, load_seconds=0.05)
+    for place in range(4):
+        world.ask(f"cold {place}", 1000 * place + np.arange(100))
+    world.forget()
+    drawer.gate.clear()
+    for place in range(4):
+        world.ask(f"late {place}", 1000 * place + np.arange(100))
+        world.drop_cache()
+    begun = [event.request for event in world.told if event.what is What.LOADING]
+    assert begun == ["late 0", "late 1"]
+    drawer.gate.set()
+    while world.stack._open:
+        time.sleep(0.001)
+    world.forget()
+    world.ask("again", np.arange(100))
+    assert world.loaded() == [96]
+    world.check_nothing_is_held()
+
+
 @pytest.mark.parametrize("names", MIXES[1:3], ids=" ".join)
 def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_wrong_has_landed(
     names: list[str],

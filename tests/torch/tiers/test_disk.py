@@ -117,6 +117,45 @@ def test_the_quota_is_kept_and_the_least_recently_used_goes_first(tmp_path: Path
         write(folder(tmp_path, quota=1000))
 
 
+@pytest.mark.story
+def test_the_quota_counts_what_other_layouts_left_behind(tmp_path: Path) -> None:
+    """Another model, or another version of Quire, has filled the folder: its oldest records go first."""
+    names = [b"u" + bytes([place]) * 32 for place in range(4)]
+    other = folder(tmp_path, quota=3 * 1200, layout=OTHER)
+    for name in names[:3]:
+        write(other, name)
+        time.sleep(0.02)  # times of files have steps of milliseconds
+    disk = folder(tmp_path, quota=3 * 1200)
+    write(disk, names[3])
+    assert disk.has(names) == [False, False, False, True]
+    assert [read(folder(tmp_path, layout=OTHER), name) is not None for name in names] == [False, True, True, False]
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 3 * 1200
+
+
+@pytest.mark.story
+def test_a_folder_that_can_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder(tmp_path))
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(os, "utime", refuse)
+    disk = folder(tmp_path)
+    assert disk.has([NAME]) == [True]
+    assert read(disk) == DATA
+
+
+def test_files_of_others_in_the_folder_are_left_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "mine" / f"notes{SUFFIX}"
+    mine.parent.mkdir()
+    mine.write_bytes(bytes(5000))
+    disk = folder(tmp_path, quota=2000)
+    write(disk)
+    write(disk, OTHER_NAME)
+    assert mine.exists()
+    assert disk.has([NAME, OTHER_NAME]) == [False, True]
+
+
 def test_a_folder_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(TierFailed, match="Not a directory"):
