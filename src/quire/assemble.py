@@ -206,7 +206,7 @@ def assemble(
     runner, finish = start(folder, plan, dtype, grammars, advance, draft)
     drafter = None if not plan.lookahead else NGramDrafter() if draft is None else LeftOpen()
     identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
-    identity += runner.model.scales + ("" if runner.draft is None else runner.draft.model.scales)
+    identity += dtype.value + runner.model.scales + ("" if runner.draft is None else runner.draft.model.scales)
     beside = Beside()
     tiers = tiers_beside(beside, plan, tiers, identity)
     stack = None if tiers.is_empty else attach(plan, runner, tiers, identity)

@@ -3,6 +3,7 @@
     unit record        everything that kinds which grow keep of one unit of tokens
     boundary record    everything that the other kinds need to go on at one place: window tails, sinks, checkpoints;
                        between two units, where a turn ended, also what kinds that grow keep behind the last unit
+    mark               nothing: where no kind grows, its name says that a turn ended behind a unit, before the next one
 
 A prefix can be brought back if the records of all its units are there, and the boundary record of its end.
 A record is its pages one after another: stage by stage, kind by kind, page by page, group by group.
@@ -27,7 +28,9 @@ from quire.plan.plan import HostPlan, KindPlan, Plan
 
 Logical = npt.NDArray[np.int64]
 """Numbers of pages, counted from a request's first token."""
-UNIT, BOUNDARY = b"u", b"b"
+UNIT, BOUNDARY, MARK = b"u", b"b", b"m"
+MOST_MARKS = 4
+"""Behind which ends of turns are looked for: each may be another talk's."""
 SESSION_TOKENS = 8192
 """Of the idle sessions that host memory is measured by."""
 
@@ -38,6 +41,10 @@ def unit_name(key: bytes) -> bytes:
 
 def boundary_name(key: bytes) -> bytes:
     return BOUNDARY + key
+
+
+def mark_name(key: bytes) -> bytes:
+    return MARK + key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,7 +96,9 @@ class Records:
 
     def greatest(self, keys: Sequence[bytes], ends: Ends, found: Callable[[list[bytes]], list[bool]]) -> Found:
         """The end of the longest prefix behind which every kind can go on; `found` says which records are there."""
-        units = found([unit_name(key) for key in keys]) if self.has_units else [True] * len(keys)
+        if not self.has_units:
+            return self._greatest_marked(keys, ends, found)
+        units = found([unit_name(key) for key in keys])
         depth = units.index(False) if False in units else len(units)
         if not self.has_boundaries:
             return Found(depth)
@@ -98,6 +107,22 @@ class Records:
         places += [Found(depth, tokens) for tokens in range(1, len(behind) + 1)]
         is_there = found([boundary_name(key) for key in (*keys[:depth], *behind)])
         return max((place for place, one in zip(places, is_there, strict=True) if one), default=Found(0))
+
+    @staticmethod
+    def _greatest_marked(keys: Sequence[bytes], ends: Ends, found: Callable[[list[bytes]], list[bool]]) -> Found:
+        """Where no kind grows, no unit leads to an end between two of them: marks do."""
+        there = found([boundary_name(key) for key in keys] + [mark_name(key) for key in keys])
+        whole, marked = (
+            [unit for unit, one in enumerate(own, 1) if one] for own in (there[: len(keys)], there[len(keys) :])
+        )
+        best = max(whole, default=0)
+        for unit in (*marked[: -MOST_MARKS - 1 : -1], 0):
+            if unit < best:
+                break
+            behind = [tokens for tokens, one in enumerate(found([boundary_name(key) for key in ends(unit)]), 1) if one]
+            if behind:
+                return Found(unit, behind[-1])
+        return Found(best)
 
     def wanted(self, load: Load) -> list[tuple[bytes, int]]:
         """Names and sizes of what a load brings: units that the row does not hold whole, then the boundary."""

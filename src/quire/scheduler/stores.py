@@ -18,7 +18,7 @@ from quire.core.events import What
 from quire.core.step import Ints
 from quire.core.tier import Keeper, Store
 from quire.plan.plan import Plan
-from quire.plan.records import Records, Span, boundary_name, size_bytes, unit_name
+from quire.plan.records import Records, Span, boundary_name, mark_name, size_bytes, unit_name
 from quire.tiers.costs import WayBack
 
 Copy = tuple[int, int, Ints, Ints]
@@ -49,6 +49,8 @@ class Stores:
             for place in self._keeper.renew(names):
                 own = chain[: places[place] + 1]
                 self._take(names[place], self._records.at(int(self._index.nodes.tokens[own[-1]])), own, taken)
+            if not self._records.has_units:
+                self._mark_ends(chain, places, keys, taken)
         if self._records.has_units:
             units = int(self._index.nodes.tokens[chain[-1]]) // self._index.unit
             names = [unit_name(key) for key in keys[:units]]
@@ -58,6 +60,13 @@ class Stores:
         if taken:
             self.due += reversed(taken)  # a chain's beginning comes last, and so is the last to be forgotten
             self._tell(What.STORED, records=len(taken))
+
+    def _mark_ends(self, chain: Chain, places: list[int], keys: list[bytes], taken: list[Store]) -> None:
+        """The unit before an end that lies between two of them says so: nothing that grows leads there."""
+        ends = [place for place in places if place and self._index.nodes.tokens[chain[place]] % self._index.unit]
+        names = [mark_name(keys[place - 1]) for place in ends]
+        for place in self._keeper.renew(names) if self._keeper is not None else ():
+            self._take(names[place], [], chain, taken)
 
     def way_back(self, tokens: int, compute_seconds: float | None) -> WayBack | None:
         """How a request with so many tokens computed had best come back; None: there is no tier."""

@@ -109,7 +109,7 @@ def test_what_host_memory_forgot_comes_back_from_the_tier_below(names: list[str]
     world.check_nothing_is_held()
 
 
-@pytest.mark.parametrize("names", MIXES[1:3], ids=" ".join)
+@pytest.mark.parametrize("names", [*MIXES[1:], ["window"]], ids=" ".join)
 @pytest.mark.parametrize("has_tier_below", [False, True])
 def test_a_talk_goes_on_from_where_its_last_turn_ended_between_two_units(
     names: list[str], has_tier_below: bool

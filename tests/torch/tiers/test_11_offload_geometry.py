@@ -33,6 +33,7 @@ GEOMETRIES: dict[str, tuple[str, dict[str, int], int]] = {
     "full in pages of 16, window of 8": ("gemma3_text", {"full": 16, "window": 8}, PAGE),
     "full in pages of 8, window of 16": ("gemma3_text", {"full": 8, "window": 16}, PAGE),
     "a host block for each of two pages": ("gemma3_text", {"full": 8, "window": 16}, 8),
+    "states alone": ("mamba2", {}, PAGE),
 }
 """Model, tokens of its pages, tokens of a block of host memory."""
 
@@ -68,7 +69,9 @@ def test_pages_of_8_bits_come_back_as_they_were(name: str) -> None:
     service.stack.close()
 
 
-@pytest.mark.parametrize("what", [what for what in GEOMETRIES if "full and" in what or "window" in what])
+@pytest.mark.parametrize(
+    "what", [what for what in GEOMETRIES if "full and" in what or "window" in what or "states" in what]
+)
 def test_a_talk_that_comes_back_goes_on_from_where_its_turn_ended_between_two_units(what: str) -> None:
     """Three turns, the cache forgotten before each: tokens are those of a talk that was never interrupted."""
     name, pages, block_tokens = GEOMETRIES[what]

@@ -6,6 +6,7 @@ import argparse
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from doubles import Sieve
@@ -71,6 +72,21 @@ def test_other_weights_of_the_same_shape_have_another_fingerprint(tmp_path: Path
         identities.add(weights_identity(tmp_path))
     assert len(identities) == 3
     assert len({layout_of(plan, identity).fingerprint for identity in identities}) == 3
+
+
+@pytest.mark.story
+def test_a_single_matrix_that_was_trained_further_makes_another_fingerprint(tmp_path: Path) -> None:
+    """128 KiB of 64 MiB, wherever they lie."""
+    data = np.zeros(64 << 20, dtype=np.uint8)
+    identities = set()
+    for begin in (0, 12_345_678, len(data) - (128 << 10)):
+        trained = data.copy()
+        trained[begin : begin + (128 << 10)] = 1
+        trained.tofile(tmp_path / "model.safetensors")
+        identities.add(weights_identity(tmp_path))
+    data.tofile(tmp_path / "model.safetensors")
+    identities.add(weights_identity(tmp_path))
+    assert len(identities) == 4
 
 
 @pytest.mark.network
