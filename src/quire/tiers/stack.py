@@ -14,17 +14,17 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from quire.core.connector import Connector, Layout
 from quire.core.tier import Answer, Ends, Found, Load, Place, Staged, TierStatus
 from quire.plan.records import Records
 from quire.tiers.costs import RateMeter, Totals, host_status
-from quire.tiers.followers import Followers
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
+from quire.tiers.threads import Threads
 
 LOAD_THREADS = 2
 BEHIND_SHARE = 0.5
@@ -80,9 +80,9 @@ class Stack:
         self._numbers = 0
         self._answers: deque[Answer] = deque()
         self._behind_blocks = 0
-        self._readers = ThreadPoolExecutor(LOAD_THREADS, "quire-load")
-        self._writer = ThreadPoolExecutor(1, "quire-store")
-        self._followers = Followers(self._copied)
+        self._readers, self._writer = Threads(LOAD_THREADS, "quire-load"), Threads(1, "quire-store")
+        self._out, self._back = Threads(1, "quire-out"), Threads(1, "quire-back")
+        """Wait for copies beside the steps, which are done in order each way."""
         for tier in self.tiers:
             tier.mend()
 
@@ -124,7 +124,7 @@ class Stack:
             records = {**here, **{record.name: record for record in missing}}
             self._open[load.number] = OpenLoad(load, [records[name] for name, _ in wanted], bool(missing))
         if missing:
-            self._readers.submit(self._bring, load.number, missing)
+            self._readers.submit(partial(self._bring, load.number, missing))
         else:
             self._answers.append(Answer(load.number, True, is_over=not self._lands_later))
 
@@ -201,7 +201,7 @@ class Stack:
             self._answers.append(Answer(number, True, is_staged=False))
 
     def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
-        self._followers.follow(wait, stored, landed)
+        (self._out if stored else self._back).submit(lambda: self._copied(wait(), stored, landed))
 
     def _copied(self, seconds: float, stored: Sequence[int], landed: Sequence[int]) -> None:
         for number in stored:
@@ -258,7 +258,7 @@ class Stack:
                 self._shelf.unpin(record)
                 return
             self._behind_blocks += len(record.blocks)
-        self._writer.submit(self._write_behind, record)
+        self._writer.submit(partial(self._write_behind, record))
 
     def _write_behind(self, record: Record) -> None:
         parts = self._memory.parts(record.blocks, record.size_bytes)
@@ -299,13 +299,13 @@ class Stack:
 
     def flush(self) -> None:
         """Waits until everything stored by now is written behind, or given up."""
-        self._followers.flush()
-        self._writer.submit(lambda: None).result()
+        for threads in (self._out, self._back, self._writer):
+            threads.flush()
 
     def close(self) -> None:
         """What waits to be written is written first; loads under way are given up."""
-        self._readers.shutdown(wait=True, cancel_futures=True)
-        self._followers.close()
-        self._writer.shutdown(wait=True)
+        self._readers.drop()
+        for threads in (self._readers, self._out, self._back, self._writer):
+            threads.close()
         for tier in self.tiers:
             tier.close()
