@@ -50,6 +50,13 @@ def test_pieces_go_out_and_come_back_to_other_places(is_batched: bool) -> None:
     assert not torch.equal(memory.tensor[0], torch.zeros_like(memory.tensor[0]))
 
 
+def test_nothing_to_copy_is_no_work() -> None:
+    _, _, bus = bus_of()
+    nothing = pieces_of(np.empty(0, dtype=np.int64))
+    assert bus.out(nothing)() >= 0
+    assert bus.back(nothing)() >= 0
+
+
 def test_what_goes_out_is_what_was_there_before_the_next_step_wrote() -> None:
     """All of it is being copied when the device is told to write there: it does so behind the copy."""
     arena, memory, bus = bus_of()

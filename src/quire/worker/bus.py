@@ -71,7 +71,7 @@ class Bus:
         begin.record(stream)
         if self._batch is None:
             self._one_by_one(way, pieces, stream)
-        else:
+        elif len(pieces):  # the driver refuses to copy nothing: a mark has no bytes
             arena, host = pieces.arena + self._arena.data_ptr(), pieces.host + self._host.data_ptr()
             self._batch(*((arena, host) if way is Way.BACK else (host, arena)), pieces.sizes, stream.cuda_stream)
         end.record(stream)

@@ -41,17 +41,17 @@ class Fences(Generic[End]):
 
     @property
     def is_busy(self) -> bool:
-        """Forgets what has ended."""
-        for copies in self._open.values():
-            while copies and copies[0][1].query():
-                copies.popleft()
-        return any(self._open.values())
+        """Whether any copy has not ended: the last of a way ends last."""
+        return any(copies and not copies[-1][1].query() for copies in self._open.values())
 
     def add(self, way: Way, pages: Ints, end: End) -> None:
         """A copy that uses pages which begin at these bytes, until `end`."""
         self._count += 1
         self._latest[way][pages // self._sheet_bytes] = self._count
-        self._open[way].append((self._count, end))
+        copies = self._open[way]
+        copies.append((self._count, end))
+        while copies[0][1].query() and len(copies) > 1:
+            copies.popleft()
 
     def ends(self, way: Way, pages: Ints) -> list[End]:
         """What must have come before nothing of this way uses these pages: one at most."""
@@ -59,4 +59,4 @@ class Fences(Generic[End]):
         if not copies or not len(pages):
             return []
         latest = int(self._latest[way][pages // self._sheet_bytes].max())
-        return [end for number, end in copies if number == latest]
+        return [end for number, end in copies if number == latest and not end.query()]

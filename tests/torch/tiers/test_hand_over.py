@@ -62,7 +62,7 @@ def test_a_peer_that_falls_silent_or_mad_in_the_middle_of_a_transfer_costs_nothi
     first, second, third = undisturbed(name, prompts)
     with PrefillSide(name, plan(name, 16)).running() as prefill:
         proxy = Proxy(prefill.server.port)
-        decode = DecodeSide(name, plan(name, 32), proxy.port, frame_seconds=0.5)
+        decode = DecodeSide(name, plan(name, 32), proxy.port, frame_seconds=2.0)
         assert decode.ask("first", prompts[0], OUTPUTS) == first
         begin = decode.stack.begin
         decode.stack.begin = lambda load: (setattr(proxy, "mood", mood), begin(load))[1]  # type: ignore[method-assign]
