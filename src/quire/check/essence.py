@@ -177,6 +177,7 @@ def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
             for key, node in nodes.items()
         ),
         sorted((KEYS(key), [KEYS(nodes.key[end]) for end in ends]) for key, ends in index.ends.items()),
+        [place[row] for row in reuse._settled],
         index.leaves.was_given_back,
         _named(scheduler, index.leaves._ranked),
         _named(scheduler, index.leaves._held),

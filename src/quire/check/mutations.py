@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from quire.engine.engine import Engine
 from quire.plan import bound
 from quire.scheduler import reuse, room
 from quire.scheduler.drafts import Drafts
-from quire.scheduler.loads import Loads, Outcome
+from quire.scheduler.loads import Loads
 from quire.scheduler.room import Room
 from quire.scheduler.rows import NO_TOKEN, Rows
 from quire.scheduler.scheduler import Scheduler
@@ -226,7 +227,8 @@ def _without_deadlines(over: Original) -> Original:
 
 
 def _always_done(over: Original) -> Original:
-    return lambda self, now: (Outcome(one.load, one.row) for one in over(self, now))
+    done = partial(replace, reason="", is_staged=True, is_over=True, again=None)
+    return lambda self, now: map(done, over(self, now))
 
 
 # ── drafts ────────────────────────────────────────────────────────────────

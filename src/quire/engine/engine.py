@@ -22,6 +22,7 @@ from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
 from quire.scheduler.explain import Explanation, explain
 from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.waiting import Waiting
 
 
 @dataclass(slots=True, eq=False)
@@ -106,8 +107,9 @@ class Engine:
         self._end(self.scheduler.cancel(name))
 
     def drop_cache(self, scope: str | None = None) -> int:
-        """Forgets what was computed for a scope, or for everyone; what running requests hold stays with them. Returns
-        how many prefixes went, counted in units."""
+        """Forgets what was computed for a scope, or for everyone; what running requests hold stays with them, and can
+        be forgotten once they have handed it over. Returns how many prefixes went, counted in units."""
+        self.scheduler.reuse.catch_up()
         index = self.scheduler.reuse.index
         before = len(index.nodes)
         if scope is None:
@@ -115,6 +117,8 @@ class Engine:
             self._beginnings.clear()
         else:
             index.drop_under(self._beginnings.pop(scope, set()), self.scheduler.reuse.root_of(scope))
+        for ticket in self._live_tickets():
+            self._beginnings.setdefault(ticket.request.scope, set()).add(ticket.keys[0])
         return before - len(index.nodes)
 
     def _note_beginning(self, request: Request) -> None:
@@ -125,12 +129,12 @@ class Engine:
         known = self._beginnings.setdefault(request.scope, set())
         known.add(waiting.keys[0])
         if len(known) > 2 * len(self.scheduler.reuse.index.nodes) + len(self.streams) + 64:
-            nodes, live = self.scheduler.reuse.index.nodes, self._live_beginnings()
+            nodes, live = self.scheduler.reuse.index.nodes, {ticket.keys[0] for ticket in self._live_tickets()}
             self._beginnings[request.scope] = {key for key in known if key in live or nodes.find(key) is not None}
 
-    def _live_beginnings(self) -> set[bytes]:
-        tickets = [*self.scheduler.tickets.values(), *self.scheduler.queue]
-        return {ticket.keys[0] for ticket in tickets if ticket.keys}
+    def _live_tickets(self) -> list[Waiting]:
+        """Of requests whose tokens have names."""
+        return [ticket for ticket in (*self.scheduler.tickets.values(), *self.scheduler.queue) if ticket.keys]
 
     def running(self) -> list[Stream]:
         """Of the requests that have a row: the only ones that can yield something in a step."""

@@ -74,6 +74,7 @@ class HandOver:
         reuse = engine.scheduler.reuse
         root = reuse.root_of(request.scope)
         keys = keys_of(root, request.prompt, self._stack.unit_tokens)
+        reuse.catch_up()
         known = max(
             reuse.index.find(keys, root, request.prompt).tokens,
             self._stack.find(keys, lambda _: ()).units * reuse.index.unit,

@@ -64,7 +64,8 @@ class Kind(ABC):
         return (end + (page_tokens - 1)) // page_tokens
 
     def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
-        """Pages from the request's start that stay although the run begins later: sinks."""
+        """Pages from the request's start that stay although the run begins later: sinks. `pages` counts them where a
+        kind has any, so whoever says so here says it there too."""
         del page_tokens
         return 0 * settled
 
@@ -82,7 +83,8 @@ class Kind(ABC):
 
     @abstractmethod
     def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
-        """What the cache must hold so that a request may go on at `boundary` as if it had computed the prefix."""
+        """What the cache must hold so that a request may go on at `boundary` as if it had computed the prefix: the run
+        up to it last, before it at most one from the first token on."""
 
     def period_tokens(self, page_tokens: int) -> int:
         """Later is never cheaper: demand at c + period is at least demand at c, for the same new and ahead."""

@@ -70,6 +70,8 @@ def read_config(
     if held is not None and held.is_laid_out:
         precision = replace(precision, line_bytes=LINE_BYTES)
     refuse_unknown_memory(fields)
+    if held is not None and fields.section("quantization_config") is not None:
+        notes += (f"quantised weights are counted as the checkpoint has them, the rest as {held.dtype.value}",)
     return _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
 
 
@@ -86,7 +88,10 @@ def _read_path(path: Path, ignore_fields: Collection[str], held: Held | None) ->
     file = path / "config.json" if path.is_dir() else path
     config = _load(file)
     if "quire_shape" in config:
-        return shape_from_json(config)
+        shape = shape_from_json(config)
+        if held is None or not shape.weights_known:
+            return shape
+        return replace(shape, notes=(*shape.notes, f"{file.name} states the size of its weights: it stays as it is"))
     name = path.resolve().name if path.is_dir() else file.stem
     return read_config(config, file.resolve().parent.name if name == "config" else name, ignore_fields, held)
 

@@ -202,6 +202,8 @@ class Reuse:
             if units >= (marks[-1] if marks else most_units):
                 self._remember(row, units)
             else:
+                if not self.junctions.ahead[row][1]:
+                    self._note_scope(self.rows.requests[row])
                 self._settled[row] = units
                 self.rows.next_unit[row] = (units + 1) * self.index.unit
 

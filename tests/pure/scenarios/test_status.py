@@ -66,6 +66,18 @@ def test_dropping_everything_while_requests_run_leaves_balanced_books() -> None:
     assert all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
 
 
+def test_what_a_request_hands_over_after_its_scope_was_dropped_can_be_dropped_too() -> None:
+    engine = engine_of(("full", "window"))
+    engine.submit(Request("during", own_tokens("a", 90), 40, scope="one"))
+    for _ in range(2):
+        engine.step()
+    engine.drop_cache("one")
+    engine.drop_cache()
+    engine.drain()
+    assert engine.drop_cache("one") > 0
+    assert all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
+
+
 def test_the_pages_of_a_status_add_up_to_the_sheets() -> None:
     engine = engine_of(("full", "window"))
     run(engine, "before", own_tokens("a", 90), "")
