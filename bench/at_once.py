@@ -21,10 +21,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from quire.bench.decode import Unprompted, forget, spoil
+from quire.bench.decode import forget
 from quire.bench.random_models import config_of, shape_of
 from quire.bench.report import Report, about
 from quire.bench.started import start
+from quire.bench.unprompted import Unprompted, spoil
 from quire.cache.audit import audit
 from quire.core.dtypes import DType
 from quire.core.events import What
@@ -68,11 +69,11 @@ class BooksAlone:
 
     def __init__(self) -> None:
         self._steps: deque[Step] = deque()
-        self.most_rows = 0
+        self.rows: list[int] = []
 
     def launch(self, step: Step) -> None:
         if step.tokens == len(step.rows) and bool(step.samples.all()):
-            self.most_rows = max(self.most_rows, len(step.rows))
+            self.rows.append(len(step.rows))
         self._steps.append(step)
 
     def collect(self) -> StepResult:
@@ -92,8 +93,7 @@ def on_gpu(asked: Asked, dtype: DType) -> Found:
     held = bound.concurrency(make_plan(shape, asked.settings(dtype), Budget(pool_bytes=asked.pool_bytes)), asked.length)
     rows = min(MOST_REQUESTS, held + held // 8)
     started = start(config_of(asked.model), asked.settings(dtype), "cuda", pool_bytes=asked.pool_bytes, counts=(rows,))
-    if dtype is DType.BF16:  # random bytes are no numbers of 8 bits
-        spoil(started.runner.arena.bytes)
+    spoil(started.runner.arena.bytes, dtype)
     started.engine.runner = runner = Unprompted(started.runner)
     return count(asked, started.plan, started.engine, runner)
 
@@ -112,7 +112,7 @@ def count(asked: Asked, plan: Plan, engine: Engine, runner: BooksAlone | Unpromp
     for memory in engine.scheduler.memories:
         audit(memory, {})
     preempted = sum(number for (what, _), number in engine.counters.events.items() if what is What.PREEMPTED)
-    return Found(planned, beside, runner.most_rows, preempted, time.perf_counter() - begin)
+    return Found(planned, beside, max(runner.rows), preempted, time.perf_counter() - begin)
 
 
 def peer(asked: Asked, dtype: DType, requests: int) -> dict[str, float]:

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from quire.bench.decode import Case, Decoding, Unprompted
+from quire.bench.decode import Case, Decoding
 from quire.bench.report import Report, Table, about
+from quire.bench.unprompted import Unprompted
 from quire.core.dtypes import DType
 from quire.core.step import Step, TableView
 from quire.core.tier import Load, Store

@@ -130,18 +130,7 @@ class Counting:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    for name in (
-        "full",
-        "windows",
-        "window",
-        "heads",
-        "width",
-        "length",
-        "outputs",
-        "pool",
-        "number-bytes",
-        "requests",
-    ):
+    for name in NUMBERS:
         parser.add_argument(f"--{name}", type=int, required=True)
     given = parser.parse_args()
     overlapped = config_for(given.length, is_overlapped=True)

@@ -12,9 +12,14 @@ import pytest
 import torch
 
 from command import refused, run_text
+from quire.bench import decode, started
 from quire.bench.random_models import config_of, model_of, shape_of, weights_read
+from quire.bench.unprompted import spoil
 from quire.cli import bench
+from quire.core.dtypes import DType
+from quire.core.errors import DoesNotFit, InputError
 from quire.models.read import read_model
+from quire.plan.settings import Settings
 
 SMALL = ("smollm2-135m", "--layers", "2", "--device", "cpu")
 
@@ -37,6 +42,43 @@ def test_decode_steps_are_timed_beside_the_memorys_limit(capsys: pytest.CaptureF
     assert line["shape"] == "smollm2-135m, 2 layers"
     assert line["rows × tokens"] == "3 × 64"
     assert {"engine, ms", "floor, ms", "floor ÷ engine", "tokens/s"} <= line.keys()
+
+
+@pytest.mark.parametrize("steps", [1, 6])
+def test_all_rows_decode_in_every_step_that_is_timed(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
+    """The first rows decode through all the steps that bring the last ones in."""
+    monkeypatch.setattr(decode, "BATCH_TOKENS", 20)
+    case = decode.Case("smollm2-135m", ((8, 64),), layers=2)
+    decoding = decode.Decoding(case, "cpu", False, DType.BF16, steps)
+    decoding.fill(8, 64)
+    for _ in range(2):
+        assert decoding.timed(8) > 0
+        assert decoding.unprompted.rows == [8] * (decode.WARM_STEPS + steps)
+    decoding.steps = 100
+    with pytest.raises(InputError, match="not all of 8 rows decoded in every step that was timed, but 0 in one"):
+        decoding.timed(8)
+
+
+def test_rows_that_cannot_decode_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(started, "SPARE_ROOM", 0.5)
+    case = decode.Case("smollm2-135m", ((8, 64),), layers=2)
+    with pytest.raises(InputError, match=r"8 rows of 64 tokens never decode at once: .* lower --rows or --length"):
+        decode.run([case], "cpu", lambda _text: None, steps=4)
+
+
+def test_more_than_the_memory_is_refused_before_a_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(started, "available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(started, "model_of", lambda *_: pytest.fail("a model was built"))
+    with pytest.raises(DoesNotFit, match=r"exceed the 1\.00 MiB that this machine has left"):
+        started.start(config_of("smollm2-135m", 2), Settings(max_length=64, max_requests=2), "cpu")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32])
+def test_a_pool_of_8_bits_is_filled_with_small_numbers_whoever_reads_it(dtype: torch.dtype) -> None:
+    arena = torch.zeros(1 << 16, dtype=torch.uint8)
+    spoil(arena, DType.FP8)
+    numbers = arena.view(dtype).float()
+    assert 0 < float(numbers.min()) < float(numbers.max()) < 2
 
 
 def test_requests_run_from_beginning_to_end(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,12 +21,12 @@ import torch
 from quire.bench.random_models import config_of, weights_read
 from quire.bench.report import Report, Table, Tell, about
 from quire.bench.started import Started, start
+from quire.bench.unprompted import Unprompted, spoil
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.request import Request
-from quire.core.step import Step, StepResult
-from quire.core.units import MIB
-from quire.engine.engine import Engine
+from quire.core.units import MIB, ceil_div
+from quire.plan import bound
 from quire.plan.settings import Settings
 from quire.simulate.cost import CostModel, cost_model
 from quire.simulate.devices import DATASHEETS, speed_of
@@ -70,39 +70,14 @@ STEPS = 48
 """Timed before the bare replays, and again after them."""
 LEAD_TOKENS = 12
 """Of each row, before the first step that is timed."""
+WARM_STEPS = 4
+"""Before each timing."""
+STEPS_IN_FLIGHT = 2
+"""Of an engine that nobody told otherwise."""
+BATCH_TOKENS = 8192
 REPLAYS = 30
 OVERHEAD_SECONDS = 1e-3
 """What `quire simulate` takes for a step, whatever it does."""
-
-
-class Unprompted:
-    """Plays decode steps and skips all others: what prompts would have written is not there."""
-
-    def __init__(self, runner: TorchRunner) -> None:
-        self.runner = runner
-        self.waited_seconds = 0.0
-        self.most_rows = 0
-        """Of a step that was played."""
-
-    def launch(self, step: Step) -> None:
-        if step.drafts is None and step.tokens == len(step.rows) and bool(step.samples.all()):
-            self.most_rows = max(self.most_rows, len(step.rows))
-            self.runner.launch(step)
-        else:
-            self.runner.skip(step)
-
-    def collect(self) -> StepResult:
-        begin = time.perf_counter()
-        result = self.runner.collect()
-        self.waited_seconds += time.perf_counter() - begin
-        return result
-
-
-def spoil(arena: torch.Tensor) -> None:
-    """Random numbers where prompts would have written."""
-    numbers = arena.view(torch.bfloat16 if arena.is_cuda else torch.float32)
-    for part in torch.split(numbers, 1 << 28):
-        part.normal_()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,38 +112,63 @@ class Decoding:
     def __init__(
         self, case: Case, device: str, is_compiled: bool, kv_dtype: DType, steps: int, is_deterministic: bool = False
     ) -> None:
-        rows, length = (max(numbers) for numbers in zip(*case.sizes, strict=True))
-        settings = Settings(max_length=length + 4 * steps, max_requests=rows, batch_tokens=8192, kv_dtype=kv_dtype)
+        self.steps, self.batch_tokens = steps, max(BATCH_TOKENS, *(2 * rows for rows, _ in case.sizes))
+        settings = Settings(
+            max_length=max(length + self.outputs(rows, length) for rows, length in case.sizes),
+            max_requests=max(rows for rows, _ in case.sizes),
+            batch_tokens=self.batch_tokens,
+            kv_dtype=kv_dtype,
+        )
         counts, config = [count for count, _ in case.sizes], config_of(case.model, case.layers)
         chosen = {"is_compiled": is_compiled, "is_deterministic": is_deterministic}
         self.started = start(config, settings, device, **chosen, counts=counts)
-        self.engine, self.steps = self.started.engine, steps
+        self.engine = self.started.engine
         self.engine.runner = self.unprompted = Unprompted(self.started.runner)
         self.engine.scheduler.typical_output = 1.0
-        spoil(self.started.runner.arena.bytes)
+        spoil(self.started.runner.arena.bytes, kv_dtype)
+
+    def outputs(self, rows: int, length: int) -> int:
+        """Of each row: the first one in decodes while all others come, and until both timings are over."""
+        filling = ceil_div(rows * length, self.batch_tokens - rows)
+        return filling + LEAD_TOKENS + 2 * (self.steps + WARM_STEPS) + STEPS_IN_FLIGHT
 
     def fill(self, rows: int, length: int) -> None:
-        """All rows decode; half-way through what is timed they have `length` tokens."""
-        engine, random = self.engine, np.random.default_rng(0)
-        for number in range(rows):
-            prompt = random.integers(3, 10_000, length - self.steps - LEAD_TOKENS).astype(np.int32)
-            engine.submit(Request(str(number), prompt, 3 * self.steps))
-        while len(engine.running()) < rows or min(len(stream.tokens()) for stream in engine.running()) < 4:
-            engine.step()
+        """All rows decode; half-way through what is timed the last one has `length` tokens, the first a few more."""
+        random, outputs = np.random.default_rng(0), self.outputs(rows, length)
+        prompts = random.integers(3, 10_000, (rows, length - self.steps - LEAD_TOKENS)).astype(np.int32)
+        streams = [self.engine.submit(Request(str(number), prompt, outputs)) for number, prompt in enumerate(prompts)]
+        most = 0
+        while most < rows or min(len(stream.tokens()) for stream in streams) < 4:
+            self.engine.step()
+            most = max(most, len(self.engine.running()))
+            if any(stream.ended for stream in streams):
+                holds = bound.concurrency(self.started.plan, length)
+                raise InputError(
+                    f"{rows} rows of {length:,} tokens never decode at once: {most} were there when the first one "
+                    f"ended, and the pool holds {holds}: lower --rows or --length"
+                )
+
+    def timed(self, rows: int) -> float:
+        """Microseconds of a step: from one result to the next, when steps overlap as they do in service."""
+        self.unprompted.rows.clear()
+        for _ in range(WARM_STEPS):
+            self.engine.step()
+        begin = time.perf_counter()
+        for _ in range(self.steps):
+            self.engine.step()
+        took = time.perf_counter() - begin
+        idle_steps = WARM_STEPS + self.steps - len(self.unprompted.rows)
+        fewest = 0 if idle_steps else min(self.unprompted.rows)
+        if fewest < rows:
+            raise InputError(
+                f"not all of {rows} rows decoded in every step that was timed, but {fewest} in one: lower --rows or "
+                "--length"
+            )
+        return 1e6 * took / self.steps
 
     def empty(self) -> None:
         self.engine.close()
         self.engine.drop_cache()
-
-
-def timed(engine: Engine, steps: int) -> float:
-    """Microseconds of a step: from one result to the next, when steps overlap as they do in service."""
-    for _ in range(4):
-        engine.step()
-    begin = time.perf_counter()
-    for _ in range(steps):
-        engine.step()
-    return 1e6 * (time.perf_counter() - begin) / steps
 
 
 def bare(runner: TorchRunner) -> float | None:
@@ -188,12 +188,12 @@ def bare(runner: TorchRunner) -> float | None:
 
 def measure(decoding: Decoding, rows: int, length: int, bandwidth: Bandwidth, device: str) -> dict[str, object]:
     decoding.fill(rows, length)
-    before = timed(decoding.engine, decoding.steps)
+    before = decoding.timed(rows)
     replayed = bare(decoding.started.runner)
     waited = decoding.unprompted.waited_seconds
-    after = timed(decoding.engine, decoding.steps)
+    after = decoding.timed(rows)
     took = (before + after) / 2
-    python = after - 1e6 * (decoding.unprompted.waited_seconds - waited) / (decoding.steps + 4)
+    python = after - 1e6 * (decoding.unprompted.waited_seconds - waited) / (decoding.steps + WARM_STEPS)
     decoding.empty()
     read = floor_bytes(decoding.started, rows, length)
     floor = read / bandwidth.plain

@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from quire.assemble import following, memory_of, require_gpu
+from quire.assemble import following, memory_of, require_gpu, require_memory
 from quire.bench.random_models import model_of, shape_of
 from quire.core.dtypes import DType
 from quire.core.step import TableView
 from quire.engine.engine import Engine
-from quire.machine import machine_of
+from quire.machine import available_bytes, machine_of
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -64,6 +64,8 @@ def start(
     kept, dtype = DTYPES[device]
     settings, shape = following(settings, kept), shape_of(config, dtype)
     plan = make_plan(shape, settings, _budget(shape, settings, device, pool_bytes)).require_fit()
+    if device == "cpu":  # a GPU's memory is the budget
+        require_memory(plan, plan, available_bytes())
     model = model_of(config, torch.device(device), dtype)
     runner, finish = (_on_gpu if device == "cuda" else _on_cpu)(plan, model, is_compiled, is_deterministic)
     engine = Engine(plan, runner)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
@@ -18,9 +18,6 @@ from quire.plan.settings import (
     LARGEST_MATCH_UNIT,
     STATE_DTYPES,
 )
-
-if TYPE_CHECKING:
-    pass
 
 Value = TypeVar("Value")
 MOST_REQUESTS = 1 << 30
