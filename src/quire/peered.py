@@ -110,6 +110,7 @@ def join_engine(
 
     _require_reuse(plan)
     beside.bell = Bell()
+    stack.wake = beside.bell.ring  # records of a prompt may come after its last step
     prefills = beside.prefills = Prefills(plan, engine, stack, beside.bell.ring)
     try:
         beside.server = PeerServer(

@@ -64,6 +64,8 @@ class Stack:
         self.counters: Counter[str] = Counter()
         """Records, for metrics: stored, host_full (not stored), not_written_behind, host_hits, host_misses,
         load_without_room, loads, failed_loads."""
+        self.wake: Callable[[], None] = lambda: None
+        """Rings when a record can be found, from whichever thread brought it."""
         self._records, self._memory, self._clock, self._lands_later = records, memory, clock, lands_later
         self._copying: dict[int, float] = {}
         """Loads that a step is copying from host memory, and since when."""
@@ -248,6 +250,7 @@ class Stack:
             record = self._coming.pop(number)
             self._coming_names.discard(record.name)
             self._shelf.publish(record)
+            self.wake()
             self.counters["stored"] += 1
             self._meters["write"].note(record.size_bytes, self._clock() - self._accepted_at.pop(number))
             is_behind = any(tier.can_write for tier in self.tiers)

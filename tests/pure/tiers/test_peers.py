@@ -7,12 +7,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from quire.core.connector import TierFailed
-from quire.core.peer import Errand, Offer
+from quire.core.peer import Errand, Offer, Peer, Role
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine
 from quire.engine.handing import HandOver
@@ -21,6 +23,7 @@ from quire.movers import offering
 from quire.movers.offering import PeerServer
 from quire.movers.peer import PeerSource
 from quire.movers.wire import Wire, greet
+from quire.peered import Beside, join_engine
 from quire.plan.plan import Plan
 from quire.plan.records import Records, size_bytes
 from quire.tiers.stack import Stack
@@ -436,6 +439,23 @@ def test_a_prompt_is_held_from_when_it_is_computed_until_it_is_given_up() -> Non
     computing.prefills.turn()
     assert not computing.pins()
     assert not len(computing.prefills)
+    computing.stack.close()
+
+
+def test_a_record_that_comes_after_the_last_step_wakes_the_loop(tmp_path: Path) -> None:
+    """A thread follows copies beside the steps: an idle loop must not sleep on."""
+    (tmp_path / "secret").write_bytes(SECRET)
+    computing, beside = Computing(), Beside()
+    peer = Peer(Role.PREFILL, "127.0.0.1", 0, tmp_path / "secret")
+    join_engine(beside, computing.engine, PLAN, computing.stack, peer, "tiny")
+    assert beside.bell is not None
+    place = computing.stack.accept(b"record", 100)
+    assert place is not None
+    assert not wait([beside.bell.fileno()], 0)
+    computing.stack.follow(lambda: 0.001, stored=[place.number])
+    assert wait([beside.bell.fileno()], 20)
+    assert computing.stack.hold([b"record"])
+    beside.close()
     computing.stack.close()
 
 
