@@ -1,4 +1,7 @@
-"""The likeliest token of each row: pieces of the vocabulary first, then the best of them. Of equals, the first."""
+"""The likeliest token of each row: pieces of the vocabulary first, then the best of them. Of equals, the first.
+
+What is no number is never the likeliest; a row without numbers yields token 0, and none yields more than there are.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,10 @@ def best_of_pieces(logits, best, best_token, row_stride, vocabulary, piece_token
     token = tl.program_id(0) * piece_tokens + tl.arange(0, piece_tokens)
     row = logits + tl.program_id(1).to(tl.int64) * row_stride
     found = tl.load(row + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
+    found = tl.where(found == found, found, float("-inf"))
     greatest, which = tl.max(found, 0, return_indices=True)
     tl.store(best + place, greatest)
-    tl.store(best_token + place, tl.program_id(0) * piece_tokens + which)
+    tl.store(best_token + place, tl.minimum(tl.program_id(0) * piece_tokens + which, vocabulary - 1))
 
 
 @triton.jit
@@ -28,7 +32,7 @@ def best_of_all(best, best_token, tokens, last, rows, pieces, padded_pieces: tl.
     piece = tl.arange(0, padded_pieces)
     found = tl.load(best + row * pieces + piece, mask=piece < pieces, other=float("-inf"))
     _, which = tl.max(found, 0, return_indices=True)
-    token = tl.load(best_token + row * pieces + which).to(tl.int64)
+    token = tl.load(best_token + row * pieces + tl.minimum(which, pieces - 1)).to(tl.int64)
     tl.store(tokens + row, token)
     tl.store(last + tl.load(rows + row), token)
 
