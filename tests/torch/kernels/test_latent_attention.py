@@ -20,9 +20,21 @@ ROPE = 16
 @pytest.mark.parametrize("heads", [5, 32])
 @pytest.mark.parametrize(("counts", "piece_tokens"), [([1, 1], 1 << 20), ([1, 1], 32), ([3, 2], 32)])
 def test_results_follow_the_definition(heads: int, counts: list[int], piece_tokens: int, latent: int) -> None:
+    assert error_of(heads, counts, piece_tokens, latent) < 2e-6
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("latent", [NARROW, WIDE])
+def test_latents_may_have_fewer_bits_than_queries(latent: int) -> None:
+    assert error_of(5, [1, 1], 32, latent, torch.bfloat16) < 2e-6
+
+
+def error_of(
+    heads: int, counts: list[int], piece_tokens: int, latent: int, dtype: torch.dtype = torch.float32
+) -> float:
     torch.manual_seed(0)
     ends = [40, 65]
-    pages = Pages(ends, Heads(heads, 1, latent, ROPE))
+    pages = Pages(ends, Heads(heads, 1, latent, ROPE), dtype=dtype)
     pages.fill()
     query = torch.randn(sum(counts), heads, latent + ROPE).to(DEVICE)
     scores = Scores(0.2)
@@ -34,4 +46,4 @@ def test_results_follow_the_definition(heads: int, counts: list[int], piece_toke
     ropes = pages.values
     pages.keys, pages.values = [torch.cat(both, -1) for both in zip(pages.keys, ropes, strict=True)], pages.keys
     expected = by_definition(pages, query, counts, ends, Sight(), scores)
-    assert float((out.double() - expected).norm() / expected.norm()) < 2e-6
+    return float((out.double() - expected).norm() / expected.norm())

@@ -63,8 +63,8 @@ def read_latents(asked, latent, rope, table, scale, begin, end, shape: tl.conste
         following = token_addresses(table, tokens + tile_tokens, tokens + tile_tokens < end, shape)
         slots = tokens % shape.page_tokens
         rows = latent + addresses.to(tl.int64) * part_shape.granule + slots * part_shape.step
-        keys = load_quarters(rows, there, part_shape)
-        ropes = load_tokens(rope, addresses, slots, there, rope_shape, False)
+        keys = alike(load_quarters(rows, there, part_shape), plain)
+        ropes = load_tokens(rope, addresses, slots, there, rope_shape, False).to(turned.dtype)
         scores = multiply_quarters(plain, keys, tl.full([shape.rows, tile_tokens], 0.0, tl.float32))
         scores = dot(turned, tl.trans(ropes), scores)
         if shape.is_alike:
@@ -83,6 +83,17 @@ def load_quarters(rows, there, part_shape: tl.constexpr):
         load_quarter(rows, there, 1, part_shape),
         load_quarter(rows, there, 2, part_shape),
         load_quarter(rows, there, 3, part_shape),
+    )
+
+
+@triton.jit
+def alike(quarters, others):
+    """With numbers of the others' type: what is multiplied must have one."""
+    return (
+        quarters[0].to(others[0].dtype),
+        quarters[1].to(others[1].dtype),
+        quarters[2].to(others[2].dtype),
+        quarters[3].to(others[3].dtype),
     )
 
 

@@ -94,6 +94,7 @@ def sees(positions, tokens, shape: tl.constexpr):
 
 @triton.jit
 def dot(a, b, accumulator):
+    tl.static_assert(a.dtype == b.dtype, "a GPU multiplies numbers of one type")
     if INTERPRETED:
         return tl.dot(a.to(tl.float32), b.to(tl.float32), accumulator, input_precision="ieee")
     return tl.dot(a, b, accumulator, input_precision="ieee")
