@@ -14,9 +14,12 @@ from quire.core.errors import ModelError
 from quire.plan.plan import StagePlan
 from quire.worker.fused import Part, Share
 from quire.worker.kernels.product import product
+from quire.worker.opaque import holds_layers
 
 KINDS = frozenset({"full", "window", "chunked"})
 PRODUCTS = (nn.Linear, Share, Part)
+BESIDE_LAYERS = (nn.Linear, nn.Embedding, nn.Dropout)
+"""Parts that add up nothing, or as products here do."""
 
 
 class Invariant(nn.Linear):
@@ -37,6 +40,26 @@ def require_invariant(model: nn.Module, stage: StagePlan) -> None:
             continue
         if any(own.dim() > 1 for own in module.parameters(recurse=False)):
             _refuse(f"{name} ({type(module).__name__}) is")
+    others = _beside_layers(model)
+    if others:
+        _refuse(f"what {', '.join(others)} of {type(model).__name__} are for is")
+
+
+def _beside_layers(model: nn.Module) -> list[str]:
+    """Parts that nobody knows from other models: what is computed with them, outside the layers, is not compiled."""
+    return [
+        name
+        for parent in model.modules()
+        if any(holds_layers(child) for child in parent.children())
+        for name, child in parent.named_children()
+        if not (holds_layers(child) or isinstance(child, BESIDE_LAYERS) or _is_norm_or_table(child))
+    ]
+
+
+def _is_norm_or_table(module: nn.Module) -> bool:
+    """Norms beside layers are compiled as layers are; embeddings and rotary tables, one or some, add up nothing."""
+    tables = list(module.children()) or [module]
+    return "Norm" in type(module).__name__ or all(type(table).__name__.endswith("Embedding") for table in tables)
 
 
 def _refuse(what: str) -> None:

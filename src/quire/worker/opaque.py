@@ -101,13 +101,13 @@ def _last_norms(model: torch.nn.Module) -> list[torch.nn.Module]:
     return [
         child
         for parent in model.modules()
-        if any(_holds_layers(child) for child in parent.children())
+        if any(holds_layers(child) for child in parent.children())
         for child in parent.children()
         if "Norm" in type(child).__name__
     ]
 
 
-def _holds_layers(module: torch.nn.Module) -> bool:
+def holds_layers(module: torch.nn.Module) -> bool:
     first = next(module.children(), None) if isinstance(module, torch.nn.ModuleList) else None
     return isinstance(first, GradientCheckpointingLayer)
 

@@ -99,11 +99,23 @@ def test_a_whole_model_yields_the_right_tokens() -> None:
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("mixtral", "MixtralTopKRouter"), ("deepseek_v3", "kind latent"), ("lfm2", "kind state")],
+    [
+        ("mixtral", "MixtralTopKRouter"),
+        ("deepseek_v3", "kind latent"),
+        ("lfm2", "kind state"),
+        ("gemma3n_text", "altup_projections, altup_unembed_projections of Gemma3nForCausalLM"),
+    ],
 )
 def test_what_is_computed_together_with_others_is_refused_by_name(name: str, what: str) -> None:
     with pytest.raises(ModelError, match=what):
         require_invariant(reference(name).model, plan_of(name, batch_tokens=8).stages[0])
+
+
+@pytest.mark.parametrize(
+    "name", ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "gemma4_text", "granite_swa", "phi3"]
+)
+def test_models_of_attention_and_plain_linear_layers_are_taken(name: str) -> None:
+    require_invariant(reference(name).model, plan_of(name, batch_tokens=8).stages[0])
 
 
 def test_every_product_is_replaced() -> None:
