@@ -89,8 +89,8 @@ def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[
 
 
 def step_bytes(plan: Plan, model: Any, part: StagePlan, meter: Meter, backends: Sequence[Backend]) -> int:
-    """The peak of the largest step that the plan allows: all rows, all tokens, all of them drawing. Its pages lie on
-    one scratch sheet, one upon the other: nobody reads what it computes."""
+    """The peak of the largest step that the plan allows: all rows, all tokens, all of them drawing, behind
+    guesses too. Its pages lie on one scratch sheet, one upon the other: nobody reads what it computes."""
     stage = replace(part, sheets=1)
     arena = Arena(stage, meter.device, moves=KernelMoves())
     arena.bytes.zero_()
@@ -98,13 +98,13 @@ def step_bytes(plan: Plan, model: Any, part: StagePlan, meter: Meter, backends: 
     before = meter.allocated()
     meter.start_peak()
     step = largest_step(plan, stage)
-    last = torch.from_numpy(np.cumsum(step.counts) - 1).to(meter.device)
+    entries, places, positions = step.sampled()
     token_ids = torch.zeros(step.tokens, dtype=torch.int64, device=meter.device)
-    logits = torch.zeros_like(tried.forward(token_ids, tried.prepare(step), last))
+    logits = torch.zeros_like(tried.forward(token_ids, tried.prepare(step), torch.from_numpy(places).to(meter.device)))
     sampler = Sampler(plan.max_requests, tried.vocab_size, meter.device)
     for row in step.rows.tolist():
         sampler.enter(row, HARDEST, ())
-    sampler.sample(logits, step.rows, step.ends)
+    sampler.sample(logits, step.rows[entries], positions)
     return meter.peak() - before
 
 
@@ -117,4 +117,5 @@ def largest_step(plan: Plan, stage: StagePlan) -> Step:
     columns = max(1, int(counts.max()))
     tables = tuple(TableView(np.zeros((rows, kind.groups, columns), dtype=np.int32), 0) for kind in stage.kinds)
     samples, ids = np.ones(rows, dtype=np.bool_), np.zeros(int(counts.sum()), dtype=np.int32)
-    return Step(0, each, 0 * each, counts, samples, 0 * each, ids, tables=(tables,))
+    guesses = np.minimum(plan.lookahead, counts - 1) if plan.lookahead else None
+    return Step(0, each, 0 * each, counts, samples, 0 * each, ids, tables=(tables,), drafts=guesses)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,14 +105,18 @@ def test_on_a_cpu_nobody_promises_that_a_request_does_not_depend_on_others(tmp_p
         LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, device="cpu", deterministic=True)
 
 
-def test_the_scratch_step_is_as_large_as_any(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("guesses", "places"), [(0, 2), (3, 8), (7, 16), (9, 16)])
+def test_the_scratch_step_is_as_large_as_any(tmp_path: Path, guesses: int, places: int) -> None:
     from quire.worker.boot import largest_step
 
-    plan = assemble.plan_folder(make_folder(tmp_path), SETTINGS, POOL, DType.FP32)
+    settings = replace(SETTINGS, speculative_tokens=guesses)
+    plan = assemble.plan_folder(make_folder(tmp_path), settings, POOL, DType.FP32)
     step = largest_step(plan, plan.stages[0])
     assert step.tokens == plan.batch_tokens
     assert len(step.rows) == plan.max_requests
     assert bool(step.samples.all())
+    entries, wanted, _ = step.sampled()
+    assert len(entries) == len(set(wanted.tolist())) == places
 
 
 @pytest.mark.usefixtures("on_gpu")
