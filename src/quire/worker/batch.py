@@ -80,15 +80,16 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """Behind a step's own rows come others that nobody asked for, so that a recorded step has as many as it had then.
+    """Behind a step's own rows come others that nobody asked for, so that a recorded step has as many as it had then,
+    or so that a single token has company.
     All that such a row reads and writes lies in one spare page."""
 
     rows: int
     """Of the step, without padding."""
     address: int
     """Of the spare page."""
-    is_split: bool
-    """Rows' tokens may be cut into pieces: another recording."""
+    is_split: bool | None
+    """Rows' tokens may be cut into pieces: another recording. None: it is not recorded, and cut as it likes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,7 +107,7 @@ class DeviceRunner(TorchRunner):
         places = np.concatenate([step.sampled()[1], packed_places(step, prompt)])
         whole, padding = step, None
         if self.model.is_invariant and step.tokens == 1:  # compiled layers take one token as something else
-            whole, padding = padded(step, 2, self.plan.max_requests), Padding(1, self.arena.spare_address, True)
+            whole, padding = padded(step, 2, self.plan.max_requests), Padding(1, self.arena.spare_address, None)
         batch = self.model.prepare(whole, staged, padding)
         token_ids, wanted = staged(whole.token_ids.astype(np.int64)), staged(places)
         rows = staged(np.repeat(whole.rows, whole.counts))

@@ -97,6 +97,18 @@ def test_a_whole_model_yields_the_right_tokens() -> None:
     assert service.runner.graphs.played > 0
 
 
+@pytest.mark.story
+def test_a_lone_row_of_more_pieces_than_a_recording_has_room_for_runs_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorded, "INVARIANT_ITEMS", 0)
+    service = DeviceService("llama", plan_of("llama", batch_tokens=64), is_invariant=True, counts=(2,))
+    service.check((7,), 9)
+    assert service.runner.graphs is not None
+    assert len(service.reference.prompts[7]) + 8 > work.INVARIANT_PIECE_TOKENS
+    assert 0 < service.runner.graphs.played < 8
+
+
 @pytest.mark.parametrize(
     ("name", "what"),
     [

@@ -66,13 +66,13 @@ class KernelKind:
 
     def cut(self, heads: Heads, upload: Upload, padding: Padding | None = None) -> None:
         processors = processors_of(self.rows.device)
+        splits = None if padding is None else padding.is_split
         if self.is_invariant:
-            splits = None if padding is None else padding.is_split
             cuts = [plan_invariant(upload, rows, self.sight, heads, processors, splits) for rows in self.parts]
-        elif padding is None:
+        elif splits is None:
             cuts = [plan_onto(upload, rows, self.sight, heads, processors) for rows in self.parts]
         else:
-            cuts = [plan_recorded(upload, self.parts[0], self.sight, heads, processors, padding.is_split)]
+            cuts = [plan_recorded(upload, self.parts[0], self.sight, heads, processors, splits)]
         self.launches[heads] = tuple(cuts)
 
 
