@@ -100,6 +100,17 @@ def test_keys_and_values_can_be_held_in_8_bits(capsys: pytest.CaptureFixture[str
     assert measured(capsys, *asked)["requests"]
 
 
+@pytest.mark.story
+@pytest.mark.parametrize("is_deterministic", [True, False])
+def test_what_must_not_depend_on_the_batch_is_told_to_be_compiled(
+    monkeypatch: pytest.MonkeyPatch, is_deterministic: bool
+) -> None:
+    monkeypatch.setattr(decode, "read_bandwidth", lambda _device: decode.Bandwidth(1.0, 1.0))
+    monkeypatch.setattr(decode, "about", lambda _device, **told: told)
+    report = decode.run((), "cuda", print, is_compiled=False, is_deterministic=is_deterministic)
+    assert report.about["compiled"] is is_deterministic
+
+
 def test_a_cpu_needs_no_triton() -> None:
     without = "import sys; sys.modules['triton'] = None; from quire.cli.main import main; sys.exit(main(sys.argv[1:]))"
     asked = ["bench", "serve", *SMALL, "--requests", "1", "--prompt", "4", "--outputs", "2", "--json"]

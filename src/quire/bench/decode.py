@@ -273,5 +273,6 @@ def run(
             tell(", ".join(f"{name}: {value}" for name, value in table[-1].items()))
         del decoding
         forget()
-    known = about(device, compiled=is_compiled and device == "cuda", deterministic=is_deterministic, **bandwidth.told())
+    compiled = device == "cuda" and (is_compiled or is_deterministic)
+    known = about(device, compiled=compiled, deterministic=is_deterministic, **bandwidth.told())
     return Report(known, {"decode step": table, "the ledger in MiB, planned → measured": ledgers})

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         _add_model_options(command)
     decode.add_argument("--rows", type=count, metavar="N", help="that decode (default 256; on a CPU 4)")
     decode.add_argument("--length", type=tokens, metavar="N", help="tokens of each (default 1024; on a CPU 256)")
-    decode.add_argument("--deterministic", action="store_true", help="on a GPU: as quire serve --deterministic runs it")
+    decode.add_argument("--deterministic", action="store_true", help="on a GPU: as quire serve does it, compiled")
     decode.add_argument("--steps", type=count, default=48, metavar="N", help="timed, twice (default 48)")
     serve.add_argument("--requests", type=count, metavar="N", help="all at once (default 128; on a CPU 4)")
     serve.add_argument("--prompt", type=tokens, metavar="N", help="tokens of each (default 512; on a CPU 32)")

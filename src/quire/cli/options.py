@@ -152,7 +152,7 @@ def add_device_options(group: argparse._ArgumentGroup | argparse.ArgumentParser)
     group.add_argument(
         "--deterministic",
         action="store_true",
-        help="on a GPU: what a request yields does not depend on others (slower)",
+        help="on a GPU: what a request yields does not depend on others (slower; compiles, with or without --compile)",
     )
 
 
