@@ -64,8 +64,7 @@ class Kind(ABC):
         return (end + (page_tokens - 1)) // page_tokens
 
     def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
-        """Pages from the request's start that stay although the run begins later: sinks. `pages` counts them where a
-        kind has any, so whoever says so here says it there too."""
+        """Pages from the request's start that stay although the run begins later: sinks."""
         del page_tokens
         return 0 * settled
 
@@ -75,7 +74,8 @@ class Kind(ABC):
         if self.grows:
             return self.end_page(end, ahead, page_tokens)
         first = self.first_live(settled)
-        return (self.end_page(end, ahead, page_tokens) - first // page_tokens) * (first < end)
+        run = (self.end_page(end, ahead, page_tokens) - first // page_tokens) * (first < end)
+        return run + self.kept_pages(settled, page_tokens)
 
     @abstractmethod
     def units(self, length: Counts) -> Counts:

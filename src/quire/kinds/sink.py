@@ -49,7 +49,7 @@ class Sink(Kind):
 
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         has_run = self.first_live(settled) < settled + new + ahead
-        both = Kind.pages(self, settled, new, ahead, page_tokens) + self.kept_pages(settled, page_tokens)
+        both = Kind.pages(self, settled, new, ahead, page_tokens)
         return counts(np.where(has_run, both, self.sink_pages(settled, page_tokens)))
 
     def units(self, length: Counts) -> Counts:
