@@ -41,7 +41,7 @@ KNOWN = {
     "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages",
     "Table": "plan kind sink_columns width pages first end kept view _addresses",
     "KeptUnits": "pages present",
-    "Rows": "count prompt known computed settled limit pending drafts next_unit stop_at is_loading is_reserved epoch "
+    "Rows": "count prompt known computed settled limit expected drafts next_unit most is_loading is_reserved epoch "
     "stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name",
@@ -110,7 +110,7 @@ def essence(scheduler: Scheduler, beside: tuple[Any, ...] = ()) -> bytes:
 
 def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
     rows = scheduler.rows
-    columns = (rows.known, rows.computed, rows.settled, rows.pending, rows.drafts, rows.next_unit, rows.stop_at)
+    columns = (rows.known, rows.computed, rows.settled, rows.expected, rows.drafts, rows.next_unit, rows.most)
     numbers = [column.item(row) for column in (*columns, rows.is_loading, rows.is_reserved)]
     reuse = scheduler.reuse
     return *_waiting(scheduler.tickets[row]), numbers, reuse._marks.get(row), reuse._settled.get(row)

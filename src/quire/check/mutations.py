@@ -137,11 +137,11 @@ def _every_ninth_lost(apply: Original) -> Original:
     return wrong
 
 
-def _still_pending(append: Original) -> Original:
-    def wrong(self: Scheduler, rows: Any, tokens: Any) -> None:
-        self.rows.append(rows, tokens)
+def _still_expected(append: Original) -> Original:
+    def wrong(self: Rows, rows: Any, tokens: Any) -> None:
+        append(self, rows, tokens)
+        self.expected[rows] += 1
 
-    del append
     return wrong
 
 
@@ -282,7 +282,7 @@ MUTATIONS: dict[str, Mutation] = {
     "pinned-page-moved": Mutation("compaction moves pages while they are read", compaction, "_fixed", _nothing_fixed),
     "copies-dropped": Mutation("pages move in the tables, their bytes do not", Scheduler, "_launch", _without_copies),
     "completion-lost": Mutation("every ninth result is thrown away", Scheduler, "apply", _every_ninth_lost),
-    "pending-not-counted-down": Mutation("a token that came is still expected", Scheduler, "_yield", _still_pending),
+    "pending-not-counted-down": Mutation("a token that came is still expected", Rows, "append", _still_expected),
     "stale-result-applied": Mutation(
         "a result for an earlier tenant of a row is given to the next", Rows, "leave", _same_epoch
     ),

@@ -69,7 +69,8 @@ class Drafts:
 
     def _propose(self, drafter: Drafter, row: int, count: int) -> Tokens:
         state = self._rows
-        known, in_flight = int(state.known[row]), int(state.pending[row])
+        known = int(state.known[row])
+        in_flight = int(state.expected[row]) - known
         if self._epochs[row] != state.epoch[row]:
             drafter.enter(row, state.tokens(row, 0, known))
         elif self._told[row] < known:

@@ -157,7 +157,8 @@ class Reuse:
 
     def _set_stop(self, row: int) -> None:
         marks = self._marks[row] if self.index.coverage.has_states else []
-        self.rows.stop_at[row] = marks[-1] * self.index.unit if marks else NEVER
+        most = self.rows.limit.item(row) - 1
+        self.rows.most[row] = min(most, marks[-1] * self.index.unit) if marks else most
 
     def _adopt(self, row: int, hit: Hit) -> bool:
         """Shares the hit's pages with the row. What it will write on becomes its own: a copy if there is room, else

@@ -18,7 +18,7 @@ NO_TOKEN = -1
 """Fills the columns of stop tokens that a request does not use; no token has this number."""
 NOT_YET = np.int32(SAMPLED)
 NEVER = np.iinfo(np.int64).max
-"""In `stop_at`: no checkpoint lies ahead; in `next_unit`: no unit does."""
+"""In `next_unit`: no unit lies ahead."""
 
 
 class Rows:
@@ -29,14 +29,14 @@ class Rows:
         self.computed = np.zeros(count, dtype=np.int64)
         self.settled = np.zeros(count, dtype=np.int64)
         self.limit = np.zeros(count, dtype=np.int64)
-        self.pending = np.zeros(count, dtype=np.int64)
-        """Tokens that steps in flight will yield, drafts apart."""
+        self.expected = np.zeros(count, dtype=np.int64)
+        """Tokens that are known, or that steps in flight will yield, drafts apart."""
         self.drafts = np.zeros(count, dtype=np.int64)
         """Guesses in flight: how many came true is known when their step comes back."""
         self.next_unit = np.full(count, NEVER, dtype=np.int64)
         """Where the next unit of its prompt ends that goes to the prefix index once it has settled."""
-        self.stop_at = np.full(count, NEVER, dtype=np.int64)
-        """Where its next chunk must end, so that a checkpoint can be taken there."""
+        self.most = np.zeros(count, dtype=np.int64)
+        """So many tokens it may compute: all that it ever has but the last, or up to its next checkpoint."""
         self.is_loading = np.zeros(count, dtype=bool)
         """A tier is bringing its first tokens: it holds their pages and computes nothing."""
         self.is_reserved = np.zeros(count, dtype=bool)
@@ -60,18 +60,26 @@ class Rows:
         self.requests[row] = request
         self.row_of[request.name] = row
         self.prompt[row] = len(request.prompt)
-        self.known[row] = len(request.prompt) + len(outputs)
-        self.computed[row] = self.settled[row] = self.pending[row] = self.drafts[row] = 0
+        self.known[row] = self.expected[row] = len(request.prompt) + len(outputs)
+        self.computed[row] = self.settled[row] = self.drafts[row] = 0
         self.next_unit[row] = NEVER
-        self.stop_at[row], self.is_loading[row], self.is_reserved[row] = NEVER, False, False
-        self.limit[row] = request.limit
+        self.is_loading[row] = self.is_reserved[row] = False
+        self.limit[row] = limit = request.limit
+        self.most[row] = limit - 1
         self.stops[row] = NO_TOKEN
-        self.stops[row, : len(request.stop_tokens)] = request.stop_tokens
-        self._widen(len(outputs))
-        self.outputs[row, : len(outputs)] = outputs
+        if request.stop_tokens:
+            self.stops[row, : len(request.stop_tokens)] = request.stop_tokens
+        if len(outputs):
+            self._widen(len(outputs))
+            self.outputs[row, : len(outputs)] = outputs
         self.output_counts[row] = len(outputs)
         self.latest[row] = outputs[-1] if len(outputs) else request.prompt[-1]
         return row
+
+    @property
+    def pending(self) -> Ints:
+        """Tokens that steps in flight will yield, drafts apart."""
+        return self.expected - self.known
 
     def leave(self, row: int) -> npt.NDArray[np.int32]:
         """Frees the row and returns what it has yielded; results still in flight for it are stale."""
@@ -128,6 +136,7 @@ class Rows:
         self.outputs[row, begin:end] = tokens
         self.output_counts[row] = end
         self.known[row] += len(tokens)
+        self.expected[row] += len(tokens)
         if len(tokens):
             self.latest[row] = tokens[-1]
 

@@ -202,24 +202,24 @@ class Scheduler:
     def _wanted(self, rows: Ints) -> Ints:
         """Tokens each row could compute now; no row has more than one step's budget in flight."""
         state = self.rows
-        computed = state.computed[rows]
-        ready = np.minimum(state.known[rows] + state.pending[rows], state.limit[rows] - 1)
-        ready = np.minimum(ready, state.stop_at[rows]) - computed
+        ends = np.minimum(state.expected[rows], state.most[rows])
+        wanted: Ints = np.minimum(ends, state.settled[rows] + self.plan.batch_tokens) - state.computed[rows]
         if len(self.loads):
-            ready = ready * ~state.is_loading[rows]
+            wanted = wanted * ~state.is_loading[rows]
         waiting = self.drafts.waiting(rows)
-        if waiting is not None:
-            ready = ready * ~waiting
-        flying = computed - state.settled[rows]
-        return np.asarray(np.minimum(np.maximum(ready, 0), self.plan.batch_tokens - flying), dtype=np.int64)
+        return wanted if waiting is None else wanted * ~waiting
 
     @staticmethod
     def _share(wanted: Ints, budget: int) -> Ints:
         """First come, first served from the step's one budget: chunks shrink before anyone waits."""
-        if wanted.sum() <= budget:
+        together = wanted.cumsum()
+        if not len(wanted) or together[-1] <= budget:
             return wanted
-        before = wanted.cumsum() - wanted
-        return np.asarray(np.minimum(np.maximum(budget - before, 0), wanted), dtype=np.int64)
+        last = int(together.searchsorted(budget))
+        granted = wanted.copy()
+        granted[last] -= together[last] - budget
+        granted[last + 1 :] = 0
+        return granted
 
     def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints, Needs]:
         """Makes room where pages are short, for the first in line and at the expense of the last."""
@@ -427,13 +427,13 @@ class Scheduler:
             fresh = memory.grow(rows, own)
             clears += [(stage, kind, pages) for kind, pages in fresh]
         state = self.rows
-        starts, pending = state.computed[rows], state.pending[rows]
+        starts, expected = state.computed[rows], state.expected[rows]
         ends = starts + counts
-        samples = ends == state.known[rows] + pending
+        samples = ends == expected
         drafts, tokens = self.drafts.add(rows, counts, samples, state.batch(rows, starts, counts))
         state.computed[rows] = ends
         counts = counts if drafts is None else counts + drafts
-        state.pending[rows] = pending + samples
+        state.expected[rows] = expected + samples
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
         entered = tuple((row, one.request, one.outputs) for row, one in self._entered.items())
         self._entered = {}
@@ -472,16 +472,12 @@ class Scheduler:
         rows, sampled = step.rows[current], step.rows[step.samples & current]
         self.rows.settled[rows] += computed[current]
         tokens = last[current[step.samples]]
-        self._yield(sampled, tokens)
+        self.rows.append(sampled, tokens)
         self.reuse.remember(rows)
         settled = self.rows.settled[rows]
         for memory in self.memories:
             memory.settle(rows, settled)
         return self._ended(sampled, tokens)
-
-    def _yield(self, rows: Ints, tokens: Ints) -> None:
-        self.rows.append(rows, tokens)
-        self.rows.pending[rows] -= 1
 
     def _ended(self, rows: Ints, tokens: Ints) -> list[Ended]:
         state = self.rows
