@@ -59,9 +59,10 @@ def serve(plan: Plan, lengths: list[tuple[int, int]]) -> dict[int, int]:
 
 
 def grow(memory: StageMemory, row: int, settled: int, new: int) -> bool:
-    needs = memory.needs(np.array([row]), np.array([settled]), np.array([new]), np.array([0]))
-    if memory.fitting(needs):
-        memory.grow(np.array([row]), needs)
+    rows = np.array([row])
+    needs = memory.needs(rows, np.array([settled]), np.array([new]), np.array([0]))
+    if memory.fitting(rows, needs):
+        memory.grow(needs)
         return True
     return False
 

@@ -5,8 +5,8 @@
     memory = StageMemory(plan.stages[0], plan, rows=64)
 
     needs = memory.needs(rows, settled, new, ahead)     # what rows lack to have `new` tokens in flight
-    if memory.fitting(needs) == len(rows):              # a question: changes nothing
-        memory.grow(rows, needs)                        # take the pages
+    if memory.fitting(rows, needs) == len(rows):        # a question: changes nothing
+        memory.grow(needs)                              # take the pages
     memory.settle(rows, settled)                        # give back what no later token reads
     memory.release(row)                                 # give back everything
     memory.addresses(kind, row)                         # what kernels read

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from quire.cache.nodes import FIRST_NODES, Chain
 from quire.cache.pool import NOT_CACHED, Holder, Pages, Pool
-from quire.cache.tables import Rows, Table
+from quire.cache.tables import Need, Rows, Table
 from quire.kinds import Counts
 from quire.plan.plan import Plan, StagePlan
 
@@ -151,31 +151,30 @@ class StageMemory:
         table = self.tables[kind]
         return np.asarray(table.pages[row, :, int(table.column(table.end[row] - 1))].copy(), dtype=np.int64)
 
-    def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Counts]:
-        """For each kind: pages that each row lacks for its demand, all groups together."""
+    def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Need]:
+        """For each kind: pages that rows lack for their demand."""
         end = settled + new + ahead
         return [table.missing(rows, end, ahead) for table in self.tables]
 
-    def fitting(self, needs: Sequence[Counts]) -> int:
-        """How many rows, from the first on, can take all their needs together."""
-        if not needs or not len(needs[0]):
-            return len(needs[0]) if needs else 0
-        wanted = np.zeros(len(needs[0]), dtype=np.int64)
+    def fitting(self, rows: Rows, needs: Sequence[Need]) -> int:
+        """How many of the rows, from the first on, can take all their needs together."""
+        wanted = np.zeros(len(rows), dtype=np.int64)
+        place = np.empty(len(self.tables[0].end), dtype=np.int64)
+        place[rows] = np.arange(len(rows))
         for shelf, need in zip(self.pool.shelves, needs, strict=True):
-            over = np.maximum(need.cumsum() - shelf.free_pages, 0)
-            wanted -= -over // shelf.pages_per_sheet
+            pages = np.zeros_like(wanted)
+            pages[place[need.rows]] = need.pages
+            wanted -= -np.maximum(pages.cumsum() - shelf.free_pages, 0) // shelf.pages_per_sheet
         return int(np.searchsorted(wanted, self.pool.free_sheets, side="right"))
 
-    def grow(self, rows: Rows, needs: Sequence[Counts]) -> list[tuple[int, Pages]]:
+    def grow(self, needs: Sequence[Need]) -> list[tuple[int, Pages]]:
         """Takes the pages that `needs` says; the caller has asked `fitting`. Returns states that must be zeroed."""
         fresh = []
         for index, (table, need) in enumerate(zip(self.tables, needs, strict=True)):
-            growing = need.nonzero()[0]
-            if not len(growing):
+            if not len(need.rows):
                 continue
-            number = need[growing]
-            pages = self.pool.take(index, int(number.sum()))
-            table.append(rows[growing], number, pages)
+            pages = self.pool.take(index, need.total())
+            table.append(need.rows, need.pages, pages)
             if table.kind.kind == "state":
                 fresh.append((index, pages))
         return fresh

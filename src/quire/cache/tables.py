@@ -10,6 +10,8 @@ A row is as wide as the kind's peak, so a window's row is short however long the
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -23,6 +25,32 @@ Rows = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.int32]
 FEW_ROWS = 4
 """So many rows are written one by one: slices and plain numbers are quicker than arrays of places."""
+
+
+class Need(NamedTuple):
+    """Rows that lack pages of one kind, and how many each, all groups together. Who lacks none is not named."""
+
+    rows: Rows
+    pages: Counts
+
+    def total(self) -> int:
+        return sum(self.pages.tolist())
+
+    def among(self, rows: Rows) -> Need:
+        """What some of the rows lack."""
+        chosen = np.isin(self.rows, rows)
+        return Need(self.rows[chosen], self.pages[chosen])
+
+
+NO_NEED = Need(np.empty(0, dtype=np.int64), counts(np.empty(0, dtype=np.int64)))
+
+
+def join(needs: list[Need]) -> Need:
+    """What several groups of rows lack, one group after another."""
+    some = [need for need in needs if len(need.rows)]
+    if len(some) < 2:
+        return some[0] if some else NO_NEED
+    return Need(np.concatenate([need.rows for need in some]), np.concatenate([need.pages for need in some]))
 
 
 class Table:
@@ -58,11 +86,15 @@ class Table:
         self.pages[:] = place[self.pages]
         self.view.addresses[:] = self._addresses[self.pages]
 
-    def missing(self, rows: Rows, end: Counts, ahead: Counts) -> Counts:
+    def missing(self, rows: Rows, end: Counts, ahead: Counts) -> Need:
         """Pages that rows lack for tokens up to `end`, the last `ahead` of them lookahead; nothing is given back."""
         wanted = self.kind.end_page(end, ahead, self.plan.page_tokens)
-        missing: Counts = np.maximum(wanted - self.end[rows], 0)
-        return missing if self.plan.groups == 1 else self.plan.groups * missing
+        lacking = (wanted > self.end[rows]).nonzero()[0]
+        if not len(lacking):
+            return NO_NEED
+        rows = rows[lacking]
+        missing = wanted[lacking] - self.end[rows]
+        return Need(rows, missing if self.plan.groups == 1 else self.plan.groups * missing)
 
     def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
         """Writes `new[i]` new pages, group after group for each, behind the last page of rows[i]."""

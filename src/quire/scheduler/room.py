@@ -5,12 +5,12 @@ Fit is asked of every stage at once, with the demand that the plan was made with
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from quire.cache.compaction import compact
-from quire.cache.memory import StageMemory
+from quire.cache.tables import Need, join
 from quire.core.events import What
 from quire.core.search import greatest
 from quire.kinds import counts
@@ -19,8 +19,8 @@ from quire.plan.plan import Plan
 from quire.scheduler.reuse import Copy, Reuse
 from quire.scheduler.rows import Ints, Rows
 
-Needs = list[list[Ints]]
-"""By stage, by kind: pages that each of some rows lacks."""
+Needs = list[list[Need]]
+"""By stage, by kind: pages that some rows lack."""
 Pages = list[list[int]]
 """By stage, by kind: so many pages."""
 NONE = counts(0)
@@ -30,9 +30,21 @@ def add_pages(some: Pages, others: Pages) -> Pages:
     return [[a + b for a, b in zip(*own, strict=True)] for own in zip(some, others, strict=True)]
 
 
-def sum_pages(needs: Needs, rows: int) -> Pages:
-    """What the first `rows` rows lack together."""
-    return [[int(need[:rows].sum()) for need in own] for own in needs]
+def sum_pages(needs: Needs) -> Pages:
+    return [[need.total() for need in own] for own in needs]
+
+
+def needs_of_first(count: int, rows: Ints, needs: Needs) -> Needs:
+    """What the first so many of the rows lack."""
+    return needs if count == len(rows) else [[need.among(rows[:count]) for need in own] for own in needs]
+
+
+def join_needs(all_needs: Sequence[Needs]) -> Needs:
+    """What several groups of rows lack, one group after another."""
+    return [
+        [join([each[stage][kind] for each in all_needs]) for kind in range(len(own))]
+        for stage, own in enumerate(all_needs[0])
+    ]
 
 
 class Room:
@@ -49,27 +61,23 @@ class Room:
 
     # ── questions ─────────────────────────────────────────────────────────
 
-    def needs(self, memory: StageMemory, rows: Ints, granted: Ints) -> list[Ints]:
-        """Pages of each kind that rows lack to compute what they were granted, beside what is in flight."""
+    def needs(self, rows: Ints, granted: Ints) -> Needs:
+        """Pages that rows lack to compute what they were granted, beside what is in flight."""
         state, ahead = self.rows, NONE
+        if np.count_nonzero(granted) < len(rows):
+            rows, granted = rows[granted > 0], granted[granted > 0]
         computed = state.computed[rows]
         if self.plan.lookahead:
             ahead = np.clip(state.limit[rows] - computed - granted, 0, self.plan.lookahead)
-        needs = memory.needs(rows, computed, granted, ahead)
-        is_all = np.count_nonzero(granted) == granted.size
-        return needs if is_all else [need * (granted > 0) for need in needs]
+        return [memory.needs(rows, computed, granted, ahead) for memory in self.memories]
 
-    def all_needs(self, rows: Ints, granted: Ints) -> Needs:
-        return [self.needs(memory, rows, granted) for memory in self.memories]
-
-    def fitting(self, needs: Needs) -> int:
-        """How many rows, from the first on, can have what they lack, on every stage."""
-        return min(memory.fitting(own) for memory, own in zip(self.memories, needs, strict=True))
+    def fitting(self, rows: Ints, needs: Needs) -> int:
+        """How many of the rows, from the first on, can have what they lack, on every stage."""
+        return min(memory.fitting(rows, own) for memory, own in zip(self.memories, needs, strict=True))
 
     def pages_for(self, row: int, tokens: int) -> Pages:
         """What a row lacks to compute so many tokens."""
-        rows, granted = np.array([row]), np.array([tokens])
-        return [[need.item(0) for need in self.needs(memory, rows, granted)] for memory in self.memories]
+        return sum_pages(self.needs(np.array([row]), np.array([tokens])))
 
     def is_short(self, pages: Pages) -> bool:
         """Whether so many pages cannot be taken now."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.cache.memory import StageMemory
+from quire.cache.tables import NO_NEED
 from quire.core.drafting import Drafter
 from quire.core.errors import NeverFits
 from quire.core.events import Event, Listener, What
@@ -31,7 +32,7 @@ from quire.scheduler.drafts import Drafts
 from quire.scheduler.endings import Ended
 from quire.scheduler.loads import Loads
 from quire.scheduler.reuse import Copy, Reuse
-from quire.scheduler.room import Needs, Pages, Room, add_pages, sum_pages
+from quire.scheduler.room import Needs, Pages, Room, add_pages, join_needs, needs_of_first, sum_pages
 from quire.scheduler.rows import Ints, Rows
 from quire.scheduler.shares import Shares
 from quire.scheduler.waiting import Claim, FairQueue, Queue, Waiting, claim_of
@@ -175,7 +176,6 @@ class Scheduler:
         chosen = granted > 0
         is_moving = self.flying or chosen[0] or self.rows.is_loading[rows[0]]
         assert is_moving, "the elder makes progress whenever nothing is in flight"
-        needs = [[need[chosen] for need in own] for own in needs]
         if chosen.any():
             return self._launch(rows[chosen], granted[chosen], needs)
         return self._errand() if self._landed else None
@@ -185,7 +185,7 @@ class Scheduler:
         if not (self.reuse.stores.due or self._landed):
             return None
         nobody = np.empty(0, dtype=np.int64)
-        return self._launch(nobody, nobody, [[nobody for _ in memory.tables] for memory in self.memories])
+        return self._launch(nobody, nobody, [[NO_NEED for _ in memory.tables] for memory in self.memories])
 
     def order(self) -> Ints:
         """Running rows: the elder first, then by claim."""
@@ -224,14 +224,14 @@ class Scheduler:
     def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints, Needs]:
         """Makes room where pages are short, for the first in line and at the expense of the last."""
         while True:
-            needs = self.room.all_needs(rows, granted)
-            if not self.room.is_short(sum_pages(needs, len(rows))):
+            needs = self.room.needs(rows, granted)
+            if not self.room.is_short(sum_pages(needs)):
                 return rows, granted, needs
-            fitting = self.room.fitting(needs)
-            if self.room.evict(sum_pages(needs, fitting + 1), must=True):
+            fitting = self.room.fitting(rows, needs)
+            if self.room.evict(sum_pages(needs_of_first(fitting + 1, rows, needs)), must=True):
                 continue
             granted = granted.copy()
-            before = sum_pages(needs, fitting)
+            before = sum_pages(needs_of_first(fitting, rows, needs))
             granted[fitting] = self.room.shrunk(before, int(rows[fitting]), int(granted[fitting]) - 1)
             if granted[fitting]:
                 continue
@@ -289,8 +289,8 @@ class Scheduler:
 
         It cannot be passed for ever: sooner or later it is the elder.
         """
-        entered: list[tuple[int, int, Pages]] = []
-        promised, budget = sum_pages(needs, len(rows)), self.plan.batch_tokens - int(granted.sum())
+        more, tokens, lacked = [], [], [needs]
+        promised, budget = sum_pages(needs), self.plan.batch_tokens - int(granted.sum())
         for waiting in self.queue.first(QUEUE_SIGHT):
             if budget <= 0 or not self.rows.has_room():
                 break
@@ -301,25 +301,30 @@ class Scheduler:
             if self._try_load(row, waiting, promised):
                 self._welcome(row)
                 continue
-            tokens, pages = self._first_chunk(row, budget, promised)
-            if not tokens:
+            chunk, lacking = self._first_chunk(row, budget, promised)
+            if not chunk:
                 self._return(row, "no page is free for its first token")
                 continue
             self._welcome(row)
-            entered.append((row, tokens, pages))
-            promised = add_pages(promised, pages)
-            budget -= tokens
-        return _joined(rows, granted, needs, entered) if entered else (rows, granted, needs)
+            more.append(row)
+            tokens.append(chunk)
+            lacked.append(lacking)
+            promised = add_pages(promised, sum_pages(lacking))
+            budget -= chunk
+        if not more:
+            return rows, granted, needs
+        return np.concatenate((rows, more)), np.concatenate((granted, tokens)), join_needs(lacked)
 
-    def _first_chunk(self, row: int, budget: int, promised: Pages) -> tuple[int, Pages]:
-        """What a newcomer can compute beside those before it, and the pages it takes; cached prefixes give way."""
-        tokens = min(budget, int(self._wanted(np.array([row]))[0]))
-        pages = self.room.pages_for(row, tokens)
-        wanted = add_pages(promised, pages)
+    def _first_chunk(self, row: int, budget: int, promised: Pages) -> tuple[int, Needs]:
+        """What a newcomer can compute beside those before it, and what it lacks; cached prefixes give way."""
+        rows = np.array([row])
+        granted = np.minimum(self._wanted(rows), budget)
+        needs = self.room.needs(rows, granted)
+        wanted = add_pages(promised, sum_pages(needs))
         if not self.room.is_short(wanted) or (not self.room.cache_is_in_use and self.room.evict(wanted, must=False)):
-            return tokens, pages
-        tokens = self.room.shrunk(promised, row, tokens - 1)
-        return tokens, self.room.pages_for(row, tokens)
+            return granted.item(0), needs
+        tokens = self.room.shrunk(promised, row, granted.item(0) - 1)
+        return tokens, self.room.needs(rows, np.array([tokens]))
 
     def _let_wait(self, waiting: Waiting, reason: str) -> None:
         if waiting.reason != reason:
@@ -424,7 +429,7 @@ class Scheduler:
     def _launch(self, rows: Ints, counts: Ints, needs: Needs) -> Step:
         clears = []
         for stage, (memory, own) in enumerate(zip(self.memories, needs, strict=True)):
-            fresh = memory.grow(rows, own)
+            fresh = memory.grow(own)
             clears += [(stage, kind, pages) for kind, pages in fresh]
         state = self.rows
         starts, expected = state.computed[rows], state.expected[rows]
@@ -492,13 +497,3 @@ class Scheduler:
 
     def _learn(self, outputs: int) -> None:
         self.typical_output += (outputs - self.typical_output) / 32
-
-
-def _joined(rows: Ints, granted: Ints, needs: Needs, entered: list[tuple[int, int, Pages]]) -> tuple[Ints, Ints, Needs]:
-    """Running rows, and behind them those that entered: (row, tokens, pages that it lacks)."""
-    more, tokens, pages = zip(*entered, strict=True)
-    joined = [
-        [np.concatenate((need, [each[stage][kind] for each in pages])) for kind, need in enumerate(own)]
-        for stage, own in enumerate(needs)
-    ]
-    return np.concatenate((rows, more)), np.concatenate((granted, tokens)), joined

@@ -60,8 +60,8 @@ class MemoryMachine(RuleBasedStateMachine):
             return
         ahead = min(self.plan.lookahead, LENGTH - settled - new)
         needs = self.memory.needs(ints(row), ints(settled), ints(new), ints(ahead))
-        if self.memory.fitting(needs):
-            self.memory.grow(ints(row), needs)
+        if self.memory.fitting(ints(row), needs):
+            self.memory.grow(needs)
             self.flying[row] = new
 
     @rule(row=st.integers(0, ROWS - 1), share=st.floats(0, 1))
@@ -151,13 +151,13 @@ def fill(plan: Plan, length: int) -> int:
                 table.kept[row] = table.kind.kept_pages(settled, table.plan.page_tokens)
                 table.first[row] = table.end[row] = first
             needs = memory.needs(row, settled, new, ahead)
-            kept = [t.plan.groups * t.kept[row] for t in memory.tables]
-            if not memory.fitting([need + extra for need, extra in zip(needs, kept, strict=True)]):
+            kept = [t.plan.groups * int(t.kept[request]) for t in memory.tables]
+            if memory.pool.sheets_short([need.total() + extra for need, extra in zip(needs, kept, strict=True)]):
                 return request
             for index, (table, extra) in enumerate(zip(memory.tables, kept, strict=True)):
-                sinks = memory.pool.take(index, int(extra[0]))
+                sinks = memory.pool.take(index, extra)
                 table.pages[request, :, : int(table.kept[request])] = sinks.reshape(table.plan.groups, -1)
-            memory.grow(row, needs)
+            memory.grow(needs)
     return held
 
 
@@ -176,7 +176,7 @@ def test_the_plans_concurrency_is_what_the_allocator_holds(name: str) -> None:
 def test_the_audit_names_the_leaker() -> None:
     plan = small_plan(["full", "window"], 40)
     memory = StageMemory(plan.stages[0], plan, ROWS)
-    memory.grow(ints(2), memory.needs(ints(2), ints(0), ints(40), ints(0)))
+    memory.grow(memory.needs(ints(2), ints(0), ints(40), ints(0)))
     audit(memory, {2: "chat-7"})
     with pytest.raises(BooksDoNotBalance, match=r"held by 0 requests"):
         audit(memory, {})

@@ -41,11 +41,12 @@ def held_together(plan: Plan, length: int) -> int:
     for memory in memories:
         stand(memory, rows, length)
         needs.append(memory.needs(rows, rows * 0 + length - 1, rows * 0 + 1, rows * 0))
-    held = min(memory.fitting(need) for memory, need in zip(memories, needs, strict=True))
+    held = min(memory.fitting(rows, need) for memory, need in zip(memories, needs, strict=True))
     for memory, need in zip(memories, needs, strict=True):
-        memory.grow(rows[:held], [one[:held] for one in need])
+        memory.grow([one.among(rows[:held]) for one in need])
         assert not any((shelf.count(Holder.REQUEST) > 1).any() for shelf in memory.pool.shelves)
-    over = [memory.fitting([one[held:] for one in need]) for memory, need in zip(memories, needs, strict=True)]
+    left = [[one.among(rows[held:]) for one in need] for need in needs]
+    over = [memory.fitting(rows[held:], need) for memory, need in zip(memories, left, strict=True)]
     assert held == len(rows) or not min(over)
     return held
 
@@ -101,7 +102,7 @@ def takes(memory: StageMemory, row: int, length: int) -> bool:
     if memory.pool.sheets_short(whole):
         return False
     memory.begin_at(row, length - 1)
-    memory.grow(one, memory.needs(one, settled, np.array([1]), np.array([0])))
+    memory.grow(memory.needs(one, settled, np.array([1]), np.array([0])))
     return True
 
 

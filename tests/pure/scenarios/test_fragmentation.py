@@ -62,9 +62,9 @@ class Adversary:
 
     def grow(self, row: int, tokens: int) -> bool:
         needs = self.memory.needs(ints(row), ints(self.settled[row]), ints(tokens), ints(0))
-        if not tokens or not self.memory.fitting(needs):
+        if not tokens or not self.memory.fitting(ints(row), needs):
             return False
-        self.memory.grow(ints(row), needs)
+        self.memory.grow(needs)
         self.settled[row] += tokens
         self.memory.settle(ints(row), ints(self.settled[row]))
         return True
