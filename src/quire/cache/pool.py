@@ -51,8 +51,8 @@ class Shelf:
         """Of each page."""
         self.in_sheet = np.arange(sheets * pages_per_sheet).reshape(sheets, pages_per_sheet)[:, ::-1].copy()
         """Pages of each sheet, in the order in which they come to the free ones: the first is taken first."""
-        self._is_first = np.arange(sheets * pages_per_sheet) % pages_per_sheet == 0
-        """Whether a page is the first of its sheet."""
+        self._is_first = (np.arange(sheets * pages_per_sheet) % pages_per_sheet == 0).astype(np.int64)
+        """1 for the first page of each sheet, 0 for others."""
         self.used_in_sheet = np.zeros(sheets, dtype=np.int64)
         self._free = np.empty(sheets * pages_per_sheet, dtype=np.int64)
         self.free_pages = 0
@@ -77,10 +77,10 @@ class Shelf:
         """Sheets that nothing uses leave this kind: all their pages are free, and are forgotten here."""
         free = self.free_list()
         sheets = self.sheet[free]
-        is_used = self.used_in_sheet[sheets] > 0
-        empty = sheets[self._is_first[free] & ~is_used]
-        self.replace_free(free[is_used])
-        return np.asarray(empty, dtype=np.int64)
+        used = self.used_in_sheet[sheets]
+        empty: Pages = sheets[used < self._is_first[free]]
+        self.replace_free(free[used.nonzero()])
+        return empty
 
     def count(self, holder: Holder, pages: Pages | slice = EVERY) -> Pages:
         """How often a holder holds each of these pages."""
@@ -131,7 +131,7 @@ class Pool:
         opened = self._free_sheets[self.free_sheets : self.free_sheets + sheets]
         self.owner[opened] = kind
         shelf = self.shelves[kind]
-        shelf.put(shelf.in_sheet[opened].ravel())
+        shelf.put(shelf.in_sheet.take(opened, axis=0).ravel())
 
     def hold(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One more holder for pages that are in use. A page may appear once only."""
@@ -159,7 +159,7 @@ class Pool:
         shelf = self.shelves[kind]
         left = shelf.holders[pages] - ONE[holder]
         shelf.holders[pages] = left
-        freed = pages[left == 0]
+        freed = pages[left == 0] if np.count_nonzero(left) else pages
         if not len(freed):
             return
         if shelf.pages_per_sheet == 1:  # a sheet is its page

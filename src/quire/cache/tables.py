@@ -64,6 +64,8 @@ class Table:
         chunk = min(limits.batch_tokens, limits.max_length)
         peak = plan.kind.peak(limits.max_length, chunk, limits.lookahead, plan.page_tokens)
         self.width = max(1, peak) + self.sink_columns
+        self._ring = self.width - self.sink_columns
+        """Columns that logical pages go round in, behind those of the sinks."""
         self.pages = np.zeros((rows, plan.groups, self.width), dtype=np.int64)
         self.view = TableView(np.zeros((rows, plan.groups, self.width), dtype=np.int32), self.sink_columns)
         """The same as addresses: what a runner reads."""
@@ -115,16 +117,19 @@ class Table:
         groups, begin = self.plan.groups, self.end.item(row)
         self.end[row] = end = begin + len(pages) // groups
         columns = self._columns(begin, end)
-        by_group = pages[None] if groups == 1 else pages.reshape(-1, groups).T
-        self.pages[row][:, columns] = by_group
-        self.view.addresses[row][:, columns] = self._addresses[by_group]
+        if isinstance(columns, slice):
+            by_group = pages if groups == 1 else pages.reshape(-1, groups).T
+            self.pages[row, :, columns] = by_group
+            self.view.addresses[row, :, columns] = self._addresses[by_group]
+        else:
+            self.write(row, columns, pages.reshape(-1, groups))
 
     def _columns(self, begin: int, end: int) -> slice | Counts:
         """Of logical pages [begin, end)."""
-        ring = self.width - self.sink_columns
-        first = (begin - self.sink_columns) % ring
-        if begin >= self.sink_columns and first + end - begin <= ring:
-            return slice(self.sink_columns + first, self.sink_columns + first + end - begin)
+        sinks = self.sink_columns
+        first = sinks + (begin - sinks) % self._ring
+        if begin >= sinks and first + end - begin <= self.width:
+            return slice(first, first + end - begin)
         return self.column(np.arange(begin, end))
 
     def cut(self, rows: Rows, settled: Counts) -> Pages | None:
@@ -135,7 +140,8 @@ class Table:
             return None
         if len(moved) <= FEW_ROWS and not self.sink_columns:
             each = zip(rows[moved].tolist(), first[moved].tolist(), strict=True)
-            return np.concatenate([self._cut_one(row, page) for row, page in each])
+            pages = [self._cut_one(row, page) for row, page in each]
+            return pages[0] if len(pages) == 1 else np.concatenate(pages)
         rows = rows[moved]
         first = np.minimum(first[moved], self.end[rows])
         kept = np.minimum(self.kind.kept_pages(settled[moved], self.plan.page_tokens), first)
@@ -148,7 +154,7 @@ class Table:
     def _cut_one(self, row: int, first: int) -> Pages:
         begin, first = self.first.item(row), min(first, self.end.item(row))
         self.first[row] = first
-        return self.at(row, begin, first).ravel()
+        return np.asarray(self.pages[row][:, self._columns(begin, first)].T.ravel(), dtype=np.int64)
 
     def exchange(self, row: int, column: int) -> None:
         """Columns 0 and `column` of a row change places."""

@@ -39,7 +39,7 @@ KNOWN = {
     "StageMemory": "stage pool tables kept",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets",
     "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages",
-    "Table": "plan kind sink_columns width pages first end kept view _addresses",
+    "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
     "KeptUnits": "pages present",
     "Rows": "count prompt known computed settled limit expected drafts next_unit most is_loading is_reserved epoch "
     "stops outputs output_counts latest requests row_of _free",

@@ -49,6 +49,10 @@ class Loads:
         """By row."""
         self._numbers = 0
 
+    @property
+    def has_tier(self) -> bool:
+        return self._tier is not None
+
     def __len__(self) -> int:
         return len(self._open)
 

@@ -192,10 +192,9 @@ class Reuse:
 
     # ── handing over ──────────────────────────────────────────────────────
 
-    def remember(self, rows: Ints) -> None:
+    def remember(self, rows: Ints, settled: Ints) -> None:
         """Hands prompts to the index where a boundary or their last whole unit has settled, before windows give their
         pages back; notes how far others have come."""
-        settled = self.rows.settled[rows]
         for place in (settled >= self.rows.next_unit[rows]).nonzero()[0].tolist():
             row, marks = rows.item(place), self._marks[rows.item(place)]
             most_units = self.junctions.ahead[row][2]
@@ -203,7 +202,7 @@ class Reuse:
             if units >= (marks[-1] if marks else most_units):
                 self._remember(row, units)
             else:
-                if not self.junctions.ahead[row][1]:
+                if row not in self._settled and not self.junctions.ahead[row][1]:
                     self._note_scope(self.rows.requests[row])
                 self._settled[row] = units
                 self.rows.next_unit[row] = (units + 1) * self.index.unit

@@ -81,7 +81,10 @@ class Room:
 
     def is_short(self, pages: Pages) -> bool:
         """Whether so many pages cannot be taken now."""
-        return any(memory.pool.sheets_short(own) for memory, own in zip(self.memories, pages, strict=True))
+        for memory, own in zip(self.memories, pages, strict=True):
+            if memory.pool.sheets_wanted(own) > memory.pool.free_sheets:
+                return True
+        return False
 
     def shrunk(self, beside: Pages, row: int, most: int) -> int:
         """The most tokens, up to `most`, that a row can have beside pages that others were promised."""

@@ -101,7 +101,8 @@ class Rows:
     def batch(self, rows: Ints, starts: Ints, counts: Ints) -> npt.NDArray[np.int32]:
         """The tokens that rows compute in a step, one row after another; those still in flight are SAMPLED."""
         known = self.known[rows] - starts
-        tokens = np.where(known > 0, self.latest[rows], NOT_YET)
+        tokens = self.latest[rows]
+        tokens[known <= 0] = NOT_YET
         chunked = (np.maximum(known, counts) > 1).nonzero()[0].tolist()
         if not chunked:
             return tokens

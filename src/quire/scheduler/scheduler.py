@@ -160,7 +160,8 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> Step | None:
         """The next step, or None if nothing can be computed until one in flight, or a load, comes back."""
         self._now = now
-        self._end_loads()
+        if self.loads.has_tier:
+            self._end_loads()
         if len(self.queue):
             self.reuse.catch_up()
         self._admit_elder()
@@ -191,7 +192,7 @@ class Scheduler:
         """Running rows: the elder first, then by claim."""
         if self._order_is_stale:
             rows = [row for _, row in self._line]
-            if self.policy is Policy.PRIORITY and rows:
+            if rows and self._line[0][0][0] != self._line[-1][0][0]:  # by priority first, and not all have the same
                 elder = min(rows, key=lambda row: self.tickets[row].arrival)
                 rows.remove(elder)
                 rows.insert(0, elder)
@@ -223,22 +224,20 @@ class Scheduler:
 
     def _fit(self, rows: Ints, granted: Ints) -> tuple[Ints, Ints, Needs]:
         """Makes room where pages are short, for the first in line and at the expense of the last."""
-        while True:
-            needs = self.room.needs(rows, granted)
-            if not self.room.is_short(sum_pages(needs)):
-                return rows, granted, needs
+        needs = self.room.needs(rows, granted)
+        while self.room.is_short(sum_pages(needs)):
             fitting = self.room.fitting(rows, needs)
             if self.room.evict(sum_pages(needs_of_first(fitting + 1, rows, needs)), must=True):
                 continue
             granted = granted.copy()
             before = sum_pages(needs_of_first(fitting, rows, needs))
             granted[fitting] = self.room.shrunk(before, int(rows[fitting]), int(granted[fitting]) - 1)
-            if granted[fitting]:
-                continue
-            if not self._make_room(rows, fitting):
-                continue  # this row waits for a page; those behind it may still need none
-            rows = self.order()
-            granted = self._share(self._wanted(rows), self.plan.batch_tokens)
+            # where it gets nothing and nobody makes room, it waits for a page; those behind it may still need none
+            if not granted[fitting] and self._make_room(rows, fitting):
+                rows = self.order()
+                granted = self._share(self._wanted(rows), self.plan.batch_tokens)
+            needs = self.room.needs(rows, granted)
+        return rows, granted, needs
 
     def _make_room(self, rows: Ints, index: int) -> bool:
         """Compacts, or preempts the last in line behind `index`. True: try again.
@@ -440,8 +439,8 @@ class Scheduler:
         counts = counts if drafts is None else counts + drafts
         state.expected[rows] = expected + samples
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
-        entered = tuple((row, one.request, one.outputs) for row, one in self._entered.items())
-        self._entered = {}
+        entered = [(row, one.request, one.outputs) for row, one in self._entered.items()]
+        self._entered.clear()
         step = Step(
             self.steps,
             rows,
@@ -450,7 +449,7 @@ class Scheduler:
             samples,
             epochs,
             tokens,
-            entered,
+            tuple(entered),
             self._views,
             copies,
             loads,
@@ -472,24 +471,31 @@ class Scheduler:
         """Settles the oldest step in flight, hands out its tokens, and ends what is over."""
         step = self.flying.pop(0)
         assert step.number == result.number, "results come back in the order of launch"
-        current = self.rows.epoch[step.rows] == step.epochs
-        computed, last = self.drafts.accept(step, result, current)
-        rows, sampled = step.rows[current], step.rows[step.samples & current]
-        self.rows.settled[rows] += computed[current]
-        tokens = last[current[step.samples]]
-        self.rows.append(sampled, tokens)
-        self.reuse.remember(rows)
-        settled = self.rows.settled[rows]
+        state, rows, samples = self.rows, step.rows, step.samples
+        current = state.epoch[rows] == step.epochs
+        computed, tokens = self.drafts.accept(step, result, current)
+        if np.count_nonzero(current) < len(rows):
+            rows, samples, computed, tokens = (
+                rows[current],
+                samples[current],
+                computed[current],
+                tokens[current[samples]],
+            )
+        sampled = rows[samples]
+        settled = state.settled[rows] + computed
+        state.settled[rows] = settled
+        state.append(sampled, tokens)
+        self.reuse.remember(rows, settled)
         for memory in self.memories:
             memory.settle(rows, settled)
         return self._ended(sampled, tokens)
 
     def _ended(self, rows: Ints, tokens: Ints) -> list[Ended]:
         state = self.rows
-        stopped = set((state.stops[rows] == tokens[:, None]).nonzero()[0].tolist())
+        stopped = (state.stops.take(rows, axis=0) == tokens[:, None]).nonzero()[0].tolist()
         full = (state.known[rows] >= state.limit[rows]).nonzero()[0].tolist()
         ended = []
-        for place in sorted(stopped.union(full)):
+        for place in sorted({*stopped, *full}):
             row = rows.item(place)
             self._learn(state.output_counts.item(row))
             ended.append(self._end(row, Ending.STOP if place in stopped else Ending.LENGTH))
