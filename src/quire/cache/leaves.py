@@ -78,8 +78,9 @@ class Leaves:
     def _pop_giving(self) -> int | None:
         """Those before it are set aside."""
         while (node := self._pop()) is not None:
-            if any(memory.gives_back(node) for memory in self.memories):
-                return node
+            for memory in self.memories:
+                if memory.gives_back(node):
+                    return node
             self._held.append((self.nodes.rank.item(node), node))
         return None
 

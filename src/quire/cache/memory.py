@@ -18,6 +18,7 @@ class KeptUnits:
     """Pages of one kind that the prefix index keeps: for each node the pages of its unit, and which are there."""
 
     def __init__(self, pages_per_unit: int, groups: int) -> None:
+        self.each = pages_per_unit
         self.pages = np.zeros((FIRST_NODES, pages_per_unit, groups), dtype=np.int64)
         self.present = np.zeros((FIRST_NODES, pages_per_unit), dtype=bool)
 
@@ -25,10 +26,25 @@ class KeptUnits:
         self.pages = np.concatenate([self.pages, np.zeros_like(self.pages)])
         self.present = np.concatenate([self.present, np.zeros_like(self.present)])
 
-    def of(self, chain: Chain) -> Pages:
-        pages, present = self.pages[chain], self.present[chain]
-        is_whole = np.count_nonzero(present) == present.size
-        return pages.ravel() if is_whole else pages[present].ravel()
+    def slots(self, chain: Chain) -> Chain:
+        """Where pages of a chain's units lie, one after another, if nodes and their pages are counted through."""
+        if self.each == 1:
+            return chain
+        return (self.each * chain[:, None] + np.arange(self.each)).ravel()
+
+    def put(self, slots: Chain, pages: Pages) -> None:
+        """Pages (page, group) that these slots keep from now on."""
+        self.pages.reshape(-1, self.pages.shape[2])[slots] = pages
+        self.present.reshape(-1)[slots] = True
+
+    def let_go(self, chain: Chain) -> Pages:
+        """Nodes keep nothing from now on; returns what they kept."""
+        slots, present = self.slots(chain), self.present.reshape(-1)
+        is_there = present[slots]
+        if np.count_nonzero(is_there) < len(slots):
+            slots = slots[is_there]
+        present[slots] = False
+        return self.pages.reshape(-1, self.pages.shape[2])[slots].ravel()
 
 
 class StageMemory:
@@ -41,6 +57,7 @@ class StageMemory:
         self.tables = [
             Table(kind, plan, rows, stage.addresses(index, pages[index])) for index, kind in enumerate(stage.kinds)
         ]
+        self._lookahead = plan.lookahead
         self.kept: list[KeptUnits] = []
         """By kind; empty while nothing is reused."""
 
@@ -58,42 +75,34 @@ class StageMemory:
         """The cache holds a row's pages of these units too, up to token `end`, unless their nodes have them."""
         for kind in kinds:
             table, kept = self.tables[kind], self.kept[kind]
-            each = kept.present.shape[1]
-            begin = first_unit * each
-            for run in table.runs(row, begin, min(begin + len(chain) * each, -(-end // table.plan.page_tokens))):
-                unit, page = np.divmod(np.arange(run.start - begin, run.stop - begin), each)
-                nodes, pages = chain[unit], table.at(row, run.start, run.stop)
-                is_new = ~kept.present[nodes, page]
-                if np.count_nonzero(is_new) < len(is_new):
-                    nodes, page, pages = nodes[is_new], page[is_new], pages[is_new]
-                kept.pages[nodes, page] = pages
-                kept.present[nodes, page] = True
+            begin, slots = first_unit * kept.each, kept.slots(chain)
+            for run in table.runs(row, begin, min(begin + len(slots), -(-end // table.plan.page_tokens))):
+                own, pages = slots[run.start - begin : run.stop - begin], table.at(row, run.start, run.stop)
+                is_there = kept.present.reshape(-1)[own]
+                if np.count_nonzero(is_there):
+                    own, pages = own[~is_there], pages[~is_there]
+                kept.put(own, pages)
                 self.pool.hold(kind, pages.ravel(), Holder.CACHE)
 
     def keep_new(self, kinds: Sequence[int], row: int, chain: Chain, first_unit: int) -> None:
         """The same for whole units of kinds that grow, at nodes that have nothing yet: the row holds all of them."""
         for kind in kinds:
-            table, kept = self.tables[kind], self.kept[kind]
-            each = kept.present.shape[1]
-            begin = first_unit * each
-            pages = table.pages[row, :, begin : begin + len(chain) * each]
-            kept.pages[chain] = pages.reshape(-1, len(chain), each).transpose(1, 2, 0)
-            kept.present[chain] = True
+            kept = self.kept[kind]
+            begin, slots = first_unit * kept.each, kept.slots(chain)
+            pages = self.tables[kind].pages[row, :, begin : begin + len(slots)]
+            kept.put(slots, pages.T)
             self.pool.hold(kind, pages.ravel(), Holder.CACHE)
 
     def forget(self, chain: Chain, kinds: Sequence[int]) -> None:
         """Drops what nodes keep of some kinds."""
         for kind in kinds:
-            pages = self.kept[kind].of(chain)
-            if len(pages):
-                self.kept[kind].present[chain] = False
-                self.pool.drop_all(kind, pages, Holder.CACHE)
+            self.pool.drop_all(kind, self.kept[kind].let_go(chain), Holder.CACHE)
 
     def gives_back(self, node: int) -> bool:
         """Whether forgetting a node would free a page: one that the cache alone holds."""
         for shelf, kept in zip(self.pool.shelves, self.kept, strict=True):
             pages = kept.pages[node][kept.present[node]].ravel()
-            if np.count_nonzero(shelf.holders[pages] & NOT_CACHED) < len(pages):
+            if any(not word & NOT_CACHED for word in shelf.holders[pages].tolist()):
                 return True
         return False
 
@@ -153,19 +162,18 @@ class StageMemory:
 
     def needs(self, rows: Rows, settled: Counts, new: Counts, ahead: Counts) -> list[Need]:
         """For each kind: pages that rows lack for their demand."""
-        end = settled + new + ahead
+        end = settled + new + ahead if self._lookahead else settled + new
         return [table.missing(rows, end, ahead) for table in self.tables]
 
     def fitting(self, rows: Rows, needs: Sequence[Need]) -> int:
         """How many of the rows, from the first on, can take all their needs together."""
-        wanted = np.zeros(len(rows), dtype=np.int64)
-        place = np.empty(len(self.tables[0].end), dtype=np.int64)
-        place[rows] = np.arange(len(rows))
+        sheets, pages = np.zeros(len(rows), dtype=np.int64), np.zeros(len(self.tables[0].end), dtype=np.int64)
         for shelf, need in zip(self.pool.shelves, needs, strict=True):
-            pages = np.zeros_like(wanted)
-            pages[place[need.rows]] = need.pages
-            wanted -= -np.maximum(pages.cumsum() - shelf.free_pages, 0) // shelf.pages_per_sheet
-        return int(np.searchsorted(wanted, self.pool.free_sheets, side="right"))
+            pages[need.rows] = need.pages
+            over = pages[rows].cumsum() - shelf.free_pages
+            sheets -= -np.maximum(over, 0) // shelf.pages_per_sheet
+            pages[need.rows] = 0
+        return int(sheets.searchsorted(self.pool.free_sheets, side="right"))
 
     def grow(self, needs: Sequence[Need]) -> list[tuple[int, Pages]]:
         """Takes the pages that `needs` says; the caller has asked `fitting`. Returns states that must be zeroed."""

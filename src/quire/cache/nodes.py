@@ -96,12 +96,17 @@ class Nodes:
         nodes = self._free[free - len(keys) : free].copy()
         self.count += len(keys)
         self._runs[keys[0]] = keys, nodes
-        self.key[nodes], self.run[nodes] = keys, keys[0]
-        self.parent[nodes[1:]], self.parent[nodes.item(0)] = nodes[:-1], parent
-        self.children[nodes], self.children[nodes.item(-1)] = 1, 0
+        if len(keys) > 1:
+            self.key[nodes], self.run[nodes] = keys, keys[0]
+            self.parent[nodes[1:]], self.children[nodes], self.tokens[nodes] = nodes[:-1], 1, ends
+            self.hits[nodes], self.rank[nodes], self.is_boundary[nodes] = 1, 0.0, False
+        else:
+            node = nodes.item(0)
+            self.key[node] = self.run[node] = keys[0]
+            self.tokens[node], self.hits[node], self.rank[node], self.is_boundary[node] = ends[0], 1, 0.0, False
+        self.parent[nodes.item(0)], self.children[nodes.item(-1)] = parent, 0
         if parent != NO_NODE:
             self.children[parent] += 1
-        self.tokens[nodes], self.hits[nodes], self.rank[nodes], self.is_boundary[nodes] = ends, 1, 0.0, False
         return nodes
 
     def is_short_of(self, count: int) -> bool:

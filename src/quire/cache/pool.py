@@ -144,7 +144,7 @@ class Pool:
     def drop_all(self, kind: int, pages: Pages, holder: Holder) -> None:
         """As `drop`, for pages that several rows or nodes may give back at once."""
         shelf = self.shelves[kind]
-        if np.count_nonzero(shelf.holders[pages] & SEVERAL[holder]):
+        if len(pages) and np.count_nonzero(shelf.holders[pages] & SEVERAL[holder]):
             pages, times = np.unique(pages, return_counts=True)
             shelf.holders[pages] -= ONE[holder] * (times - 1)
         self.drop(kind, pages, holder)

@@ -100,6 +100,9 @@ class Table:
 
     def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
         """Writes `new[i]` new pages, group after group for each, behind the last page of rows[i]."""
+        if len(rows) == 1:
+            self.append_one(rows.item(0), pages)
+            return
         if len(rows) <= FEW_ROWS:
             taken = 0
             for row, number in zip(rows.tolist(), new.tolist(), strict=True):
@@ -133,7 +136,8 @@ class Table:
         return self.column(np.arange(begin, end))
 
     def cut(self, rows: Rows, settled: Counts) -> Pages | None:
-        """Forgets the pages that left the live set of `settled` tokens and returns them; None: no row has moved on."""
+        """Forgets the pages that left the live set of `settled` tokens and returns them; None: no row has moved on.
+        What several rows share is named by each."""
         first = self.kind.first_page(settled, self.plan.page_tokens)
         moved = (first > self.first[rows]).nonzero()[0]
         if not len(moved):

@@ -36,11 +36,11 @@ KNOWN = {
     "Loads": "_tier _seconds _unit _has_ends _open _number_of _numbers",
     "StepMeter": "_count _tokens _seconds _squares _products",
     "Shares": "_weights _served _requests",
-    "StageMemory": "stage pool tables kept",
+    "StageMemory": "stage pool tables kept _lookahead",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets",
     "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages",
     "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
-    "KeptUnits": "pages present",
+    "KeptUnits": "each pages present",
     "Rows": "count prompt known computed settled limit expected drafts next_unit most is_loading is_reserved epoch "
     "stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",

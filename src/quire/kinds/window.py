@@ -40,7 +40,7 @@ class Window(Kind):
         return first
 
     def live(self, settled: int) -> tuple[Interval, ...]:
-        return ((int(self.first_live(counts(settled))), settled),)
+        return ((max(settled - self.window + 1, 0), settled),)
 
     def units(self, length: Counts) -> Counts:
         return counts(np.minimum(length, self.window))

@@ -213,9 +213,8 @@ class Reuse:
             self._remember(row, units)
 
     def _remember(self, row: int, units: int) -> None:
-        self._settled.pop(row, None)
         keys, before, most_units = self.junctions.ahead[row]
-        if not before:
+        if self._settled.pop(row, None) is None and not before:
             self._note_scope(self.rows.requests[row])
         chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row])
         self._go_on(row, keys, units, most_units)

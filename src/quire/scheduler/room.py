@@ -95,7 +95,8 @@ class Room:
         for memory in self.memories:
             kinds = memory.stage.kinds
             pages = bound.demand(kinds, lengths - 1, counts(1), counts(self.plan.lookahead), limit)
-            if bound.sheets_needed(kinds, [own.sum() for own in pages], self.plan.reserved_pages) > memory.stage.sheets:
+            total = [counts(sum(own.tolist())) for own in pages]
+            if bound.sheets_needed(kinds, total, self.plan.reserved_pages) > memory.stage.sheets:
                 return False
         return True
 

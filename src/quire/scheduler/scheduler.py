@@ -343,9 +343,11 @@ class Scheduler:
 
     def likely_lengths(self, rows: Ints) -> Ints:
         """What running rows are likely to reach; their limit where they were promised to stay."""
-        state = self.rows
+        state, reserved = self.rows, self.rows.is_reserved[rows]
         likely = np.maximum(state.known[rows] + 1, state.prompt[rows] + int(self.typical_output))
-        return np.where(state.is_reserved[rows], state.limit[rows], np.minimum(likely, state.limit[rows]))
+        if np.count_nonzero(reserved):
+            likely = np.where(reserved, state.limit[rows], likely)
+        return np.minimum(likely, state.limit[rows])
 
     def likely_length(self, waiting: Waiting) -> int:
         prompt, known = len(waiting.request.prompt), len(waiting.request.prompt) + len(waiting.outputs)

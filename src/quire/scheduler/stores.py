@@ -98,7 +98,7 @@ class Stores:
     def _pages(self, span: Span, chain: Chain) -> Ints:
         """Where the index keeps a span's pages: group after group for each of them."""
         kept = self._index.memories[span.stage].kept[span.kind]
-        each = kept.present.shape[1]
+        each = kept.each
         nodes = chain[span.logical // each] if span.plan.kind.kind != "state" else chain[-1:]
         assert kept.present[nodes, span.logical % each].all(), "the index keeps what it offers"
         return np.asarray(kept.pages[nodes, span.logical % each].ravel(), dtype=np.int64)
