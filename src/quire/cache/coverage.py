@@ -70,7 +70,8 @@ class Coverage:
             for kind in kinds:
                 *kept, run = memory.tables[kind].kind.hit_needs(boundary)
                 first = min(first, run[0] // self.unit)
-                sinks = max([sinks, *(ceil_div(end, self.unit) for _, end in kept)])
+                for _, end in kept:
+                    sinks = max(sinks, ceil_div(end, self.unit))
         return min(sinks, first), first
 
     def worth(self, tokens: int) -> float:

@@ -44,7 +44,7 @@ class KeptUnits:
         if np.count_nonzero(is_there) < len(slots):
             slots = slots[is_there]
         present[slots] = False
-        return self.pages.reshape(-1, self.pages.shape[2])[slots].ravel()
+        return self.pages.reshape(-1, self.pages.shape[2]).take(slots, axis=0).ravel()
 
 
 class StageMemory:

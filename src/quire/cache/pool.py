@@ -16,6 +16,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
+from quire.kinds import counts
 from quire.plan.plan import StagePlan
 
 Pages = npt.NDArray[np.int64]
@@ -33,9 +34,10 @@ class Holder(IntEnum):
 EVERY = slice(None)
 BITS = 16
 """Of a page's word, for each holder: how often it holds the page."""
-ONE = tuple(1 << BITS * holder for holder in Holder)
-SEVERAL = tuple((1 << BITS) - 2 << BITS * holder for holder in Holder)
+ONE = tuple(counts(1 << BITS * holder) for holder in Holder)
+SEVERAL = tuple(counts((1 << BITS) - 2 << BITS * holder) for holder in (Holder.REQUEST, Holder.CACHE, Holder.PIN))
 """Bits of a page's word that say that a holder holds it more than once."""
+NO_HOLDER, ONE_PAGE = counts(0), counts(1)
 NOT_CACHED = ~(((1 << BITS) - 1) << BITS * Holder.CACHE)
 """Takes the cache out of a page's word."""
 
@@ -122,7 +124,7 @@ class Pool:
             self._open(kind, -(-(count - shelf.free_pages) // shelf.pages_per_sheet))
         pages = shelf.pop(count)
         shelf.holders[pages] = ONE[holder]
-        np.add.at(shelf.used_in_sheet, shelf.sheet[pages], 1)
+        np.add.at(shelf.used_in_sheet, shelf.sheet[pages], ONE_PAGE)
         return pages
 
     def _open(self, kind: int, sheets: int) -> None:
@@ -159,7 +161,7 @@ class Pool:
         shelf = self.shelves[kind]
         left = shelf.holders[pages] - ONE[holder]
         shelf.holders[pages] = left
-        freed = pages[left == 0] if np.count_nonzero(left) else pages
+        freed = pages[left == NO_HOLDER] if np.count_nonzero(left) else pages
         if not len(freed):
             return
         if shelf.pages_per_sheet == 1:  # a sheet is its page
@@ -167,7 +169,7 @@ class Pool:
             self._close(freed)
             return
         sheets = shelf.sheet[freed]
-        np.subtract.at(shelf.used_in_sheet, sheets, 1)
+        np.subtract.at(shelf.used_in_sheet, sheets, ONE_PAGE)
         shelf.put(freed)
         if np.count_nonzero(shelf.used_in_sheet[sheets]) < len(sheets):
             self._close(shelf.take_empty_sheets())

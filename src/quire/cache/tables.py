@@ -158,7 +158,12 @@ class Table:
     def _cut_one(self, row: int, first: int) -> Pages:
         begin, first = self.first.item(row), min(first, self.end.item(row))
         self.first[row] = first
-        return np.asarray(self.pages[row][:, self._columns(begin, first)].T.ravel(), dtype=np.int64)
+        return self._in(row, self._columns(begin, first))
+
+    def _in(self, row: int, columns: slice | Counts) -> Pages:
+        """Pages in some columns of a row, group after group for each; to be used before the row is written to."""
+        pages: Pages = self.pages[row, 0, columns] if self.plan.groups == 1 else self.pages[row][:, columns].T.ravel()
+        return pages
 
     def exchange(self, row: int, column: int) -> None:
         """Columns 0 and `column` of a row change places."""
@@ -169,7 +174,7 @@ class Table:
         columns = self._columns(self.first.item(row), self.end.item(row))
         if self.kept[row]:
             columns = np.append(np.arange(self.kept[row]), self.column(np.arange(self.first[row], self.end[row])))
-        return np.asarray(self.pages[row][:, columns].T.flatten(), dtype=np.int64)
+        return self._in(row, columns)
 
     def clear(self, row: int) -> Pages:
         pages = self.held(row)

@@ -35,12 +35,26 @@ class Counters:
     """Totals for metrics: how often each thing happened, and the sums of its numbers."""
 
     def __init__(self) -> None:
-        self.events: Counter[tuple[What, str]] = Counter()
-        """By what and reason; the reason is empty where it names a request."""
-        self.sums: Counter[tuple[What, str]] = Counter()
-        """By what and the number's name."""
+        self._totals: dict[What, tuple[dict[str, int], dict[str, int]]] = {}
+        """By what: how often for each reason, and sums by the number's name."""
 
     def __call__(self, event: Event) -> None:
-        self.events[event.what, event.reason if event.what in COUNTED_BY_REASON else ""] += 1
+        what, reason = event.what, event.reason
+        if what not in self._totals:
+            self._totals[what] = {}, {}
+        times, sums = self._totals[what]
+        if what not in COUNTED_BY_REASON:
+            reason = ""
+        times[reason] = times.get(reason, 0) + 1
         for name, number in event.numbers.items():
-            self.sums[event.what, name] += number
+            sums[name] = sums.get(name, 0) + number
+
+    @property
+    def events(self) -> Counter[tuple[What, str]]:
+        """By what and reason; the reason is empty where it names a request."""
+        return Counter({(what, reason): n for what, (times, _) in self._totals.items() for reason, n in times.items()})
+
+    @property
+    def sums(self) -> Counter[tuple[What, str]]:
+        """By what and the number's name."""
+        return Counter({(what, name): n for what, (_, sums) in self._totals.items() for name, n in sums.items()})

@@ -16,6 +16,7 @@ import numpy as np
 from quire.core.errors import PlanError
 from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind, counts
 
+NONE = counts(0)
 SHORT_WINDOW = 256
 """At or below this, a page of 16 tokens costs more than 6 % of the window."""
 TINY_PAGES = (2, 4, 8)
@@ -36,7 +37,7 @@ class Window(Kind):
         return f"window-{self.window}"
 
     def first_live(self, settled: Counts) -> Counts:
-        first: Counts = np.maximum(settled - (self.window - 1), 0)
+        first: Counts = np.maximum(settled - (self.window - 1), NONE)
         return first
 
     def live(self, settled: int) -> tuple[Interval, ...]:

@@ -17,7 +17,7 @@ from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.scheduler.reuse import Copy, Reuse
-from quire.scheduler.rows import Ints, Rows
+from quire.scheduler.rows import ONE, Ints, Rows
 
 Needs = list[list[Need]]
 """By stage, by kind: pages that some rows lack."""
@@ -50,6 +50,7 @@ def join_needs(all_needs: Sequence[Needs]) -> Needs:
 class Room:
     def __init__(self, plan: Plan, rows: Rows, reuse: Reuse, copies: list[Copy], tell: Callable[..., None]) -> None:
         self.plan = plan
+        self._lookahead = counts(plan.lookahead)
         self.memories = reuse.memories
         self.rows = rows
         self.index = reuse.index
@@ -94,7 +95,7 @@ class Room:
         """Capacity: whether requests of these lengths, each in steady decode, fit together in the empty pool."""
         for memory in self.memories:
             kinds = memory.stage.kinds
-            pages = bound.demand(kinds, lengths - 1, counts(1), counts(self.plan.lookahead), limit)
+            pages = bound.demand(kinds, lengths - ONE, ONE, self._lookahead, limit)
             total = [counts(sum(own.tolist())) for own in pages]
             if bound.sheets_needed(kinds, total, self.plan.reserved_pages) > memory.stage.sheets:
                 return False

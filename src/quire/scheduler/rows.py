@@ -17,6 +17,8 @@ Ints = npt.NDArray[np.int64]
 NO_TOKEN = -1
 """Fills the columns of stop tokens that a request does not use; no token has this number."""
 NOT_YET = np.int32(SAMPLED)
+ONE = np.array(1)
+"""An array without axes: numpy takes half as long with it as with a plain number."""
 NEVER = np.iinfo(np.int64).max
 """In `next_unit`: no unit lies ahead."""
 
@@ -102,8 +104,8 @@ class Rows:
         """The tokens that rows compute in a step, one row after another; those still in flight are SAMPLED."""
         known = self.known[rows] - starts
         tokens = self.latest[rows]
-        tokens[known <= 0] = NOT_YET
-        chunked = (np.maximum(known, counts) > 1).nonzero()[0].tolist()
+        tokens[known < ONE] = NOT_YET
+        chunked = (np.maximum(known, counts) > ONE).nonzero()[0].tolist()
         if not chunked:
             return tokens
         parts, begin = [], 0
@@ -120,15 +122,15 @@ class Rows:
 
     def append(self, rows: Ints, tokens: Ints) -> None:
         """One more output for each row."""
-        counts = self.output_counts[rows]
+        before = self.output_counts[rows]
         try:
-            self.outputs[rows, counts] = tokens
+            self.outputs[rows, before] = tokens
         except IndexError:  # cheaper than asking for the longest in every step
-            self._widen(int(counts.max()) + 1)
-            self.outputs[rows, counts] = tokens
+            self._widen(int(before.max()) + 1)
+            self.outputs[rows, before] = tokens
         self.latest[rows] = tokens
-        self.output_counts[rows] = counts + 1
-        self.known[rows] += 1
+        self.output_counts[rows] = before + ONE
+        self.known[rows] = self.known[rows] + ONE
 
     def extend(self, row: int, tokens: Ints) -> None:
         """Several more outputs of one row."""

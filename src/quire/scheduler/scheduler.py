@@ -26,6 +26,7 @@ from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
 from quire.core.step import Step, StepResult
 from quire.core.tier import Keeper, Tier
+from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.scheduler.drafts import Drafts
@@ -33,7 +34,7 @@ from quire.scheduler.endings import Ended
 from quire.scheduler.loads import Loads
 from quire.scheduler.reuse import Copy, Reuse
 from quire.scheduler.room import Needs, Pages, Room, add_pages, join_needs, needs_of_first, sum_pages
-from quire.scheduler.rows import Ints, Rows
+from quire.scheduler.rows import ONE, Ints, Rows
 from quire.scheduler.shares import Shares
 from quire.scheduler.waiting import Claim, FairQueue, Queue, Waiting, claim_of
 from quire.tiers.costs import StepMeter
@@ -57,6 +58,7 @@ class Scheduler:
     ) -> None:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
+        self._batch_tokens = counts(plan.batch_tokens)
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
         self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell, keeper)
@@ -164,7 +166,7 @@ class Scheduler:
             self._end_loads()
         if len(self.queue):
             self.reuse.catch_up()
-        self._admit_elder()
+            self._admit_elder()
         rows = self.order()
         if not len(rows) and not len(self.queue):
             return self._errand()
@@ -204,7 +206,7 @@ class Scheduler:
         """Tokens each row could compute now; no row has more than one step's budget in flight."""
         state = self.rows
         ends = np.minimum(state.expected[rows], state.most[rows])
-        wanted: Ints = np.minimum(ends, state.settled[rows] + self.plan.batch_tokens) - state.computed[rows]
+        wanted: Ints = np.minimum(ends, state.settled[rows] + self._batch_tokens) - state.computed[rows]
         if len(self.loads):
             wanted = wanted * ~state.is_loading[rows]
         waiting = self.drafts.waiting(rows)
@@ -344,7 +346,7 @@ class Scheduler:
     def likely_lengths(self, rows: Ints) -> Ints:
         """What running rows are likely to reach; their limit where they were promised to stay."""
         state, reserved = self.rows, self.rows.is_reserved[rows]
-        likely = np.maximum(state.known[rows] + 1, state.prompt[rows] + int(self.typical_output))
+        likely = np.maximum(state.known[rows] + ONE, state.prompt[rows] + int(self.typical_output))
         if np.count_nonzero(reserved):
             likely = np.where(reserved, state.limit[rows], likely)
         return np.minimum(likely, state.limit[rows])
@@ -430,8 +432,8 @@ class Scheduler:
     def _launch(self, rows: Ints, counts: Ints, needs: Needs) -> Step:
         clears = []
         for stage, (memory, own) in enumerate(zip(self.memories, needs, strict=True)):
-            fresh = memory.grow(own)
-            clears += [(stage, kind, pages) for kind, pages in fresh]
+            for kind, pages in memory.grow(own):
+                clears.append((stage, kind, pages))
         state = self.rows
         starts, expected = state.computed[rows], state.expected[rows]
         ends = starts + counts
