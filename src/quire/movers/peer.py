@@ -18,7 +18,7 @@ import numpy as np
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.request import Tokens
-from quire.movers.wire import Wire, greet, hang_up
+from quire.movers.wire import Gone, Wire, greet, hang_up
 from quire.plan.plan import Plan
 from quire.plan.portable import Portable, common_boundary, lacking, pieces_of
 from quire.plan.records import Records, Span, boundary_name, size_bytes, unit_name
@@ -39,6 +39,7 @@ class Theirs:
 class Handed:
     """One prompt, from the moment it is sent until nobody reads it any more."""
 
+    request: str
     socket: socket.socket | None = None
     wire: Wire | None = None
     spans: dict[bytes, list[Span]] = field(default_factory=dict)
@@ -96,12 +97,22 @@ class PeerSource:
             return False
         try:
             with handed.in_use:
-                self._fetch(handed, handed.spans[name], parts)
-        except TierFailed:
-            if not handed.is_released:
-                raise
-        handed.close_if_released()
-        return not handed.is_released
+                return not handed.is_released and self._read(handed, handed.spans[name], parts)
+        finally:
+            handed.close_if_released()
+
+    def _read(self, handed: Handed, spans: list[Span], parts: Sequence[memoryview]) -> bool:
+        """Of a connection that failed nobody reads again: a late answer would be taken for that to the next question.
+        One that has ended took its own offer away and nothing else."""
+        try:
+            self._fetch(handed, spans, parts)
+        except Exception as error:
+            was_released = handed.is_released
+            self._let_go(handed)
+            if was_released or isinstance(error, Gone):
+                return False
+            raise
+        return True
 
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
         del name, parts
@@ -129,7 +140,7 @@ class PeerSource:
         return "" if theirs is None else lacking(self._plan, theirs.pages, prompt_tokens // unit * unit)
 
     def ask(self, request: str, scope: str, prompt: Tokens, keys: Sequence[bytes], seconds: float) -> str:
-        handed = Handed()
+        handed = Handed(request)
         with self._lock:
             self._handed[request] = handed
         try:
@@ -137,11 +148,11 @@ class PeerSource:
                 reason = self._asked(handed, scope, prompt, keys, time.monotonic() + seconds)
         except TierFailed:
             if not handed.is_released:
-                self._let_go(request, handed)
+                self._let_go(handed)
                 raise
             reason = "nobody wants it any more"
         if reason:
-            self._let_go(request, handed)
+            self._let_go(handed)
         handed.close_if_released()
         return reason
 
@@ -186,12 +197,12 @@ class PeerSource:
     def release(self, request: str) -> None:
         handed = self._handed.get(request)
         if handed is not None:
-            self._let_go(request, handed)
+            self._let_go(handed)
 
-    def _let_go(self, request: str, handed: Handed) -> None:
+    def _let_go(self, handed: Handed) -> None:
         with self._lock:
-            if self._handed.get(request) is handed:
-                del self._handed[request]
+            if self._handed.get(handed.request) is handed:
+                del self._handed[handed.request]
             handed.is_released = True
             for name in handed.spans:
                 if handed in (known := self._named.get(name, [])):

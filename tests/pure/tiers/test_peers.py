@@ -26,6 +26,7 @@ from quire.movers.wire import Wire, greet
 from quire.peered import Beside, join_engine
 from quire.plan.plan import Plan
 from quire.plan.records import Records, size_bytes
+from quire.tiers.guarded import GuardedTier
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, small_plan
 
@@ -266,6 +267,87 @@ def test_a_peer_that_falls_silent_is_lost_and_one_that_says_it_is_busy_is_not(
         peer.ask("silent", "", PROMPT, KEYS, seconds=1.0)
     until(lambda: clerk.given_up == clerk.asked)
     assert not len(peer)
+
+
+@contextlib.contextmanager
+def holding(clerk: Clerk, seconds: float = 30.0) -> Iterator[PeerServer]:
+    """A server that gives what was offered time."""
+    running = PeerServer(("127.0.0.1", 0), SECRET, PLAN, PRINT, clerk, held_seconds=seconds)
+    try:
+        yield running
+    finally:
+        running.close()
+        until(lambda: not running.connections)
+
+
+def offered(server: PeerServer, clerk: Clerk, *requests: str, frame_seconds: float = 5.0) -> PeerSource:
+    """A source with these hand-overs, all of one prompt; the first is read from."""
+    peer = source(server, frame_seconds=frame_seconds)
+    peer.register(LAYOUT)
+    for request in requests:
+        offering_it = threading.Thread(target=clerk.offer)
+        offering_it.start()
+        assert peer.ask(request, "", PROMPT, KEYS, 5.0) == ""
+        offering_it.join()
+    return peer
+
+
+class Stall:
+    """The first piece that is fetched waits for the gate; the others come at once."""
+
+    def __init__(self, server: PeerServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.gate, self.reached, self._fetched = threading.Event(), threading.Event(), server._fetched
+        monkeypatch.setattr(server, "_fetched", self)
+
+    def __call__(self, offer: Offer, asked: object) -> memoryview:
+        if not self.reached.is_set():
+            self.reached.set()
+            self.gate.wait(20)
+        return self._fetched(offer, asked)
+
+
+@pytest.mark.story
+def test_an_answer_that_comes_late_is_not_taken_for_the_next_record(
+    clerk: Clerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All units have one size, and frames are in order: only a new connection tells whose answer it is."""
+    with holding(clerk) as server:
+        peer, stall = offered(server, clerk, "one", frame_seconds=0.3), Stall(server, monkeypatch)
+        back = bytearray(Records(PLAN).unit_bytes)
+        waiting: list[bool] = []
+        second = threading.Thread(target=lambda: waiting.append(peer.read(b"u" + KEYS[5], [memoryview(back)])))
+        first = threading.Thread(target=lambda: (stall.reached.wait(20), second.start()))
+        first.start()
+        with pytest.raises(TierFailed, match="no answer in time"):
+            peer.read(b"u" + KEYS[3], [memoryview(bytearray(len(back)))])
+        stall.gate.set()
+        first.join()
+        second.join()
+        assert waiting == [False], "whoever waited for the connection does not get it"
+        assert not peer.read(b"u" + KEYS[5], [memoryview(back)])
+        assert peer.has([b"u" + KEYS[5]]) == [False]
+        assert not any(back)
+        assert not len(peer)
+
+
+@pytest.mark.story
+def test_a_hand_over_that_has_expired_is_gone_and_the_others_are_not(clerk: Clerk) -> None:
+    """It waited too long in a queue: that is no failure of the tier."""
+    with holding(clerk, 0.2) as server:
+        peer = offered(server, clerk, "expires")
+        until(lambda: clerk.given_up == clerk.asked)
+        server._held_seconds = 30.0
+        guard = GuardedTier(peer, LAYOUT, time.monotonic)
+        guard.mend()
+        offering_it = threading.Thread(target=clerk.offer)
+        offering_it.start()
+        assert peer.ask("holds", "", PROMPT, KEYS, 5.0) == ""
+        offering_it.join()
+        back = [memoryview(bytearray(Records(PLAN).unit_bytes))]
+        assert not guard.read(b"u" + KEYS[3], back)
+        assert guard.can_read
+        assert guard.read(b"u" + KEYS[3], back), "the other one has it too"
+        peer.close()
 
 
 # ── requests that wait for another engine ─────────────────────────────────
