@@ -72,9 +72,9 @@ class GuardedTier:
         if not self._mending.acquire(blocking=False):
             return
         try:
-            self._try("use", self._register, reading=True)
+            self._try("use", self._register, reading=True, is_trial=True)
             if self.can_read and not self.brings_only:
-                self._try("write", self._round_trip, reading=False)
+                self._try("write", self._round_trip, reading=False, is_trial=True)
         finally:
             self._mending.release()
 
@@ -130,7 +130,7 @@ class GuardedTier:
     def close(self) -> None:
         self._try("close", self.connector.close, reading=True)
 
-    def _try(self, what: str, action: Callable[[], Result], reading: bool) -> Result | None:
+    def _try(self, what: str, action: Callable[[], Result], reading: bool, is_trial: bool = False) -> Result | None:
         """A connector may be anyone's code: whatever it raises is its failure, and never the engine's."""
         begin = self._clock()
         self._count(self._begun, what)
@@ -138,7 +138,7 @@ class GuardedTier:
             return action()
         except Exception as error:
             self._count(self._failures, what)
-            self._failed(f"cannot {what}: {error or type(error).__name__}", reading)
+            self._failed(f"cannot {what}: {error or type(error).__name__}", reading, is_trial)
             return None
         finally:
             with self._counting:
@@ -149,17 +149,21 @@ class GuardedTier:
         with self._counting:
             counter[what] += 1
 
-    def _failed(self, reason: str, reading: bool) -> None:
-        self._count(self.counters, "failures")
-        self.can_write = False
-        self.can_read = self.can_read and not reading
-        self.reason = reason
-        if not self._was_told:
+    def _failed(self, reason: str, reading: bool, is_trial: bool) -> None:
+        """Calls that were under way when it was lost fail one after another: pauses double once for all of them."""
+        with self._counting:
+            self.counters["failures"] += 1
+            was_up, pause = self.can_read if reading else self.can_write, self._pause
+            self.can_write = False
+            self.can_read = self.can_read and not reading
+            self.reason = reason
+            if was_up or is_trial:
+                self._mend_at = self._clock() + pause
+                self._pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+            was_told, self._was_told = self._was_told, True
+        if not was_told:
             rest = "reading goes on" if self.can_read else "goes on without it"
-            _LOG.warning("tier %s: %s; %s, tries again in %g s", self.name, reason, rest, self._pause)
-        self._was_told = True
-        self._mend_at = self._clock() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
+            _LOG.warning("tier %s: %s; %s, tries again in %g s", self.name, reason, rest, pause)
 
     def _recovered(self) -> None:
         if self._was_told:

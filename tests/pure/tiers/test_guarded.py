@@ -62,3 +62,24 @@ def test_once_a_record_was_written_the_next_failure_is_tried_again_soon() -> Non
     assert world.tier.can_write
     world.drawer.has_room = False
     assert world.pass_seconds(10) >= 2
+
+
+@pytest.mark.story
+def test_calls_under_way_when_it_is_lost_are_one_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """32 prompts wait for a peer that restarts: it is tried again after a second, as the log says."""
+    world = World()
+
+    def fail() -> None:
+        raise TierFailed("gone")
+
+    with caplog.at_level(logging.WARNING, "quire.tiers"):
+        for _ in range(32):
+            world.tier.attempt("hand over", fail)
+    assert [record.getMessage() for record in caplog.records] == [
+        "tier drawer: cannot hand over: gone; goes on without it, tries again in 1 s"
+    ]
+    assert world.tier.status().failures == {"hand over": 32}
+    world.now += 1.0
+    assert world.tier.take_turn()
+    world.tier.mend()
+    assert world.tier.can_read
