@@ -36,6 +36,8 @@ STAGING_BYTES = 256 * MIB
 """Host memory where only a disk or a server was asked for: what travels needs a place on the way."""
 STRIDE_BYTES, SAMPLE_BYTES = 1 << 16, 64
 """Of each stretch of a file so many bytes are looked at: a matrix that was trained further has hundreds of them."""
+MEMBERS = ("name", "register", "has", "write", "read", "drop", "close")
+"""Of a connector."""
 WEIGHT_FILES = ("*.safetensors", "*.gguf", "*.bin", "config.json")
 
 
@@ -99,9 +101,13 @@ def connector_of(name: str) -> Connector:
     """A connector of someone else's: `MODULE:NAME`, NAME called without arguments; `connector` where none is given."""
     module, _, attribute = name.partition(":")
     try:
-        return cast(Connector, getattr(importlib.import_module(module), attribute or "connector")())
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"{name} makes no connector: {error}; write MODULE:NAME, where NAME() makes one") from error
+        made = getattr(importlib.import_module(module), attribute or "connector")()
+    except Exception as error:  # it is anyone's code
+        problem = f"{type(error).__name__}: {error}"
+        raise InputError(f"{name} makes no connector: {problem}; write MODULE:NAME, where NAME() makes one") from error
+    if lacking := [member for member in MEMBERS if not hasattr(made, member)]:
+        raise InputError(f"{name} makes no connector: a {type(made).__name__} has no {', '.join(lacking)}")
+    return cast(Connector, made)
 
 
 def layout_of(plan: Plan, weights: str) -> Layout:

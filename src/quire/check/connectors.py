@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
@@ -33,6 +34,13 @@ def _read(connector: Connector, name: bytes, size: int) -> bytes | None:
     return bytes(back) if connector.read(name, parts) else None
 
 
+def _write(connector: Connector, name: bytes, data: bytes) -> None:
+    """From blocks of memory that hold something else as soon as it returns."""
+    memory, half = bytearray(data), len(data) // 2
+    connector.write(name, [memoryview(memory)[:half], memoryview(memory)[half:]])
+    memory[:] = bytes(len(data))
+
+
 def _expect(is_so: bool, otherwise: str) -> None:
     if not is_so:
         raise AssertionError(otherwise)
@@ -42,14 +50,14 @@ def _comes_back(make: Make, layout: Layout) -> None:
     connector = make(layout)
     for seed, size in enumerate(SIZES):
         name, data = _record(seed, size)
-        connector.write(name, [memoryview(data)[: size // 2], memoryview(data)[size // 2 :]])
+        _write(connector, name, data)
         _expect(_read(connector, name, size) == data, f"{size:,} bytes were written and other bytes came back")
 
 
 def _is_looked_up(make: Make, layout: Layout) -> None:
     connector = make(layout)
     (there, data), (absent, _) = _record(10), _record(11)
-    connector.write(there, [memoryview(data)])
+    _write(connector, there, data)
     _expect(connector.has([absent, there, absent]) == [False, True, False], "has() does not answer name by name")
     _expect(connector.has([]) == [], "has() of no names is not an empty list")
 
@@ -64,7 +72,7 @@ def _is_absent(make: Make, layout: Layout) -> None:
 def _is_dropped(make: Make, layout: Layout) -> None:
     connector = make(layout)
     name, data = _record(30)
-    connector.write(name, [memoryview(data)])
+    _write(connector, name, data)
     connector.drop(name)
     _expect(connector.has([name]) == [False], "has() finds what was dropped")
     _expect(_read(connector, name, len(data)) is None, "read() brings what was dropped")
@@ -74,14 +82,14 @@ def _is_written_twice(make: Make, layout: Layout) -> None:
     connector = make(layout)
     name, data = _record(40)
     for _ in range(2):
-        connector.write(name, [memoryview(data)])
+        _write(connector, name, data)
     _expect(_read(connector, name, len(data)) == data, "written twice, it does not come back")
 
 
 def _is_shared(make: Make, layout: Layout) -> None:
     one, other = make(layout), make(layout)
     name, data = _record(50)
-    one.write(name, [memoryview(data)])
+    _write(one, name, data)
     again = make(layout)
     one.register(layout)
     for connector in (one, other, again):
@@ -93,7 +101,7 @@ def _is_shared(make: Make, layout: Layout) -> None:
 
 def _is_of_one_layout(make: Make, layout: Layout) -> None:
     name, data = _record(60)
-    make(layout).write(name, [memoryview(data)])
+    _write(make(layout), name, data)
     foreign = make(replace(layout, fingerprint="f" * 64))
     _expect(foreign.has([name]) == [False], "has() finds a record of another layout")
     _expect(_read(foreign, name, len(data)) is None, "read() brings a record of another layout")
@@ -102,7 +110,7 @@ def _is_of_one_layout(make: Make, layout: Layout) -> None:
 def _is_of_one_size(make: Make, layout: Layout) -> None:
     connector = make(layout)
     name, data = _record(70)
-    connector.write(name, [memoryview(data)])
+    _write(connector, name, data)
     for size in (len(data) - 1, len(data) + 1):
         _expect(_read(connector, name, size) is None, f"{len(data):,} bytes were read as {size:,}")
 
@@ -113,7 +121,7 @@ def _is_used_by_threads(make: Make, layout: Layout) -> None:
     def work(thread: int) -> None:
         for place in range(RECORDS_EACH):
             name, data = _record(1000 + thread * RECORDS_EACH + place)
-            connector.write(name, [memoryview(data)])
+            _write(connector, name, data)
             _expect(connector.has([name]) == [True], "has() does not find what its own thread wrote")
             _expect(_read(connector, name, len(data)) == data, "threads get each other's bytes")
 
@@ -134,9 +142,33 @@ CHECKS: dict[str, Check] = {
 }
 
 
+def _knows_nothing(make: Make, layout: Layout) -> None:
+    connector = make(layout)
+    _expect(connector.has([_record(80)[0], _record(81)[0]]) == [False, False], "has() does not answer name by name")
+    _expect(connector.has([]) == [], "has() of no names is not an empty list")
+
+
+def _brings_nothing(make: Make, layout: Layout) -> None:
+    connector = make(layout)
+    connector.register(layout)
+    for seed, size in enumerate(SIZES):
+        name, _ = _record(82 + seed, 0)
+        _expect(_read(connector, name, size) is None, "read() of what nobody has is not False")
+
+
+CHECKS_OF_BRINGING: dict[str, Check] = {
+    "has() answers for each name, and knows no record that nobody has": _knows_nothing,
+    "what is not there is not brought, also when registered again": _brings_nothing,
+}
+"""Of one that is only read (`brings_only`): nobody but its owner can put anything there."""
+
+
 def check_connector(new: Callable[[], Connector], layout: Layout) -> Iterator[tuple[str, str]]:
     """For each sentence: what is wrong; empty: it holds. Whatever a connector raises is told, and the rest goes on."""
-    for sentence, check in CHECKS.items():
+    first = new()
+    with suppress(Exception):  # told below, of another one
+        first.close()
+    for sentence, check in (CHECKS_OF_BRINGING if getattr(first, "brings_only", False) else CHECKS).items():
         made: list[Connector] = []
 
         def make(own: Layout, made: list[Connector] = made) -> Connector:

@@ -19,7 +19,6 @@ def run(options: argparse.Namespace) -> None:
     from quire.tiered import connector_of
 
     layout = Layout("c0ffee" * 10 + "c0de", 64, 1 << 20, 1 << 16, "[]")
-    connector_of(options.module).close()  # a name that makes none is told before anything is checked
     failed = 0
     for sentence, problem in check_connector(lambda: connector_of(options.module), layout):
         print(f"{'FAILS' if problem else 'ok':<6} {sentence}" + (f": {problem}" if problem else ""))

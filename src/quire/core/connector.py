@@ -10,6 +10,7 @@ A connector is asked from threads that may wait; the engine never waits for one.
 
 Whatever goes wrong is an exception: then the record is computed again, and the connector is left alone for a while.
 One that says `brings_only = True` is only read: nobody writes to it, and no round trip is tried when it is registered.
+The parts given to `write` hold another record soon after it returned: keep their bytes, not the memory.
 The parts given to `read` stay the connector's until it returns, however late: nobody else uses that memory meanwhile.
 """
 

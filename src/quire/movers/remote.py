@@ -112,9 +112,14 @@ class RemoteStore:
 
 
 def _without_password(url: str) -> str:
-    parts = urlsplit(url)
+    """What cannot be taken apart is not repeated: any of it may be the password."""
+    try:
+        parts = urlsplit(url)
+        place = parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+    except ValueError as error:
+        form = "redis://user:password@host:port/db, with / and @ in a password as %2F and %40"
+        raise InputError(f"the address of the server cannot be read: write {form}") from error
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise InputError(f"an address that begins with {parts.scheme}: is no server's: begin with {known}")
-    place = parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
     return f"{parts.scheme}://{place}"

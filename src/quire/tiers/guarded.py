@@ -80,15 +80,16 @@ class GuardedTier:
 
     def _register(self) -> None:
         self.connector.register(self._layout)
-        self.connector.has([b"probe"])
+        self._has([b"probe"])
         self.can_read = True
         if self.brings_only:
             self._recovered()
 
     def _round_trip(self) -> None:
-        name, data = b"probe" + os.urandom(16), bytearray(os.urandom(PROBE_BYTES))
-        back = bytearray(PROBE_BYTES)
-        self.connector.write(name, [memoryview(data)])
+        name, data = b"probe" + os.urandom(16), os.urandom(PROBE_BYTES)
+        memory, back = bytearray(data), bytearray(PROBE_BYTES)
+        self.connector.write(name, [memoryview(memory)])
+        memory[:] = bytes(PROBE_BYTES)  # as blocks of host memory hold something else soon
         is_there = self.connector.read(name, [memoryview(back)])
         self.connector.drop(name)
         if not is_there or back != data:
@@ -98,13 +99,19 @@ class GuardedTier:
     def has(self, names: Sequence[bytes]) -> list[bool]:
         if not self.can_read or not names:
             return [False] * len(names)
-        found = self._try("look up", lambda: self.connector.has(names), reading=True)
+        found = self._try("look up", lambda: self._has(names), reading=True)
         return found if found is not None else [False] * len(names)
+
+    def _has(self, names: Sequence[bytes]) -> list[bool]:
+        found = self.connector.has(names)
+        if not isinstance(found, list) or len(found) != len(names):
+            raise TierFailed(f"has() of {len(names):,} names is no list of as many answers")
+        return [bool(is_there) for is_there in found]
 
     def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
         if not self.can_read:
             return False
-        is_there = bool(self._try("read", lambda: self.connector.read(name, parts), reading=True))
+        is_there = self._try("read", lambda: bool(self.connector.read(name, parts)), reading=True) or False
         with self._counting:
             self.counters["hits" if is_there else "misses"] += 1
             self.counters["bytes_read"] += is_there * sum(map(len, parts))

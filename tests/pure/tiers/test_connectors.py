@@ -10,8 +10,11 @@ import pytest
 
 from quire.check.connectors import CHECKS, check_connector
 from quire.cli.main import main
-from quire.core.connector import Layout
+from quire.core.connector import Layout, TierFailed
+from quire.core.errors import InputError
 from quire.movers.disk import DiskFolder
+from quire.movers.remote import RemoteStore
+from quire.tiers.guarded import GuardedTier
 from scenes_of_tiers import LAYOUT
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -83,6 +86,53 @@ class LosesOnRegister(Good):
         self.kept.clear()
 
 
+class KeepsTheMemory(Good):
+    """It keeps where the bytes lay, not the bytes."""
+
+    def __init__(self, kept: dict[str, bytes]) -> None:
+        super().__init__(kept)
+        self.views: dict[str, Sequence[memoryview]] = {}
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        self.views[self.key(name)] = parts
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        if views := self.views.get(self.key(name)):
+            self.kept[self.key(name)] = b"".join(views)
+        return super().read(name, parts)
+
+
+class Bringer:
+    """Only brings, and has nothing: writing and dropping are errors."""
+
+    name, brings_only = "bringer", True
+
+    def register(self, layout: Layout) -> None: ...
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        return [False] * len(names)
+
+    def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
+        del name, parts
+        raise TierFailed("it takes nothing")
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        del name, parts
+        return False
+
+    def drop(self, name: bytes) -> None:
+        del name
+        raise TierFailed("it is not yours to drop")
+
+    def close(self) -> None: ...
+
+
+class Boaster(Bringer):
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        del name, parts
+        return True
+
+
 BAD: dict[str, Callable[[dict[str, bytes]], Good]] = {
     "records of another layout are not there": ForgetsLayout,
     "what is written comes back, whatever its size": FirstPartOnly,
@@ -106,6 +156,50 @@ def test_what_conforms_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sentence", BAD)
 def test_each_fault_is_named(sentence: str) -> None:
     assert sentence in failures(BAD[sentence])
+
+
+@pytest.mark.story
+def test_a_connector_that_keeps_the_memory_instead_of_its_bytes_is_found_out() -> None:
+    """The blocks hold another record soon: the kit and the guard overwrite what they wrote before they read."""
+    assert "what is written comes back, whatever its size" in failures(KeepsTheMemory)
+    tier = GuardedTier(KeepsTheMemory({}), LAYOUT, lambda: 0.0)
+    tier.mend()
+    assert not tier.can_write
+    assert "does not come back" in tier.reason
+
+
+@pytest.mark.story
+def test_a_connector_that_only_brings_conforms_without_being_written_to() -> None:
+    assert not [problem for _, problem in check_connector(Bringer, LAYOUT) if problem]
+    assert [problem for _, problem in check_connector(Boaster, LAYOUT) if problem]
+
+
+def refuse() -> None:
+    raise RuntimeError("no licence")
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("json:loads", "TypeError"),
+        (f"{__name__}:refuse", "no licence"),
+        ("collections:OrderedDict", "has no name, register"),
+    ],
+)
+def test_whatever_makes_no_connector_is_told(name: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-connector", name]) == 2
+    told = capsys.readouterr().err
+    assert f"{name} makes no connector" in told
+    assert said in told
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("url", ["redis://h:notaport", "redis://:pass/word@h:1", "redis://[::1"])
+def test_an_address_that_cannot_be_read_is_an_error_of_input_and_tells_no_password(url: str) -> None:
+    with pytest.raises(InputError, match="write redis://") as told:
+        RemoteStore(url)
+    assert "pass/" not in str(told.value)
 
 
 def test_the_example_of_the_docs_conforms(

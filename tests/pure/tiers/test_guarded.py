@@ -83,3 +83,25 @@ def test_calls_under_way_when_it_is_lost_are_one_outage(caplog: pytest.LogCaptur
     assert world.tier.take_turn()
     world.tier.mend()
     assert world.tier.can_read
+
+
+class Mumbler(Drawer):
+    """Answers for other than the names it was asked for, once it was registered."""
+
+    answer: object = [True]
+
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        return super().has(names) if names == [b"probe"] else self.answer  # type: ignore[return-value]
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("answer", [[True], [True] * 3, (True, True), None, 7])
+def test_a_lookup_that_does_not_answer_for_each_name_is_a_failure_of_the_tier(answer: object) -> None:
+    drawer = Mumbler()
+    drawer.answer = answer
+    tier = GuardedTier(drawer, LAYOUT, lambda: 0.0)
+    tier.mend()
+    assert tier.can_read
+    assert tier.has([b"one", b"two"]) == [False, False]
+    assert not tier.can_read
+    assert "2 names" in tier.reason
