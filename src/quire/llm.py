@@ -61,6 +61,8 @@ class LLM:
         the pool.
         `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step.
         `progress` is told what is fetched, converted and loaded."""
+        if tiers.peer is not None:
+            raise InputError("LLM turns its loop only while somebody asks, so it takes no peer: use quire serve --role")
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
         draft = None if draft_model is None else find_source(draft_model, progress)
         self.parts = assemble(

@@ -94,6 +94,11 @@ class Errand:
 class Desk(Protocol):
     """Of a prefill engine; called from threads of the wire."""
 
+    @property
+    def turned_at(self) -> float:
+        """When the engine's loop was last seen to turn, by `time.monotonic`."""
+        ...
+
     def ask(self, scope: str, prompt: Tokens, seconds: float) -> Errand: ...
 
     def give_up(self, errand: Errand) -> None:

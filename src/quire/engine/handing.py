@@ -21,7 +21,7 @@ from quire.core.events import Event, What
 from quire.core.peer import Source
 from quire.core.request import Request
 from quire.engine.engine import Engine
-from quire.tiers.guarded import GuardedTier
+from quire.tiers.guarded import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GuardedTier
 from quire.tiers.stack import Stack
 
 MOST_AT_ONCE = 32
@@ -52,6 +52,7 @@ class HandOver:
         self._admitted: set[str] = set()
         self._loading: set[str] = set()
         self._was_told = ""
+        self._ask_at, self._pause = 0.0, FIRST_PAUSE_SECONDS
 
     def __len__(self) -> int:
         """Requests that wait for the other engine."""
@@ -64,7 +65,7 @@ class HandOver:
 
     def take(self, engine: Engine, request: Request) -> bool:
         """Whether it waits here now. Not where the other side is lost, or could not bring enough that is not here."""
-        if not self._guard.can_read or request.sampling.prompt_logprobs is not None:
+        if time.monotonic() < self._ask_at or not self._guard.can_read or request.sampling.prompt_logprobs is not None:
             return False
         least = max(1, LEAST_SHARE * len(request.prompt))
         tokens = min(self._source.boundary(len(request.prompt)), self._stack.most_units() * self._stack.unit_tokens)
@@ -97,7 +98,18 @@ class HandOver:
         for name in late:
             self.counters["late"] += 1
             self._source.release(name)
+            self._guard.note_failure("hand over")
+        if late:
+            self._tell(f"the other engine did not have it within {self._seconds:g} s (--peer-seconds)")
+            self._leave_alone(now)
         return back
+
+    def _leave_alone(self, now: float) -> None:
+        """For a while, that doubles until it hands something over: those who come meanwhile do not wait in vain. What
+        is ready can be fetched all the same."""
+        if now >= self._ask_at:
+            self._ask_at = now + self._pause
+            self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def cancel(self, name: str) -> None:
         """Nobody wants it any more, wherever it is."""
@@ -141,6 +153,8 @@ class HandOver:
             self._source.release(request.name)
             return
         self.counters["lost" if reason is None else "refused" if reason else "handed"] += 1
+        if reason == "":
+            self._pause = FIRST_PAUSE_SECONDS
         self._tell(reason or "")
         self._wake()
 

@@ -9,6 +9,7 @@ Threads of the wire leave orders and wait; everything else happens in the engine
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 
@@ -30,6 +31,7 @@ class Prefills:
     def __init__(self, plan: Plan, engine: Engine, stack: Stack, wake: Callable[[], None] = lambda: None) -> None:
         self.counters: Counter[str] = Counter()
         """Prompts, for metrics: offered, not_offered."""
+        self.turned_at = time.monotonic()
         self._records, self._engine, self._stack, self._wake = Records(plan), engine, stack, wake
         self._numbers = itertools.count()
         self._new: deque[Errand] = deque()
@@ -60,6 +62,7 @@ class Prefills:
     # ── in the engine's thread ────────────────────────────────────────────
 
     def turn(self) -> None:
+        self.turned_at = time.monotonic()
         while self._new:
             self._begin(self._new.popleft())
         while self._given_up:

@@ -27,6 +27,8 @@ from quire.plan.records import Records, Span
 FRAME_SECONDS = 5.0
 BEAT_SECONDS = 1.0
 """How often it says that a prompt is still being computed."""
+STILL_SECONDS = 10.0
+"""An engine whose loop has not turned for so long says so no more: whoever waits for it takes it for lost."""
 HELD_SECONDS = 30.0
 """What nobody has fetched by then is let go."""
 LOOK_SECONDS = 0.05
@@ -159,8 +161,9 @@ class PeerServer:
         while not errand.is_over.wait(LOOK_SECONDS):
             if wire.has_news():
                 raise Gone("whoever asked has gone")
-            if time.monotonic() >= beat_at:
-                wire.send({"busy": True})
+            if (now := time.monotonic()) >= beat_at:
+                if now - self._desk.turned_at < STILL_SECONDS:
+                    wire.send({"busy": True})
                 beat_at += BEAT_SECONDS
 
     def _fetched(self, offer: Offer, asked: object) -> memoryview:

@@ -134,6 +134,11 @@ class GuardedTier:
         """Something else that only this connector can do, under the same guard; None: it failed."""
         return self._try(what, action, reading=True)
 
+    def note_failure(self, what: str) -> None:
+        """Something that only its user could notice; it stays in use."""
+        self._count(self._failures, what)
+        self._count(self.counters, "failures")
+
     def close(self) -> None:
         self._try("close", self.connector.close, reading=True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 import time
@@ -26,7 +27,7 @@ from quire.movers.wire import Wire, greet
 from quire.peered import Beside, join_engine
 from quire.plan.plan import Plan
 from quire.plan.records import Records, size_bytes
-from quire.tiers.guarded import GuardedTier
+from quire.tiers.guarded import FIRST_PAUSE_SECONDS, GuardedTier
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, small_plan
 
@@ -52,7 +53,12 @@ class Clerk:
     def __init__(self) -> None:
         self.asked: list[Errand] = []
         self.given_up: list[Errand] = []
+        self.is_still = False
         self._answered = 0
+
+    @property
+    def turned_at(self) -> float:
+        return float("-inf") if self.is_still else time.monotonic()
 
     def ask(self, scope: str, prompt: Tokens, seconds: float) -> Errand:
         self.asked.append(Errand("peer", scope, prompt, seconds))
@@ -350,6 +356,20 @@ def test_a_hand_over_that_has_expired_is_gone_and_the_others_are_not(clerk: Cler
         peer.close()
 
 
+@pytest.mark.story
+def test_an_engine_whose_loop_stands_still_falls_silent(
+    server: PeerServer, clerk: Clerk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The threads of its wires go on: they speak for the loop, not for themselves."""
+    monkeypatch.setattr(offering, "BEAT_SECONDS", 0.05)
+    clerk.is_still = True
+    peer = source(server, frame_seconds=0.3)
+    peer.register(LAYOUT)
+    with pytest.raises(TierFailed, match="no answer in time"):
+        peer.ask("still", "", PROMPT, KEYS, seconds=5.0)
+    until(lambda: clerk.given_up == clerk.asked)
+
+
 # ── requests that wait for another engine ─────────────────────────────────
 
 
@@ -385,6 +405,10 @@ class Guard:
     """A tier as `GuardedTier` shows it."""
 
     can_read = True
+    failures = 0
+
+    def note_failure(self, _: str) -> None:
+        self.failures += 1
 
     def attempt(self, _: str, action: Callable[[], str]) -> str | None:
         try:
@@ -443,6 +467,28 @@ def test_a_request_that_waits_too_long_comes_back_and_its_late_answer_is_let_go(
     waiting.source.gate.set()
     until(lambda: waiting.source.released == ["one", "one"])
     assert waiting.hand_over.turn() == []
+    waiting.close()
+
+
+@pytest.mark.story
+def test_an_engine_that_is_late_is_told_counted_and_left_alone_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    """Its wires say that it is busy, for ever: not every prompt waits to the end."""
+    waiting = Waiting(seconds=0.05)
+    assert waiting.take("one")
+    assert waiting.take("two")
+    with caplog.at_level(logging.WARNING, "quire.tiers"):
+        until(lambda: waiting.hand_over.turn() == [] and not len(waiting.hand_over))
+    (line,) = caplog.records
+    assert "did not have it within 0.05 s (--peer-seconds)" in line.getMessage()
+    assert waiting.guard.failures == 2
+    assert waiting.guard.can_read, "what is ready can be fetched"
+    assert not waiting.take("three")
+    assert waiting.hand_over._pause == 2 * FIRST_PAUSE_SECONDS, "two were late together"
+    waiting.hand_over._seconds = 20.0
+    waiting.source.gate.set()
+    until(lambda: waiting.take("four"))
+    until(lambda: waiting.hand_over.counters["handed"] == 1)
+    assert waiting.hand_over._pause == FIRST_PAUSE_SECONDS
     waiting.close()
 
 

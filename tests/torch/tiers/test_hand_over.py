@@ -7,6 +7,7 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -14,7 +15,10 @@ import pytest
 
 from forked_peer import ForkedPeer
 from handed import DecodeSide, PrefillSide, prompt_of
+from quire import LLM, Tiers
+from quire.core.errors import InputError
 from quire.core.events import What
+from quire.core.peer import Peer, Role
 from quire.plan.plan import Plan
 from real_server import Proxy
 from tiny_models import Service, plan_of
@@ -231,3 +235,10 @@ def test_a_decode_engine_killed_at_random_moments_leaves_nothing_held_for_it() -
     assert counters["asked"] >= counters["offered"] > 0
     assert not counters["failed"]
     prefill.check_nothing_is_held()
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("role", Role)
+def test_a_library_whose_loop_turns_only_when_asked_takes_no_peer(role: Role) -> None:
+    with pytest.raises(InputError, match="use quire serve --role"):
+        LLM(tiers=Tiers(peer=Peer(role, "127.0.0.1", 9000, Path("secret"))))
