@@ -33,6 +33,8 @@ HELD_SECONDS = 30.0
 """What nobody has fetched by then is let go."""
 LOOK_SECONDS = 0.05
 """How often it looks whether whoever asked is still there."""
+PAUSE_SECONDS = 1.0
+"""After a caller could not be let in."""
 MOST_CONNECTIONS = 256
 MOST_SCOPE_CHARACTERS = 1024
 _LOG = logging.getLogger("quire.tiers")
@@ -62,6 +64,7 @@ class PeerServer:
         }
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
+        self._is_closed = threading.Event()
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._listener = socket.create_server(address, family=family)
         self.port = int(self._listener.getsockname()[1])
@@ -72,6 +75,7 @@ class PeerServer:
         return len(self._open)
 
     def close(self) -> None:
+        self._is_closed.set()
         hang_up(self._listener)
         self._listener.close()
         with self._lock:
@@ -79,17 +83,28 @@ class PeerServer:
                 hang_up(sock)
 
     def _listen(self) -> None:
-        while True:
+        """Until it is closed: too many open files or threads pass."""
+        while not self._is_closed.is_set():
             try:
-                sock, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            with self._lock:
-                if len(self._open) >= MOST_CONNECTIONS:
-                    sock.close()
-                    continue
-                self._open.add(sock)
+                self._take(self._listener.accept()[0])
+            except (OSError, RuntimeError) as error:
+                if not self._is_closed.is_set():
+                    _LOG.warning("a caller could not be let in: %s; goes on in %g s", error, PAUSE_SECONDS)
+                    self._is_closed.wait(PAUSE_SECONDS)
+
+    def _take(self, sock: socket.socket) -> None:
+        with self._lock:
+            if len(self._open) >= MOST_CONNECTIONS:
+                sock.close()
+                return
+            self._open.add(sock)
+        try:
             threading.Thread(target=self._serve, args=(sock,), name="quire-peer", daemon=True).start()
+        except RuntimeError:
+            with self._lock:
+                self._open.discard(sock)
+            sock.close()
+            raise
 
     def _serve(self, sock: socket.socket) -> None:
         """In a thread, from the first byte to the last."""

@@ -210,6 +210,40 @@ def test_strangers_and_too_many_at_once_are_turned_away(server: PeerServer, monk
     first.socket.close()
 
 
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("owner", "method", "error"),
+    [
+        (socket.socket, "accept", OSError(24, "Too many open files")),
+        (threading.Thread, "start", RuntimeError("can't start new thread")),
+    ],
+)
+def test_a_listener_that_cannot_let_a_caller_in_says_so_and_goes_on(
+    clerk: Clerk,
+    owner: type,
+    method: str,
+    error: Exception,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(offering, "PAUSE_SECONDS", 0.01)
+    original, failed = getattr(owner, method), threading.Event()
+
+    def fails_once(itself: object) -> object:
+        if not failed.is_set():
+            failed.set()
+            raise error
+        return original(itself)
+
+    with caplog.at_level(logging.WARNING, "quire.tiers"), holding(clerk) as server:
+        monkeypatch.setattr(owner, method, fails_once)
+        while not failed.wait(0.01):
+            socket.create_connection(("127.0.0.1", server.port)).close()
+        call(server).socket.close()
+    (line,) = caplog.records
+    assert "a caller could not be let in" in line.getMessage()
+
+
 # ── the decode engine's end ───────────────────────────────────────────────
 
 
