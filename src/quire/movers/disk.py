@@ -1,29 +1,34 @@
 """Records as files in a folder, within a quota: they survive restarts, and whatever is torn or foreign is dropped.
 
     DIR/<layout>/75a1….record         renamed into place when whole; the newest used has the newest time
-    DIR/<layout>/writing-<pid>-<n>    on the way; whoever starts next removes it once its writer is gone
+    DIR/<layout>/writing-<random>     on the way, locked by its writer; whoever finds it unlocked removes it
 
-Several engines may share a folder. A file that one of them removed is simply not there for the others. The quota counts
-what every layout has there: what another model, or another version of Quire, left behind goes as the oldest does.
+Several engines may share a folder, also from several containers. A file that one of them removed is simply not there
+for the others. The quota counts what every layout has there: what another model, or another version of Quire, left
+behind goes as the oldest does. Each engine looks again what the others put there whenever it has itself written a
+sixteenth of the quota: by so much, for each engine, a folder may exceed it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
+import fcntl
 import logging
 import os
 import re
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.units import format_bytes
 from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
 
 SUFFIX, WRITING = ".record", "writing-"
+LOOKS_PER_QUOTA = 16
 LAYOUT_NAME = re.compile("[0-9a-f]{32}")
 _LOG = logging.getLogger("quire.tiers")
 
@@ -35,8 +40,8 @@ class DiskFolder:
         self._root, self._quota = folder, quota_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
         """By layout and file name, the least recently used first."""
-        self._used_bytes = 0
-        self._numbers = itertools.count()
+        self._used_bytes = self._written_bytes = 0
+        """By all, and by this one since it last looked."""
         self._lock = threading.Lock()
 
     # ── the connector ─────────────────────────────────────────────────────
@@ -45,12 +50,10 @@ class DiskFolder:
         self._layout, self._folder = layout, self._root / layout.fingerprint[:32]
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            found = self._scan()
-            with self._lock:
-                self._sizes, self._used_bytes = found, sum(found.values())
-                if self._quota is None:
-                    usage = os.statvfs(self._folder)
-                    self._quota = self._used_bytes + usage.f_bavail * usage.f_frsize * 9 // 10
+            self._look()
+            if self._quota is None:
+                usage = os.statvfs(self._folder)
+                self._quota = self._used_bytes + usage.f_bavail * usage.f_frsize * 9 // 10
         except OSError as error:
             raise TierFailed(f"cannot use the folder {self._folder}: {error.strerror}") from error
 
@@ -61,20 +64,28 @@ class DiskFolder:
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
         header = header_of(self._layout, name, parts)
         size = header_bytes(name) + header.data_bytes
-        self._make_room(size)
-        path = self._folder / f"{WRITING}{os.getpid()}-{next(self._numbers)}"
         try:
-            with path.open("xb") as file:
-                file.write(header.encode())
-                for part in parts:
-                    file.write(part)
-            path.rename(self._root / self._file(name))
+            self._make_room(size)
+            with _opened(self._folder) as file:
+                self._fill(file, [header.encode(), *parts], self._root / self._file(name))
         except OSError as error:
-            with contextlib.suppress(OSError):
-                path.unlink(missing_ok=True)
             raise TierFailed(f"cannot write to {self._folder}: {error.strerror}") from error
         with self._lock:
             self._note(self._file(name), size)
+            self._written_bytes += size
+
+    @staticmethod
+    def _fill(file: BinaryIO, parts: Sequence[bytes | memoryview], path: Path) -> None:
+        """It has its name when it is whole, and is gone otherwise."""
+        try:
+            for part in parts:
+                file.write(part)
+            file.flush()
+            Path(file.name).rename(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                Path(file.name).unlink(missing_ok=True)
+            raise
 
     def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
         path = self._root / self._file(name)
@@ -111,14 +122,22 @@ class DiskFolder:
 
     # ── books ─────────────────────────────────────────────────────────────
 
+    def _look(self) -> None:
+        found = self._scan()
+        with self._lock:
+            self._sizes, self._used_bytes, self._written_bytes = found, sum(found.values()), 0
+
     def _scan(self) -> OrderedDict[str, int]:
         """What is there, the least recently used first; what writers that are gone left behind goes."""
+        with self._lock:  # times of files have steps of milliseconds: within one, the order known here
+            places = {file: place for place, file in enumerate(self._sizes)}
         found: list[tuple[int, str, int]] = []
         for folder in os.scandir(self._root):
             with contextlib.suppress(OSError):  # somebody else's folder, or no folder
                 if LAYOUT_NAME.fullmatch(folder.name):
                     found += _records_in(folder)
-        return OrderedDict((file, size) for _, file, size in sorted(found))
+        found.sort(key=lambda one: (one[0], places.get(one[1], -1)))
+        return OrderedDict((file, size) for _, file, size in found)
 
     def _file(self, name: bytes) -> str:
         return f"{self._folder.name}/{name.hex()}{SUFFIX}"
@@ -148,6 +167,8 @@ class DiskFolder:
             raise TierFailed(
                 f"a record of {format_bytes(size)} exceeds the quota of {format_bytes(self._quota)}: give --disk more"
             )
+        if self._written_bytes + size > self._quota // LOOKS_PER_QUOTA:
+            self._look()
         with self._lock:
             while self._used_bytes + size > self._quota and self._sizes:
                 file, old = self._sizes.popitem(last=False)
@@ -168,12 +189,19 @@ def _records_in(folder: os.DirEntry[str]) -> list[tuple[int, str, int]]:
     return found
 
 
-def _remove_if_orphan(path: Path) -> None:
-    pid = path.name.removeprefix(WRITING).split("-")[0]
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError):
+def _opened(folder: Path) -> BinaryIO:
+    """A new file that is locked before anybody can take it for left behind. Where files cannot be locked, none is."""
+    while True:
+        file = (folder / f"{WRITING}{secrets.token_hex(16)}").open("xb")
         with contextlib.suppress(OSError):
-            path.unlink(missing_ok=True)
-    except PermissionError:
-        pass  # someone else's, and alive
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if os.fstat(file.fileno()).st_nlink:
+            return file
+        file.close()  # somebody was faster
+
+
+def _remove_if_orphan(path: Path) -> None:
+    """Whoever writes it holds its lock, and nobody else does once it has gone, however it went."""
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        path.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
@@ -9,11 +10,13 @@ import sys
 import time
 from pathlib import Path
 from random import Random
+from typing import IO
 
 import pytest
 
 from quire.core.connector import Layout, TierFailed
-from quire.movers.disk import SUFFIX, WRITING, DiskFolder
+from quire.movers.disk import LOOKS_PER_QUOTA, SUFFIX, WRITING, DiskFolder
+from quire.movers.disk import _opened as opened
 
 LAYOUT = Layout("a" * 64, 16, 1000, 100, "[]")
 OTHER = Layout("b" * 64, 16, 1000, 100, "[]")
@@ -130,6 +133,52 @@ def test_the_quota_counts_what_other_layouts_left_behind(tmp_path: Path) -> None
     assert disk.has(names) == [False, False, False, True]
     assert [read(folder(tmp_path, layout=OTHER), name) is not None for name in names] == [False, True, True, False]
     assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) <= 3 * 1200
+
+
+@pytest.mark.story
+def test_engines_that_share_a_folder_keep_one_quota(tmp_path: Path) -> None:
+    """Each may exceed it by a sixteenth, which it wrote since it last looked what the others did."""
+    quota, engines = 64 * 1200, 4
+    disks = [folder(tmp_path, quota) for _ in range(engines)]
+    for place in range(3 * 64):
+        for number, disk in enumerate(disks):
+            write(disk, b"u" + bytes([number]) * 16 + bytes([place]) * 16)
+    used = sum(path.stat().st_size for path in tmp_path.rglob(f"*{SUFFIX}"))
+    assert quota // 2 < used <= quota * (1 + engines / LOOKS_PER_QUOTA)
+
+
+@pytest.mark.story
+def test_what_a_writer_of_the_same_number_left_behind_goes_and_what_is_being_written_stays(tmp_path: Path) -> None:
+    """Engines of two containers have the same process number, and so has one that was killed and started again."""
+    disk = folder(tmp_path)
+    left = tmp_path / LAYOUT.fingerprint[:32] / f"{WRITING}{os.getpid()}-0"
+    left.write_bytes(b"half")
+    coming = opened(left.parent)
+    again = folder(tmp_path)
+    assert not left.exists()
+    assert list(tmp_path.rglob(f"{WRITING}*")) == [Path(coming.name)]
+    write(disk)
+    assert read(again) == DATA
+    coming.close()
+    folder(tmp_path)
+    assert not list(tmp_path.rglob(f"{WRITING}*"))
+
+
+@pytest.mark.story
+def test_a_file_that_somebody_takes_for_left_behind_before_it_is_locked_is_begun_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock, scans = fcntl.flock, [folder]
+
+    def late(file: IO[bytes], how: int) -> None:
+        if scans:
+            scans.pop()(tmp_path)
+        flock(file, how)
+
+    disk = folder(tmp_path)
+    monkeypatch.setattr(fcntl, "flock", late)
+    write(disk)
+    assert read(disk) == DATA
 
 
 @pytest.mark.story
