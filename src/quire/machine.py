@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -9,15 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from quire.core.errors import InputError
 from quire.core.units import MIB
 
 DEVICES = ("auto", "cpu", "cuda")
-CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-CGROUP_USES = ("memory.current", "memory.usage_in_bytes")
-"""Beside the limits, in their order."""
+CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+CGROUP_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
+"""Limit and use, by controller: version 2 has none in its paths, version 1 a folder for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +86,35 @@ def _main_memory() -> Machine:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         raise InputError("cannot tell how much memory this machine has: give --memory, --device or --pool") from None
-    available = min([physical, *filter(None, (_available(), *map(_limit, CGROUP_LIMITS)))])
+    limits = (_number(folder / limit) for folder, limit, _ in _cgroups())
+    available = min([physical, *filter(None, (_available(), *limits))])
     return Machine("this machine's main memory (no accelerator found)", available, 0.5, False)
 
 
 def available_bytes() -> int:
     """Main memory that could be taken now, within the container's limit; no bound where nothing tells."""
-    rooms = (_room(limit, used) for limit, used in zip(CGROUP_LIMITS, CGROUP_USES, strict=True))
+    rooms = (_room(*group) for group in _cgroups())
     return min([1 << 62, *(bound for bound in (_available(), *rooms) if bound is not None)])
 
 
-def _room(path: str, used: str) -> int | None:
-    """What a container's limit leaves; file contents that nobody uses any more give way."""
-    limit, taken, folder = _limit(path), _limit(str(Path(path).parent / used)), Path(path).parent
+def _cgroups() -> list[tuple[Path, str, str]]:
+    """Folders of the control groups this process is in, its own first, with their files: each of them may have a limit.
+    In a container the root seen is its own; in a service the limit lies at the service's path."""
+    paths = dict.fromkeys(CGROUP_FILES, "/")
+    with contextlib.suppress(OSError):
+        for line in OWN_CGROUPS.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            paths |= {name: path for name in controllers.split(",") if name in paths}
+    found = []
+    for name, path in paths.items():
+        own = PurePosixPath("" if ".." in path.split("/") else path.lstrip("/"))  # outside of what can be seen here
+        found += [(CGROUPS / name / group, *CGROUP_FILES[name]) for group in (own, *own.parents)]
+    return found
+
+
+def _room(folder: Path, limit_file: str, used_file: str) -> int | None:
+    """What a group's limit leaves; file contents that nobody uses any more give way."""
+    limit, taken = _number(folder / limit_file), _number(folder / used_file)
     if limit is None or taken is None:
         return limit
     try:
@@ -115,9 +132,9 @@ def _available() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), None)
 
 
-def _limit(path: str) -> int | None:
+def _number(file: Path) -> int | None:
     try:
-        text = Path(path).read_text().strip()
+        text = file.read_text().strip()
     except OSError:
         return None
     return int(text) if text.isdigit() else None

@@ -23,14 +23,14 @@ class HostMemory:
             self._pin()
 
     def _pin(self) -> None:
-        """As much as it is: torch's own pinned memory is rounded up to a power of two, which may exceed the budget."""
+        """As much as it is: torch's own pinned memory is rounded up to a power of two, which may exceed the budget.
+        NVIDIA's driver for Linux pins pages by itself and does not count them as locked: RLIMIT_MEMLOCK, 8 MiB as a
+        rule, binds mlock() and not this, so it is not compared. What bounds it is the memory there is (`check_budget`).
+        """
         runtime, size = torch.cuda.cudart(), self.tensor.numel()  # type: ignore[no-untyped-call]
         code = int(runtime.cudaHostRegister(self.tensor.data_ptr(), size, 0)) if size else 0
         if code:
-            raise DoesNotFit(
-                f"cannot pin {format_bytes(size)} of host memory (CUDA error {code}): lower --host-memory, or raise "
-                f"the limit of locked memory (ulimit -l)"
-            )
+            raise DoesNotFit(f"cannot pin {format_bytes(size)} of host memory (CUDA error {code}): lower --host-memory")
         if size:
             weakref.finalize(self, runtime.cudaHostUnregister, self.tensor.data_ptr())
 

@@ -44,24 +44,52 @@ def test_other_names_are_refused() -> None:
         chosen_device("tpu")
 
 
+VERSION_2 = ("", "memory.max", "memory.current", "inactive_file")
+VERSION_1 = ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+
+
 @pytest.mark.story
+@pytest.mark.parametrize(("names", "line"), [(VERSION_2, "0::"), (VERSION_1, "9:cpu:/other\n4:hugetlb,memory:")])
 @pytest.mark.parametrize(
-    "names",
+    ("path", "least"),
     [
-        ("memory.max", "memory.current", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("/system.slice/quire.service", 3_000),
+        ("/system.slice/quire.service/workers", 3_000),
+        ("/system.slice", 5_000),
+        ("/another.slice", 9_000),
+        ("/../system.slice/quire.service", 9_000),
+        ("/", 9_000),
     ],
 )
+def test_the_least_limit_from_a_process_s_own_group_to_the_root_counts(
+    names: tuple[str, str, str, str], line: str, path: str, least: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service has its limit at its own path, where no container hides what lies around it."""
+    root, limit, used, _ = names
+    for group, bound in {"": 9_000, "system.slice": 5_000, "system.slice/quire.service": 4_000}.items():
+        (tmp_path / root / group).mkdir(parents=True, exist_ok=True)
+        (tmp_path / root / group / limit).write_text(f"{bound}\n")
+        (tmp_path / root / group / used).write_text("1000\n" if "quire" in group else "0\n")
+    (tmp_path / "own").write_text(f"{line}{path}\n")
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    monkeypatch.setattr(machine, "OWN_CGROUPS", tmp_path / "own")
+    assert machine.available_bytes() == least
+    assert machine.machine_of("cpu").memory_bytes == (4_000 if least == 3_000 else least)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("names", [VERSION_2, VERSION_1])
 def test_what_a_container_may_still_take_is_its_limit_less_what_it_holds(
-    names: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: tuple[str, str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """File contents that nobody uses any more give way."""
-    limit, used, idle = names
+    root, limit, used, idle = names
+    monkeypatch.setattr(machine, "CGROUPS", tmp_path)
+    tmp_path /= root
+    tmp_path.mkdir(exist_ok=True)
     (tmp_path / limit).write_text("10000\n")
     (tmp_path / used).write_text("7000\n")
     (tmp_path / "memory.stat").write_text(f"anon 4000\n{idle} 2000\n")
-    monkeypatch.setattr(machine, "CGROUP_LIMITS", (str(tmp_path / limit),))
-    monkeypatch.setattr(machine, "CGROUP_USES", (used,))
     assert machine.available_bytes() == 10_000 - 7_000 + 2_000
     (tmp_path / used).write_text("99999\n")
     assert machine.available_bytes() == 0
