@@ -1,7 +1,8 @@
 """An engine in 60 lines on `quire.memory`: first come, first served, one pool, any mix of kinds.
 
-It plans, admits what could run alone, decodes in lockstep, and sends the youngest away when pages are short. Replace
-`compute` by a model that writes K and V to the addresses it is given.
+It plans, admits what could run alone, decodes in lockstep, and when pages are short compacts, then sends the youngest
+away: so everyone ends in any pool that the plan accepts. Replace `compute` by a model that writes K and V to the
+addresses it is given, and `copy` by one that copies pages.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from collections import deque
 
 import numpy as np
 
-from quire.memory import Budget, Plan, Settings, StageMemory, admits, audit, make_plan, read_model
+from quire.memory import Budget, Moves, Plan, Settings, StageMemory, admits, audit, compact, make_plan, read_model
 
 
 def compute(memory: StageMemory, row: int, begin: int, end: int) -> int:
     """Where a model would run tokens [begin, end): it gets the addresses of the row's pages, and yields a token."""
     addresses = [memory.addresses(kind, row) for kind in range(len(memory.tables))]
     return sum(int(table.sum()) for table in addresses) + end - begin
+
+
+def copy(memory: StageMemory, moves: list[Moves]) -> None:
+    """Where the bytes of pages that moved would be copied: tables name their new places, where `compute` reads next."""
 
 
 def serve(plan: Plan, lengths: list[tuple[int, int]]) -> dict[int, int]:
@@ -61,6 +66,8 @@ def serve(plan: Plan, lengths: list[tuple[int, int]]) -> dict[int, int]:
 def grow(memory: StageMemory, row: int, settled: int, new: int) -> bool:
     rows = np.array([row])
     needs = memory.needs(rows, np.array([settled]), np.array([new]), np.array([0]))
+    if not memory.fitting(rows, needs):
+        copy(memory, compact(memory))
     if memory.fitting(rows, needs):
         memory.grow(needs)
         return True

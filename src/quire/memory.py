@@ -7,10 +7,14 @@
     needs = memory.needs(rows, settled, new, ahead)     # what rows lack to have `new` tokens in flight
     if memory.fitting(rows, needs) == len(rows):        # a question: changes nothing
         memory.grow(needs)                              # take the pages
+    else:
+        moves = compact(memory)                         # gather pages where that frees a sheet, copy the bytes of
+                                                        # those that moved before the next step, and ask again
     memory.settle(rows, settled)                        # give back what no later token reads
     memory.release(row)                                 # give back everything
     memory.addresses(kind, row)                         # what kernels read
 
+The bound counts whole sheets, so an engine that never compacts can hang in a small pool.
 `docs/example_engine.py` is a whole engine on it.
 """
 
