@@ -71,10 +71,12 @@ def is_fixed(kind: Kind) -> bool:
 
 def fits_alone(plan: Plan, length: int) -> bool:
     """Whether a request of `length` tokens could run in the empty pool, one token at a time: tried at every token."""
-    return 1 <= length <= plan.max_length and all(_most_sheets(plan, s, length) <= s.sheets for s in plan.stages)
+    return 1 <= length <= plan.max_length and all(most_sheets(plan, s, length) <= s.sheets for s in plan.stages)
 
 
-def _most_sheets(plan: Plan, stage: StagePlan, length: int) -> int:
+def most_sheets(plan: Plan, stage: StagePlan, length: int) -> int:
+    """What the bound must ask for: the most sheets that it takes at any token."""
+
     def sheets(kind: KindPlan, settled: int) -> int:
         ahead = min(plan.lookahead, length - settled - 1)
         if is_fixed(kind.kind):

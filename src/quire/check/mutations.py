@@ -67,6 +67,10 @@ def _one_short(minimum: Original) -> Original:
     return lambda *arguments: max(1, minimum(*arguments) - 1)
 
 
+def _one_too_many(minimum: Original) -> Original:
+    return lambda *arguments: minimum(*arguments) + 1
+
+
 def _always(admits: Original) -> Original:
     del admits
     return lambda plan, length: length <= 2 * plan.max_length
@@ -268,6 +272,7 @@ MUTATIONS: dict[str, Mutation] = {
         "the bound does not count the pages that a backend keeps for itself", bound, "sheets_needed", _without_reserved
     ),
     "bound-one-short": Mutation("the bound asks for one sheet less than is needed", bound, "minimum", _one_short),
+    "bound-one-too-many": Mutation("the bound asks for one sheet more than is needed", bound, "minimum", _one_too_many),
     "never-fits-waits": Mutation("a request that cannot run is accepted and waits", bound, "admits", _always),
     "freed-too-early": Mutation(
         "pages go back one token before they leave the live set", Table, "cut", _one_token_further

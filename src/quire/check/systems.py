@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from quire.check.definitions import Violation
+from quire.check.definitions import Violation, most_sheets
 from quire.core.memory import Follows, Memory, Part
 from quire.core.rules import Policy, Rules
 from quire.kinds import KIND_NAMES
@@ -18,7 +18,7 @@ from quire.models.shape import Layer, ModelShape
 from quire.plan import bound
 from quire.plan.layout import GRANULE_BYTES
 from quire.plan.make import make_plan
-from quire.plan.plan import Plan
+from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
 
 ENOUGH = Budget(pool_bytes=1 << 30)
@@ -80,7 +80,7 @@ def plan_with_spare(model: ModelShape, settings: Settings, spare: int) -> Plan:
     """A plan with just the sheets that a lone request of the longest length needs, and some to spare."""
     assert settings.max_length is not None
     roomy = make_plan(model, settings, ENOUGH)
-    needed = [bound.minimum(s.kinds, settings.max_length, roomy.lookahead, roomy.reserved_pages) for s in roomy.stages]
+    needed = [_needed(roomy, stage, settings.max_length) for stage in roomy.stages]
     plan = make_plan(model, settings, Budget(sheets=tuple(sheets + spare for sheets in needed)))
     if not plan.fits:
         raise Violation(f"a pool of {needed} sheets is what the bound asks for, and is refused: {plan.problem}")
@@ -89,6 +89,15 @@ def plan_with_spare(model: ModelShape, settings: Settings, spare: int) -> Plan:
         if short.fits:
             raise Violation(f"a pool of {needed} sheets is what the bound asks for, and one less each is accepted")
     return plan
+
+
+def _needed(plan: Plan, stage: StagePlan, length: int) -> int:
+    """Sheets for a lone request, from the bound; neither fewer nor more than a pass over every token takes."""
+    sheets = bound.minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages)
+    taken = most_sheets(plan, stage, length)
+    if sheets != taken:
+        raise Violation(f"the bound asks for {sheets} sheets for {length} tokens, and {taken} are taken at most")
+    return sheets
 
 
 def in_groups(plan: Plan, spare: int) -> Plan:
@@ -101,8 +110,8 @@ def in_groups(plan: Plan, spare: int) -> Plan:
             else k
             for k in stage.kinds
         )
-        sheets = bound.minimum(kinds, plan.max_length, plan.lookahead, plan.reserved_pages) + spare
-        stages.append(replace(stage, kinds=kinds, sheets=sheets))
+        cut = replace(stage, kinds=kinds)
+        stages.append(replace(cut, sheets=_needed(plan, cut, plan.max_length) + spare))
     return replace(plan, stages=tuple(stages))
 
 
