@@ -94,9 +94,16 @@ def save(document: Json, path: Path) -> None:
 
 
 def is_plan_file(path: Path) -> bool:
-    """Whether a file says of itself that it is a plan, of whatever version."""
+    """Whether a file says of itself that it is a plan, of whatever version. Weights are not read to find out."""
     try:
-        text = path.read_text() if path.is_file() else ""
+        text = path.read_text() if _begins_an_object(path) else ""
     except (OSError, ValueError):
         return False
     return re.search(r'"schema"\s*:\s*"quire\.plan/', text) is not None
+
+
+def _begins_an_object(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b"{")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from quire.core.errors import PlanFileError
 from quire.core.units import GIB
 from quire.models.shape import Layer, ModelShape
 from quire.plan.document import document, load, plan_of
-from quire.plan.file import fingerprint, layout_fingerprint, save
+from quire.plan.file import fingerprint, is_plan_file, layout_fingerprint, save
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -91,6 +92,25 @@ def test_a_torn_file_is_one_clear_line(text: str, tmp_path: Path) -> None:
 def test_a_missing_file_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(PlanFileError, match="cannot read the plan"):
         load(tmp_path / "absent.json")
+
+
+def test_a_plan_is_known_whatever_the_order_of_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text("\n " + json.dumps(document(a_plan()), sort_keys=True))
+    assert is_plan_file(path)
+
+
+def test_asking_whether_a_large_file_is_a_plan_reads_only_its_beginning(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    with path.open("wb") as file:
+        file.write(b"GGUF")
+        file.truncate(64 << 20)
+    tracemalloc.start()
+    try:
+        assert not is_plan_file(path)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_document_is_plain_json() -> None:
