@@ -219,7 +219,9 @@ def _served(served: Served | None) -> None:
     if served is None:
         return
     heading("Workload")
-    print(f"  {served.users:,} users, {served.active:,} of them being computed at once")
+    is_capped = served.active < served.fitting
+    limit = f"--max-requests; memory would hold {served.fitting:,}" if is_capped else "as many as memory holds"
+    print(f"  {served.users:,} users, {served.active:,} of them being computed at once: {limit}")
     print(f"  {served.mean_length:,} tokens held on average by a request that is being computed")
     if served.too_long:
         print(f"  {served.too_long:.1%} of the requests are longer than the plan admits and would be refused")

@@ -38,7 +38,9 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class Served:
     active: int
-    """Requests computed at once."""
+    """Requests computed at once: those that fit, but no more than the plan lets run."""
+    fitting: int
+    """Requests that the pool holds, each with its idle sessions."""
     users: int
     """Active ones and the warm sessions between their turns."""
     mean_length: int
@@ -88,14 +90,16 @@ def serve(plan: Plan, workload: Workload) -> Served:
     output = _lengths(workload.output_p50, workload.output_p95)[order]
     admitted = prompt + output <= plan.max_length
     if not admitted.any():
-        return Served(0, 0, int((prompt + output).mean()), 1.0)
+        return Served(0, 0, 0, int((prompt + output).mean()), 1.0)
     whole = counts((prompt + output)[admitted])
-    active = counts((prompt + (output + 1) // 2)[admitted])
-    held = min(_active(stage, plan, workload, active, whole) for stage in plan.stages if stage.kinds)
-    return Served(held, held * (1 + workload.idle_sessions), int(active.mean()), float(1 - admitted.mean()))
+    half = counts((prompt + (output + 1) // 2)[admitted])
+    fitting = min(_fitting(stage, plan, workload, half, whole) for stage in plan.stages if stage.kinds)
+    active = min(fitting, plan.max_requests)
+    users = active * (1 + workload.idle_sessions)
+    return Served(active, fitting, users, int(half.mean()), float(1 - admitted.mean()))
 
 
-def _active(stage: StagePlan, plan: Plan, workload: Workload, active: Counts, whole: Counts) -> int:
+def _fitting(stage: StagePlan, plan: Plan, workload: Workload, active: Counts, whole: Counts) -> int:
     """Mean pages of an active request and its idle sessions, in whole sheets beside the shared prefix."""
     shared = workload.shared_prefix // plan.match_unit_tokens * plan.match_unit_tokens
     ahead = counts(np.minimum(plan.lookahead, active - 1))

@@ -168,6 +168,23 @@ def test_a_workload_becomes_a_number_of_users(capsys: pytest.CaptureFixture[str]
     )
 
 
+def test_a_workload_is_never_said_to_compute_more_at_once_than_it_may(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ("llama-3.2-1b", "--device", "h200", "--workload", "prompt=1200/6000,output=250/900,shared=800,sessions=4")
+    capped = run_json(capsys, *asked, "--max-requests", "64")["served"]
+    assert (capped["active"], capped["users"]) == (64, 320)
+    assert capped["fitting"] > 64
+    text, _ = run_text(capsys, "plan", *asked, "--max-requests", "64")
+    assert (
+        f"320 users, 64 of them being computed at once: --max-requests; memory would hold {capped['fitting']:,}" in text
+    )
+    free = run_json(capsys, *asked, "--max-requests", "2000")["served"]
+    assert free["active"] == free["fitting"] < 2000
+    assert (
+        "of them being computed at once: as many as memory holds"
+        in run_text(capsys, "plan", *asked, "--max-requests", "2000")[0]
+    )
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png"])
 def test_a_plan_can_be_drawn(suffix: str, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / f"plan.{suffix}"
