@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Any
 
 from quire.core.dtypes import DType
 from quire.core.errors import QuireError
@@ -34,9 +35,9 @@ def what_if(model: ModelShape, settings: Settings, budget: Budget) -> list[Outco
     """The plan as asked first, then each change on its own."""
     base = make_plan(model, settings, budget)
     outcomes = [_outcome("as asked", base)]
-    for option, changed in _knobs(settings, base):
+    for option, change in _knobs(settings, base):
         try:
-            outcomes.append(_outcome(option, make_plan(model, changed, budget)))
+            outcomes.append(_outcome(option, make_plan(model, replace(settings, **change), budget)))
         except QuireError as error:
             outcomes.append(Outcome(option, False, 0, (0,) * len(REFERENCE_LENGTHS), 0.0, str(error)))
     return outcomes
@@ -47,23 +48,24 @@ def _outcome(option: str, plan: Plan) -> Outcome:
     return Outcome(option, plan.fits, plan.max_length, held, waste(plan, REFERENCE_LENGTHS[0]), plan.problem)
 
 
-def _knobs(settings: Settings, plan: Plan) -> Iterator[tuple[str, Settings]]:
+def _knobs(settings: Settings, plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
+    """How each is written, and the fields that it changes; some may be out of range."""
     kinds = {kind.kind.kind for stage in plan.stages for kind in stage.kinds}
     other = DType.BF16 if settings.kv_dtype is DType.FP8 else DType.FP8
-    yield f"--kv-dtype {other.value}", replace(settings, kv_dtype=other)
+    yield f"--kv-dtype {other.value}", {"kv_dtype": other}
     if "state" in kinds and settings.state_dtype is not DType.BF16:
-        yield "--state-dtype bf16", replace(settings, state_dtype=DType.BF16)
+        yield "--state-dtype bf16", {"state_dtype": DType.BF16}
     if kinds - {"state"}:
         for tokens in (16, 64):
-            yield f"--page-tokens {tokens}", replace(settings, page_tokens=MappingProxyType({"": tokens}))
+            yield f"--page-tokens {tokens}", {"page_tokens": MappingProxyType({"": tokens})}
     for factor in (2, 4):
         ranks = settings.tensor_parallel * factor
-        yield f"--tensor-parallel {ranks}", replace(settings, tensor_parallel=ranks)
+        yield f"--tensor-parallel {ranks}", {"tensor_parallel": ranks}
     if settings.pipeline_parallel == 1:
-        yield "--pipeline-parallel 2", replace(settings, pipeline_parallel=2)
+        yield "--pipeline-parallel 2", {"pipeline_parallel": 2}
     tokens = settings.batch_tokens * 2
-    yield f"--batch-tokens {tokens}", replace(settings, batch_tokens=tokens)
+    yield f"--batch-tokens {tokens}", {"batch_tokens": tokens}
     requests = settings.max_requests * 2
-    yield f"--max-requests {requests}", replace(settings, max_requests=requests)
+    yield f"--max-requests {requests}", {"max_requests": requests}
     ahead = settings.speculative_tokens + 3
-    yield f"--speculative-tokens {ahead}", replace(settings, speculative_tokens=ahead)
+    yield f"--speculative-tokens {ahead}", {"speculative_tokens": ahead}

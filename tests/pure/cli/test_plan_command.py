@@ -203,6 +203,16 @@ def test_whatif_lists_one_change_per_line(capsys: pytest.CaptureFixture[str]) ->
     assert fp8["concurrency"][1] > base["concurrency"][1]
 
 
+@pytest.mark.parametrize(("option", "value"), [("--batch-tokens", "1m"), ("--max-requests", "600000")])
+def test_whatif_tells_of_a_change_out_of_range_in_its_own_line(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200", option, value)
+    lines = out.splitlines()
+    assert "is out of range" in next(line for line in lines if option in line)
+    assert "%" in next(line for line in lines if "--kv-dtype fp8" in line)
+
+
 def test_the_catalogue_is_listed_and_filtered(capsys: pytest.CaptureFixture[str]) -> None:
     assert "h200" in run_text(capsys, "devices")[0]
     out, _ = run_text(capsys, "models", "gemma")
