@@ -296,5 +296,5 @@ def _lines(path: Path) -> Iterator[Line]:
                 yield json.loads(line)
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not a recording: {error}") from error

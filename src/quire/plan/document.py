@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from quire.core.errors import PlanFileError, QuireError
 from quire.plan import bound
 from quire.plan.file import SCHEMA, Json, decode, encode, fingerprint, layout_fingerprint
@@ -169,7 +171,7 @@ def load(path: Path) -> tuple[Plan, Json]:
         saved = json.loads(path.read_text())
     except OSError as error:
         raise PlanFileError(f"cannot read the plan {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PlanFileError(
             f"{path} is not a plan: it is not JSON ({error}); make it with quire plan --output"
         ) from error
@@ -181,9 +183,10 @@ def plan_of(saved: object, source: str) -> Plan:
     if not isinstance(saved, dict) or schema != SCHEMA:
         raise PlanFileError(f"{source} has schema {schema!r}, this version reads {SCHEMA!r}: make the plan again")
     try:
-        plan = decode(saved["plan"])
-        expected = json.loads(json.dumps(document(plan, [int(length) for length in saved["waste"]])))
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, QuireError) as error:
+        plan, lengths = decode(saved["plan"]), [int(length) for length in saved["waste"]]
+        with np.errstate(divide="raise", over="raise", invalid="raise"):
+            expected = json.loads(json.dumps(document(plan, lengths)))
+    except (LookupError, ArithmeticError, TypeError, ValueError, AttributeError, RecursionError, QuireError) as error:
         raise PlanFileError(f"{source} is damaged ({error}): make the plan again with quire plan --output") from error
     for field, value in expected.items():
         if saved.get(field) != value:

@@ -98,7 +98,7 @@ def _parsed(
         if line.strip():
             try:
                 yield parse(line)
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, RecursionError) as error:
                 problem = f"{error.args[0]} is missing" if isinstance(error, KeyError) else str(error)
                 raise InputError(f"{path}: line {number} cannot be understood: {problem}") from None
 

@@ -79,6 +79,11 @@ def test_a_shape_file_with_nonsense_is_one_clear_line(
     assert words in refused(capsys, "plan", str(path), "--pool", "1GiB")
 
 
+def test_a_recording_nested_beyond_reason_is_one_clear_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "deep.jsonl").write_text("[" * 100_000)
+    assert "is not a recording" in refused(capsys, "replay", str(tmp_path / "deep.jsonl"))
+
+
 HUGE = "9" * 400
 
 

@@ -74,14 +74,29 @@ def test_a_changed_plan_is_refused(field: str, tmp_path: Path) -> None:
         load(tmp_path / "plan.json")
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("bottleneck_stage", 7), ("ranks", []), ("stages", []), ("batch_tokens", 10**30), ("reserved_pages", 1e308)],
+)
+def test_a_plan_with_numbers_that_lead_nowhere_is_damaged(field: str, value: object) -> None:
+    data = document(a_plan())
+    data["plan"][field] = value
+    with pytest.raises(PlanFileError, match=r"plan.json is damaged \(.+\): make the plan again"):
+        plan_of(data, "plan.json")
+
+
 def test_a_plan_of_another_version_is_refused() -> None:
     with pytest.raises(PlanFileError, match=r"schema 'quire.plan/9', this version reads 'quire.plan/1'"):
         plan_of({**document(a_plan()), "schema": "quire.plan/9"}, "plan.json")
 
 
 @pytest.mark.parametrize(
-    "text", ["", "not json", "[]", "{}", '{"schema": "quire.plan/1"}', '{"schema": "quire.plan/1", "plan": {}}']
-)
+    "text",
+    [
+        "", "not json", "[]", "{}", '{"schema": "quire.plan/1"}', '{"schema": "quire.plan/1", "plan": {}}',
+        '{"schema": "quire.plan/1", "plan": ' + "[" * 100_000,
+    ],
+)  # fmt: skip
 def test_a_torn_file_is_one_clear_line(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)
     with pytest.raises(PlanFileError) as caught:

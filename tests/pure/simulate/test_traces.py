@@ -71,6 +71,7 @@ def test_a_compressed_trace_is_known_by_its_content(tmp_path: Path) -> None:
         ('{"timestamp": -5, "input_length": 5, "output_length": 1, "hash_ids": [1]}', "timestamp is -5"),
         ('{"timestamp": 0, "input_length": 5, "output_length": "1", "hash_ids": [1]}', "'1' is not a whole number"),
         ("[]", "list indices"),
+        ("[" * 100_000, "recursion"),
     ],
 )
 def test_a_malformed_line_is_told_by_number(tmp_path: Path, line: str, problem: str) -> None:
