@@ -9,7 +9,8 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from contextlib import redirect_stdout
+from typing import IO, Any, NoReturn, cast
 
 from quire import __version__
 from quire.cli.text import near_to
@@ -112,8 +113,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     parsed = _parse(arguments)
     parsed.exit_code = 0
     try:
-        parsed.run(parsed)
-        sys.stdout.flush()
+        with redirect_stdout(cast(IO[str], _Answer(sys.stdout))):
+            parsed.run(parsed)
+            sys.stdout.flush()
     except QuireError as error:
         print(f"quire: {error}", file=sys.stderr)
         return error.exit_code
@@ -124,13 +126,48 @@ def _run(arguments: Sequence[str] | None) -> int:
         extra = "serve" if lacking in SERVE_EXTRA or parsed.command == "serve" else "torch"
         print(f"quire: {parsed.command} needs {lacking}: install it with pip install 'quire[{extra}]'", file=sys.stderr)
         return 2
-    except BrokenPipeError:
+    except _Unwritten as error:
+        if not isinstance(error.__cause__, BrokenPipeError):
+            print(f"quire: cannot write the answer: {error}", file=sys.stderr)
+            return 1
         # The reader (head, less) has seen enough; leave without a second error at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        print(f"quire: cannot write the answer: {error.strerror}", file=sys.stderr)
+        print(f"quire: {parsed.command} failed: {_said(error)}", file=sys.stderr)
         return 1
     return int(parsed.exit_code)
+
+
+def _said(error: OSError) -> str:
+    """What the system says, and of which file."""
+    words = error.strerror or str(error) or type(error).__name__
+    return f"{error.filename}: {words}" if error.filename is not None else words
+
+
+class _Unwritten(Exception):
+    """Standard output takes no more; a file or a store that fails says so itself."""
+
+
+class _Answer:
+    """Standard output, whose errors are told apart from all others."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except OSError as error:
+            raise _Unwritten(_said(error)) from error
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            raise _Unwritten(_said(error)) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 if __name__ == "__main__":

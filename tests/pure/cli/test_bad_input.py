@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -180,3 +181,35 @@ def test_an_interruption_is_one_line_wherever_it_comes(
 
     monkeypatch.setattr(module, interrupted)
     assert run_text(capsys, "plan", "gemma-3-27b", code=130) == ("", "quire: interrupted\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ConnectionRefusedError(111, "Connection refused"), "Connection refused"),
+        (BrokenPipeError(32, "Broken pipe"), "Broken pipe"),
+        (TimeoutError("timed out"), "timed out"),
+        (TimeoutError(), "TimeoutError"),
+        (FileNotFoundError(2, "No such file or directory", "store/x"), "store/x: No such file or directory"),
+    ],
+)
+def test_what_the_system_refuses_on_the_way_is_named_and_not_taken_for_the_answer(
+    error: OSError, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that is down, a folder that is gone: nothing is wrong with where the answer goes."""
+
+    def refused_on_the_way(*_given: object) -> None:
+        raise error
+
+    monkeypatch.setattr("quire.cli.devices.run", refused_on_the_way)
+    assert run_text(capsys, "devices", code=1) == ("", f"quire: devices failed: {told}\n")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("flags", [[], ["-u"]])
+def test_an_answer_that_cannot_be_written_is_said_to_be_one(flags: list[str]) -> None:
+    command = [sys.executable, *flags, "-m", "quire.cli.main", "devices"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.stderr == "quire: cannot write the answer: No space left on device\n"
+    assert done.returncode == 1
