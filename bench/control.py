@@ -3,8 +3,9 @@
     python bench/control.py [--rounds 3] [--without-peer]
 
 The workload: N requests of 1,536 + (i mod 16) tokens, all prefilled, then decode steps in which every request gets one
-token. Quire runs its whole loop (schedule, launch, collect, apply, stop checks, streams, prefix keys); the model's
-output is a constant. A run's figure is the mean of its timed steps; the best of as many runs counts on either side,
+token. Quire runs its whole loop (schedule, launch, collect, apply, stop checks, streams, prefix keys). The model's
+output is made outside the timing, and what a boot leaves is frozen for the garbage collector, on either side as in
+either one's server. A run's figure is the mean of its timed steps; the best of as many runs counts on either side,
 because timings on shared machines vary by half.
 
 Prefill: eight requests are alive, another comes (8,192 tokens that nobody has seen) and gets its first token, the
@@ -78,17 +79,33 @@ RACES = (
 
 
 class ConstantRunner:
-    """Every row yields the same token, at no cost."""
+    """Every row yields the same token."""
 
     def __init__(self) -> None:
         self.flying: list[Step] = []
+        self.seconds = 0.0
+        """Spent on making results: the model's time, not the loop's."""
 
     def launch(self, step: Step) -> None:
         self.flying.append(step)
 
     def collect(self) -> StepResult:
+        begin = time.perf_counter()
         step = self.flying.pop(0)
-        return StepResult(step.number, np.full(int(step.samples.sum()), 7, dtype=np.int64))
+        result = StepResult(step.number, np.full(int(step.samples.sum()), 7, dtype=np.int64))
+        self.seconds += time.perf_counter() - begin
+        return result
+
+
+class Watch:
+    """Milliseconds since it was made, less what the model took meanwhile."""
+
+    def __init__(self, runner: ConstantRunner) -> None:
+        self._runner = runner
+        self._begin = time.perf_counter() - runner.seconds
+
+    def read(self) -> float:
+        return 1e3 * (time.perf_counter() - self._runner.seconds - self._begin)
 
 
 @dataclass(frozen=True)
@@ -110,10 +127,18 @@ def plan_for(layout: str, requests: int, unit: int, length: int, batch_tokens: i
     return make_plan(shape, settings, Budget(sheets=(sheets,)))
 
 
-def ready_engine(layout: str, requests: int, prompt: int, unit: int) -> Engine:
-    """All requests prefilled and decoding."""
-    engine = Engine(plan_for(layout, requests, unit, prompt + 12_016), ConstantRunner(), overlap=1)
+def booted(plan: Plan, runner: ConstantRunner) -> Engine:
+    engine = Engine(plan, runner, overlap=1)
     engine.scheduler.typical_output = 1.0
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+    return engine
+
+
+def ready_engine(layout: str, requests: int, prompt: int, unit: int, runner: ConstantRunner) -> Engine:
+    """All requests prefilled and decoding."""
+    engine = booted(plan_for(layout, requests, unit, prompt + 12_016), runner)
     random = np.random.default_rng(0)
     for i in range(requests):
         tokens = random.integers(0, 30_000, prompt + i % 16).astype(np.int32)
@@ -128,38 +153,39 @@ def ready_engine(layout: str, requests: int, prompt: int, unit: int) -> Engine:
 def decode(
     layout: str, requests: int, prompt: int = 1536, unit: int = 64, steps: int = 320, warmup: int = 32
 ) -> Figure:
-    engine = ready_engine(layout, requests, prompt, unit)
+    runner = ConstantRunner()
+    engine = ready_engine(layout, requests, prompt, unit, runner)
     times = []
     for step in range(warmup + steps):
-        begin = time.perf_counter()
+        watch = Watch(runner)
         engine.step()
         if step >= warmup:
-            times.append(1e3 * (time.perf_counter() - begin))
+            times.append(watch.read())
     return Figure("decode", layout, requests, float(np.mean(times)))
 
 
 def prefill(layout: str, requests: int = 8, unit: int = 64, steps: int = 320, warmup: int = 32) -> Figure:
     """Construct and hash a request, look it up (a miss), allocate it in chunks, free the oldest: ms for one of them."""
     plan = plan_for(layout, requests + 1, unit, PREFILL_PROMPT + 4096, CHUNK[layout] + requests)
-    engine = Engine(plan, ConstantRunner(), overlap=1)
-    engine.scheduler.typical_output = 1.0
+    runner = ConstantRunner()
+    engine = booted(plan, runner)
     random = np.random.default_rng(0)
     prompts = [random.integers(0, 128_000, PREFILL_PROMPT).astype(np.int32) for _ in range(requests + warmup + steps)]
     times = []
     for i, tokens in enumerate(prompts):
-        begin = time.perf_counter()
-        engine.submit(Request(f"r{i}", tokens, 1024))
-        while engine.scheduler.rows.row_of.get(f"r{i}") is None or engine.streams[f"r{i}"].tokens().size == 0:
+        watch = Watch(runner)
+        stream = engine.submit(Request(f"r{i}", tokens, 1024))
+        while not len(stream.tokens()):
             engine.step()
         if i >= requests:
             engine.cancel(f"r{i - requests}")
-            times.append(1e3 * (time.perf_counter() - begin))
+            times.append(watch.read())
     return Figure("prefill", layout, requests, float(np.mean(times[warmup:])))
 
 
 def lookup(layout: str, unit: int = 64, prompt: int = 32_768, rounds: int = 64) -> Figure:
     """Find a prompt that the cache holds, its keys known: ms."""
-    engine = Engine(plan_for(layout, 2, unit, prompt + 4096), ConstantRunner(), overlap=1)
+    engine = booted(plan_for(layout, 2, unit, prompt + 4096), ConstantRunner())
     tokens = np.random.default_rng(0).integers(0, 128_000, prompt).astype(np.int32)
     engine.submit(Request("first", tokens, 1))
     engine.drain()
@@ -185,7 +211,6 @@ def peer(python: Path, workload: str, layout: str, requests: int) -> Figure:
 
 
 def run(race: Race) -> Figure:
-    gc.collect()  # the peer's runs begin in a process of their own
     if race.workload == "decode":
         return decode(race.layout, race.requests, unit=race.unit)
     if race.workload == "lookup":
