@@ -151,27 +151,27 @@ class PrefixIndex:
         self.nodes.is_boundary[chain[-1]] = True
 
     def keep_end(
-        self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes, known: Chain
+        self, row: int, keys: Sequence[bytes], units: int, root: bytes, behind: Tokens, came_from: bytes, known: Chain
     ) -> Chain:
-        """A turn ended behind these tokens: the row's pages stay where they are, its states too. Returns its chain.
+        """A turn ended with some tokens behind so many units: the row's pages stay where they are, its states too.
+        Returns its chain.
 
         `came_from`: the end that it went on from, of no more use unless others went on from there as well.
         """
-        units = len(tokens) // self.unit
         chain = self.remember(row, keys, units, known)
         if self.coverage.has_boundaries:
-            chain = self._keep_turn(row, keys, root, tokens, came_from, chain)
+            chain = self._keep_turn(row, keys, root, behind, came_from, chain)
         if len(chain):
             self.leaves.rank(chain)
         return chain
 
     def _keep_turn(
-        self, row: int, keys: Sequence[bytes], root: bytes, tokens: Tokens, came_from: bytes, chain: Chain
+        self, row: int, keys: Sequence[bytes], root: bytes, behind: Tokens, came_from: bytes, chain: Chain
     ) -> Chain:
         """A boundary where the turn ended, wherever that is; returns its chain."""
         units = len(chain)
-        if len(tokens) % self.unit:
-            chain = _behind(chain, self._end_node(keys[units - 1] if units else root, chain, tokens))
+        if len(behind):
+            chain = _behind(chain, self._end_node(keys[units - 1] if units else root, chain, behind))
             self._keep(self.coverage.growing, row, chain[-1:], units)
         self._keep(self.coverage.states, row, chain[-1:], 0)
         self.keep_boundary(row, chain)
@@ -181,11 +181,12 @@ class PrefixIndex:
         self._let_go_before(chain)
         return chain
 
-    def _end_node(self, before: bytes, chain: Chain, tokens: Tokens) -> int:
-        key = end_key(before, tokens[len(chain) * self.unit :])
+    def _end_node(self, before: bytes, chain: Chain, behind: Tokens) -> int:
+        key = end_key(before, behind)
         node = self.nodes.find(key)
         if node is None:
-            node = self._add([key], int(chain[-1]) if len(chain) else NO_NODE, np.array([len(tokens)])).item(0)
+            end = len(chain) * self.unit + len(behind)
+            node = self._add([key], chain.item(-1) if len(chain) else NO_NODE, np.array([end])).item(0)
             self.ends.setdefault(before, []).append(node)
             self._before[node] = before
         return node

@@ -144,8 +144,8 @@ class Table:
             return None
         if len(moved) <= FEW_ROWS and not self.sink_columns:
             each = zip(rows[moved].tolist(), first[moved].tolist(), strict=True)
-            pages = [self._cut_one(row, page) for row, page in each]
-            return pages[0] if len(pages) == 1 else np.concatenate(pages)
+            parts = [self._cut_one(row, page) for row, page in each]
+            return parts[0] if len(parts) == 1 else np.concatenate(parts)
         rows = rows[moved]
         first = np.minimum(first[moved], self.end[rows])
         kept = np.minimum(self.kind.kept_pages(settled[moved], self.plan.page_tokens), first)

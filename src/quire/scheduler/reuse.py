@@ -264,8 +264,9 @@ class Reuse:
         if not hand_over or state.is_loading[row] or not computed:
             return
         if computed <= state.known[row]:
-            tokens, keys = state.tokens(row, 0, computed), self._keys(row, waiting, computed // unit)
-            chain = self.index.keep_end(row, keys, waiting.root, tokens, waiting.came_from, known)
+            units = computed // unit
+            keys, behind = self._keys(row, waiting, units), state.tokens(row, units * unit, computed)
+            chain = self.index.keep_end(row, keys, units, waiting.root, behind, waiting.came_from, known)
         else:
             units = int(state.settled[row]) // unit
             chain = self.index.remember(row, self._keys(row, waiting, units), units, known)

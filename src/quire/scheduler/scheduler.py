@@ -346,10 +346,10 @@ class Scheduler:
     def likely_lengths(self, rows: Ints) -> Ints:
         """What running rows are likely to reach; their limit where they were promised to stay."""
         state, reserved = self.rows, self.rows.is_reserved[rows]
-        likely = np.maximum(state.known[rows] + ONE, state.prompt[rows] + int(self.typical_output))
+        likely: Ints = np.maximum(state.known[rows] + ONE, state.prompt[rows] + int(self.typical_output))
         if np.count_nonzero(reserved):
             likely = np.where(reserved, state.limit[rows], likely)
-        return np.minimum(likely, state.limit[rows])
+        return np.asarray(np.minimum(likely, state.limit[rows]), dtype=np.int64)
 
     def likely_length(self, waiting: Waiting) -> int:
         prompt, known = len(waiting.request.prompt), len(waiting.request.prompt) + len(waiting.outputs)
