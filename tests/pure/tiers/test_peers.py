@@ -604,6 +604,16 @@ def test_a_prompt_is_held_from_when_it_is_computed_until_it_is_given_up() -> Non
     computing.stack.close()
 
 
+def test_only_a_turn_of_the_loop_counts_as_a_turn() -> None:
+    computing = Computing()
+    begun = computing.prefills.turned_at
+    computing.prefills.give_up(computing.prefills.ask("", PROMPT, 5.0))
+    assert computing.prefills.turned_at == begun
+    computing.prefills.turn()
+    assert computing.prefills.turned_at > begun
+    computing.stack.close()
+
+
 def test_a_record_that_comes_after_the_last_step_wakes_the_loop(tmp_path: Path) -> None:
     """A thread follows copies beside the steps: an idle loop must not sleep on."""
     (tmp_path / "secret").write_bytes(SECRET)
