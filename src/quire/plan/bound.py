@@ -36,13 +36,24 @@ def sheets_needed(kinds: Kinds, pages: Sequence[Counts], reserved: int = 0) -> C
 
 def peak(kinds: Kinds, length: int, chunk: int, ahead: int, reserved: int = 0) -> int:
     """The most sheets a lone request of `length` takes at any moment: exact, from the last period alone."""
+    return int(sheets_needed(kinds, _alone(kinds, length, chunk, ahead), reserved).max(initial=0))
+
+
+def _alone(kinds: Kinds, length: int, chunk: int, ahead: int) -> list[Counts]:
+    """Pages of each kind for a lone request, at all moments that decide a maximum."""
     period = math.lcm(*(kind.kind.period_tokens(kind.page_tokens) for kind in kinds))
-    moments = decisive_moments(length, chunk, ahead, period)
-    return int(sheets_needed(kinds, demand(kinds, *moments, counts(length)), reserved).max(initial=0))
+    return demand(kinds, *decisive_moments(length, chunk, ahead, period), counts(length))
 
 
 def minimum(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> int:
     return peak(kinds, length, 1, ahead, reserved)
+
+
+def minimum_by_kind(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> list[int]:
+    """What each kind takes of the minimum, at the moment when all together take most."""
+    pages = _alone(kinds, length, 1, ahead)
+    moment = sheets_needed(kinds, pages, reserved).argmax()
+    return [int(sheets_needed((k,), (own,), reserved)[moment]) for k, own in zip(kinds, pages, strict=True)]
 
 
 def resident(kinds: Kinds, length: int, ahead: int) -> list[int]:

@@ -29,6 +29,7 @@ from quire.core.tier import Keeper, Tier
 from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
+from quire.plan.tightest import tightest
 from quire.scheduler.drafts import Drafts
 from quire.scheduler.endings import Ended
 from quire.scheduler.loads import Loads
@@ -105,13 +106,9 @@ class Scheduler:
         self._tell(What.ACCEPTED, request, prompt=len(request.prompt), max_tokens=request.max_tokens)
 
     def _never(self, request: Request) -> str:
-        stages = [stage for stage in self.plan.stages if stage.kinds]
-        need = max(bound.minimum(s.kinds, request.limit, self.plan.lookahead, self.plan.reserved_pages) for s in stages)
-        have = min(stage.sheets for stage in stages)
-        why = f"it needs {need:,} sheets and there are {have:,}; " if need > have else ""
         return (
-            f"request {request.name} of {len(request.prompt):,} + {request.max_tokens:,} tokens can never run: {why}"
-            f"the longest that fits is {self.plan.max_length:,} tokens"
+            f"request {request.name} of {len(request.prompt):,} + {request.max_tokens:,} tokens can never run: "
+            f"{tightest(self.plan, request.limit).why}the longest that fits is {self.plan.max_length:,} tokens"
         )
 
     def cancel(self, name: str, ending: Ending = Ending.CANCELLED) -> Ended | None:

@@ -17,6 +17,7 @@ from quire.core.request import Tokens
 from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, GrammarSort, Sampling
 from quire.plan import bound
 from quire.plan.plan import Plan
+from quire.plan.tightest import tightest
 from quire.serve.errors import ApiError
 from quire.serve.schemas import AsSchema, ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
 from quire.text.grammar import Grammars
@@ -166,22 +167,16 @@ class Asking:
 
     def too_long(self, prompt: int, output: int | None) -> ApiError:
         """`output` none: the prompt was not read to its end."""
-        stage = max((s for s in self.plan.stages if s.kinds), key=lambda s: self._sheets(s.kinds, prompt) / s.sheets)
-        sheets = self._sheets(stage.kinds, prompt + (output or 1))
+        tight = tightest(self.plan, prompt + (output or 1))
         size = f"at least {prompt:,} tokens of prompt" if output is None else f"{prompt:,} + {output:,} tokens"
-        why = f"it needs {sheets:,} sheets and there are {stage.sheets:,}; " if sheets > stage.sheets else ""
         message = (
             f"this model's maximum context length is {self.plan.max_length:,} tokens here, and this is {size}: "
-            f"{why}shorten the prompt or lower max_tokens"
+            f"{tight.why}shorten the prompt or lower max_tokens"
         )
         numbers = {"prompt_tokens": prompt, "max_length": self.plan.max_length}
-        numbers |= {"sheets_needed": sheets, "sheets": stage.sheets} | (
-            {} if output is None else {"max_tokens": output}
-        )
+        numbers |= {"sheets_needed": tight.needed, "sheets": tight.sheets}
+        numbers |= {} if output is None else {"max_tokens": output}
         return ApiError(400, message, "context_length_exceeded", "messages", numbers=numbers)
-
-    def _sheets(self, kinds: Sequence[Any], length: int) -> int:
-        return bound.minimum(kinds, length, self.plan.lookahead, self.plan.reserved_pages)
 
     # ── sampling ──────────────────────────────────────────────────────────
 
