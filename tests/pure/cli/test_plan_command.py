@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import quire
 from command import run_json, run_text
 from quire.cli.main import main
 from quire.plan.document import load
@@ -266,6 +267,13 @@ def test_the_verdict_survives_a_reader_that_stops_early() -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 3
     assert "does not fit" in done.stderr
+
+
+def test_the_package_runs_as_a_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "quire", "--version"], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.returncode) == (f"quire {quire.__version__}\n", 0), done.stderr
+    done = subprocess.run([sys.executable, "-m", "quire", "plan", "no-such"], capture_output=True, check=False)
+    assert done.returncode == 2, done.stderr
 
 
 @pytest.mark.parametrize("environment", [{"COLUMNS": "abc"}, {"PYTHONIOENCODING": "latin-1"}])
