@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from quire import __version__
 from quire.core.bell import Bell
 from quire.core.errors import InputError
 from quire.core.events import Event
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def fingerprint_of(plan: Plan, weights: str) -> str:
     """`weights`: tells models of one shape apart (`quire.tiered.weights_identity`)."""
-    return Portable(plan).fingerprint(weights, version("quire"))
+    return Portable(plan).fingerprint(weights, __version__)
 
 
 @dataclass(slots=True, eq=False)

@@ -10,12 +10,12 @@ import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from quire import __version__
 from quire.core.connector import Connector, Layout
 from quire.core.errors import InputError
 from quire.core.peer import Peer, Role
@@ -113,7 +113,7 @@ def connector_of(name: str) -> Connector:
 def layout_of(plan: Plan, weights: str) -> Layout:
     """Equal for engines that may exchange records: the same weights, layout and version of Quire."""
     records = Records(plan)
-    fields = json.dumps([version("quire"), layout_fingerprint(plan), weights])
+    fields = json.dumps([__version__, layout_fingerprint(plan), weights])
     return Layout(
         hashlib.sha256(fields.encode()).hexdigest(),
         records.unit_tokens,

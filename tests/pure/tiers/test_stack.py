@@ -5,6 +5,7 @@ A load may fail, come late or never; its request may be gone. What lands in a ro
 
 from __future__ import annotations
 
+import importlib.metadata
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -21,9 +22,11 @@ from quire.core.rules import Rules
 from quire.engine.engine import Engine
 from quire.kinds import counts
 from quire.models.shape import Layer, ModelShape
+from quire.peered import fingerprint_of
 from quire.plan.make import make_plan
 from quire.plan.records import Records, host_plan, size_bytes
 from quire.plan.settings import Budget, Settings
+from quire.tiered import layout_of
 from quire.tiers.shelf import HostShelf
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, small_plan
@@ -371,3 +374,19 @@ def test_a_shelf_hands_out_every_block_once_and_forgets_the_least_recently_used(
     assert b"second" not in shelf
     assert b"first" in shelf
     assert shelf.reserve(b"none", 0) is not None
+
+
+def test_records_are_named_without_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source tree on the path is enough: the version is the package's own."""
+
+    def not_installed(name: str) -> None:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    plan = small_plan(["full"])
+    names = layout_of(plan, "weights").fingerprint, fingerprint_of(plan, "weights")
+    monkeypatch.setattr(importlib.metadata.Distribution, "from_name", not_installed)
+    assert (layout_of(plan, "weights").fingerprint, fingerprint_of(plan, "weights")) == names
+    monkeypatch.setattr("quire.tiered.__version__", "0.0.0")
+    monkeypatch.setattr("quire.peered.__version__", "0.0.0")
+    assert layout_of(plan, "weights").fingerprint != names[0]
+    assert fingerprint_of(plan, "weights") != names[1]
