@@ -356,7 +356,8 @@ class Scheduler:
         """Would everyone fit at the length they are likely to reach?"""
         rows = self.order()
         lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(waiting),)))
-        return self.room.can_hold(lengths, np.concatenate((self.rows.limit[rows], (waiting.request.limit,))))
+        limits = np.concatenate((self.rows.limit[rows], (waiting.request.limit,))) if self.plan.lookahead else lengths
+        return self.room.can_hold(lengths, limits)
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
         """Would everyone fit at the longest they may become?"""
