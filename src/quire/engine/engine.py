@@ -150,7 +150,7 @@ class Engine:
 
     def explain(self, name: str) -> Explanation | None:
         """Why a request waits, who holds what it lacks and when it can run; `history` has what happened to it."""
-        return explain(self.scheduler, name)
+        return explain(self.scheduler, name, self.overlap)
 
     def step(self) -> bool:
         """One turn of the loop. False: there is nothing to do."""

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder
 from quire.engine.engine import Engine
+from quire.scheduler.waiting import JUST_CAME
 
 WAITING_REASONS = {
-    "just came": "row",
+    JUST_CAME: "row",
+    "rows are taken": "row",
+    "those before it use up the step": "budget",
     "is computing its prefix": "prefix",
     "comes back only if it can stay": "preempted",
     "exceed the pool": "memory",

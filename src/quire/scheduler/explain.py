@@ -1,12 +1,18 @@
 """Why a request waits, who holds what it lacks, and when it can run. A question: nothing changes by asking.
 
 r7 waits because its pages and those that the running ones are likely to need exceed the pool
-  full       needs 64 pages, 12 are free (0 sheets): r1 holds 120, r2 holds 64, the cache 30
-it can run in at most 212 steps, when r2 has ended
+  full: needs 64 pages, 12 are free, 52 short: r1 holds 120, r2 holds 64, cache holds 30
+there is room for it when r2 has ended; it runs in at most 980 steps, whoever comes
+
+**At most.** The elder gets a token in each step, or in each n-th where n are in flight, and keeps what it has computed.
+Others may be sent away and begin again. So everyone older has ended, and it is the elder itself and runs, after all the
+tokens of those before it, n steps for each. Loads from a tier that they wait for come on top, by their deadlines.
 """
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,10 +22,11 @@ from quire.cache.pool import Holder
 from quire.kinds import counts
 from quire.plan import bound
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import Waiting
+from quire.scheduler.waiting import JUST_CAME, Waiting
 
 NAMED_HOLDERS = 3
 """Requests named by kind, those that hold most first; the others are added up."""
+NAMED_ENDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +53,12 @@ class Explanation:
     """waiting, loading, running"""
     reason: str
     kinds: tuple[KindShort, ...]
-    steps: int
-    """At most so many steps until it runs; 0 if it does."""
-    after: tuple[str, ...]
-    """Who must have ended by then."""
+    steps: int = 0
+    """At most so many steps are launched before the one that it runs in, whoever comes; 0 if it runs."""
+    load_seconds: float = 0.0
+    """And so many seconds pass at most while those before it wait for a tier."""
+    after: tuple[str, ...] = ()
+    """Who must have ended before there is room for it and for those before it in line."""
 
     def __str__(self) -> str:
         lines = [f"{self.request} {_VERBS[self.status]} {self.reason}"]
@@ -57,33 +66,60 @@ class Explanation:
             held = ", ".join(f"{name} holds {pages:,}" for name, pages in one.holders) or "nobody holds any"
             short = f", {one.short_pages:,} short" if one.short_pages else ""
             lines.append(f"  {one.kind}: needs {one.needs_pages:,} pages, {one.free_pages:,} are free{short}: {held}")
-        if self.status == "waiting":
-            when = f", when {' and '.join(self.after)} {'has' if len(self.after) == 1 else 'have'} ended"
-            lines.append(f"it can run in at most {self.steps:,} steps{when if self.after else ''}")
-        return "\n".join(lines)
+        return "\n".join([*lines, self._when()] if self.status == "waiting" else lines)
+
+    def _when(self) -> str:
+        loads = f" and {self.load_seconds:g} s of loads" if self.load_seconds else ""
+        soon = f"it runs in at most {self.steps:,} steps{loads}" if self.steps else "it runs in the next step"
+        more = len(self.after) - NAMED_ENDS
+        names = [*self.after[:NAMED_ENDS], *([f"{more:,} others"] if more > 0 else [])]
+        ended = f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} ended"
+        return f"there is room for it when {ended}; {soon}, whoever comes" if names else f"{soon}, whoever comes"
 
 
 _VERBS = {"waiting": "waits because", "loading": "waits because", "running": "runs:"}
 
 
-def explain(scheduler: Scheduler, name: str) -> Explanation | None:
-    """None: no such request is waiting or running."""
+def explain(scheduler: Scheduler, name: str, overlap: int = 1) -> Explanation | None:
+    """With so many steps in flight at most. None: no such request is waiting or running."""
     waiting = scheduler.queue.find(name)
     if waiting is not None:
-        steps, after = _until(scheduler, waiting)
-        reason = "; ".join(filter(None, (scheduler.why_not_yet(waiting) or waiting.reason, waiting.way_back)))
-        return Explanation(name, "waiting", reason, _kinds(scheduler, waiting), steps, after)
+        line = scheduler.queue.first(len(scheduler.queue))
+        ahead = line[: line.index(waiting)]
+        reason = "; ".join(filter(None, (_reason(scheduler, waiting, ahead), waiting.way_back)))
+        older = [one for one in (*scheduler.tickets.values(), *scheduler.queue) if one.arrival < waiting.arrival]
+        return Explanation(
+            name,
+            "waiting",
+            reason,
+            _kinds(scheduler, waiting),
+            overlap * _tokens_left(scheduler, older),
+            scheduler.loads.longest_seconds * len(older),
+            _until(scheduler, [*ahead, waiting]),
+        )
     row = scheduler.rows.row_of.get(name)
     if row is None:
         return None
     state, ticket = scheduler.rows, scheduler.tickets[row]
     if state.is_loading[row]:
-        return Explanation(name, "loading", f"a tier brings {int(state.computed[row]):,} of its tokens", (), 0, ())
+        return Explanation(name, "loading", f"a tier brings {int(state.computed[row]):,} of its tokens", ())
     found = f"{ticket.hit_tokens:,} tokens were reused" if ticket.hit_tokens else f"nothing was reused ({ticket.miss})"
     done = f"{int(state.computed[row]):,} of {int(state.known[row]):,} known tokens computed"
     sent = f"preempted {ticket.preemptions} times"
     reason = "; ".join(filter(None, (f"{done}, {found}, {sent}", ticket.way_back)))
-    return Explanation(name, "running", reason, (), 0, ())
+    return Explanation(name, "running", reason, ())
+
+
+def _reason(scheduler: Scheduler, waiting: Waiting, ahead: Sequence[Waiting]) -> str:
+    """What holds now, or else what held in the last step."""
+    if not scheduler.rows.has_room():
+        return scheduler.why_full()
+    if reason := scheduler.why_not_yet(waiting):
+        return reason
+    if waiting.reason == JUST_CAME and ahead:
+        first = ahead[0]
+        return f"it is number {len(ahead) + 1:,} in line: {first.request.name} waits because {first.reason}"
+    return waiting.reason
 
 
 def _kinds(scheduler: Scheduler, waiting: Waiting) -> tuple[KindShort, ...]:
@@ -111,20 +147,29 @@ def _kind(scheduler: Scheduler, memory: StageMemory, stage: int, kind: int, need
     return KindShort(stage, memory.stage.kinds[kind].name, need, free, tuple(named))
 
 
-def _until(scheduler: Scheduler, waiting: Waiting) -> tuple[int, tuple[str, ...]]:
-    """Running requests end in the order of what they have left; when those that are left leave room, it runs.
-
-    At the latest it runs when it is the elder: when everyone who came before has ended.
-    """
+def _until(scheduler: Scheduler, newcomers: Sequence[Waiting]) -> tuple[str, ...]:
+    """Running requests end in the order of what they have left: those that must have ended before there are rows and
+    pages for the newcomers too, as long as they are likely to become. If that is not enough, newcomers end as well."""
     state = scheduler.rows
     rows = scheduler.order()
-    left = state.limit[rows] - state.computed[rows]
-    rows = rows[np.argsort(left, kind="stable")]
-    for ended in range(len(rows) + 1):
-        lengths = np.append(scheduler.likely_lengths(rows[ended:]), scheduler.likely_length(waiting))
-        limit = np.append(state.limit[rows[ended:]], waiting.request.limit)
-        if scheduler.room.can_hold(lengths, limit) and (ended or not scheduler.why_not_yet(waiting)):
-            break
-    gone = rows[:ended].tolist()
-    ahead = sum(one.request.limit for one in scheduler.queue if one.arrival < waiting.arrival)
-    return int(np.sort(left)[:ended].max(initial=0)) + ahead, tuple(state.requests[row].name for row in gone)
+    rows = rows[np.argsort(state.limit[rows] - state.computed[rows], kind="stable")]
+    likely = [scheduler.likely_length(one) for one in newcomers]
+    limits = [one.request.limit for one in newcomers]
+
+    def is_enough(ended: int) -> bool:
+        stay = rows[ended:]
+        lengths, limit = np.append(scheduler.likely_lengths(stay), likely), np.append(state.limit[stay], limits)
+        return len(lengths) <= state.count and scheduler.room.can_hold(lengths, limit)
+
+    ended = bisect.bisect_left(range(len(rows) + 1), True, key=is_enough)
+    before = newcomers[:-1] if ended > len(rows) else ()
+    return (*(state.requests[row].name for row in rows[:ended].tolist()), *(one.request.name for one in before))
+
+
+def _tokens_left(scheduler: Scheduler, older: Sequence[Waiting]) -> int:
+    """That these compute until all have ended, at most: all of them but those that the elder keeps."""
+    if not older:
+        return 0
+    row = scheduler.rows.row_of.get(min(older, key=lambda one: one.arrival).request.name)
+    is_kept = row is not None and not scheduler.rows.is_loading[row]
+    return sum(one.request.limit for one in older) - (int(scheduler.rows.settled[row]) if is_kept else 0)

@@ -56,6 +56,11 @@ class Loads:
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def longest_seconds(self) -> float:
+        """That a request waits for its load."""
+        return 0.0 if self._tier is None else self._seconds
+
     def offer(self, waiting: Waiting) -> int:
         """How many tokens of a request the tier can bring, all but the last one at most, if that can be more than were
         found here. Asked once per request."""

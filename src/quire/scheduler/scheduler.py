@@ -291,6 +291,7 @@ class Scheduler:
         promised, budget = sum_pages(needs), self.plan.batch_tokens - int(granted.sum())
         for waiting in self.queue.first(QUEUE_SIGHT):
             if budget <= 0 or not self.rows.has_room():
+                self._let_wait(waiting, self.why_full())
                 break
             if reason := self.why_not_yet(waiting):
                 self._let_wait(waiting, reason)
@@ -328,6 +329,12 @@ class Scheduler:
         if waiting.reason != reason:
             waiting.reason = reason
             self._tell(What.WAITS, waiting.request, reason)
+
+    def why_full(self) -> str:
+        """Nobody can be let in."""
+        if not self.rows.has_room():
+            return f"all {self.rows.count:,} rows are taken"
+        return f"those before it use up the step's {self.plan.batch_tokens:,} tokens"
 
     def why_not_yet(self, waiting: Waiting) -> str:
         """Policy, not capacity; empty: let it in."""

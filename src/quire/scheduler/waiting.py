@@ -15,6 +15,7 @@ from quire.core.request import Request
 from quire.core.rules import Policy
 from quire.scheduler.shares import Shares
 
+JUST_CAME = "it just came"
 Claim = tuple[int, int]
 """Sorts requests: the lowest goes first."""
 
@@ -51,7 +52,7 @@ class Waiting:
     """After a load failed that may succeed with less: so many tokens at most, by the deadline of the first."""
     hit_tokens: int = 0
     miss: str = ""
-    reason: str = "just came"
+    reason: str = JUST_CAME
     way_back: str = ""
     """After it was preempted, where there is a tier: how its tokens come back, and what that costs."""
 

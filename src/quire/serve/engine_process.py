@@ -258,7 +258,7 @@ class EngineLoop:
         if found is None:
             return Told(name, "ended", "", events=events) if events else None
         kinds = tuple(asdict(kind) for kind in found.kinds)
-        return Told(name, found.status, found.reason, kinds, found.steps, found.after, events)
+        return Told(name, found.status, found.reason, kinds, found.steps, found.load_seconds, found.after, events)
 
 
 def _taken(logprobs: dict[int, Logprob], count: int) -> list[Logprob]:

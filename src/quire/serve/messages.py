@@ -125,6 +125,7 @@ class Told:
     reason: str
     kinds: tuple[Mapping[str, Any], ...] = ()
     steps: int = 0
+    load_seconds: float = 0.0
     after: tuple[str, ...] = ()
     events: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
 

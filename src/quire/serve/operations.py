@@ -104,6 +104,7 @@ def _told(told: Told, tenant: Tenant, own: set[str]) -> dict[str, Any]:
         "reason": words(told.reason),
         "kinds": [{**kind, "holders": [[name(who), pages] for who, pages in kind["holders"]]} for kind in told.kinds],
         "at_most_steps": told.steps,
+        "at_most_load_seconds": told.load_seconds,
         "after": [name(one) for one in told.after],
         "events": [{**event, "reason": words(event["reason"])} for event in told.events],
     }
