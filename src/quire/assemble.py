@@ -21,6 +21,7 @@ from quire.core.laid_out import Held
 from quire.core.rules import Rules
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
+from quire.engine.recorder import RecordingEngine, open_recording
 from quire.fetch.find import configuration, converted
 from quire.fetch.folder import Progress, in_silence
 from quire.machine import Machine, available_bytes, chosen_device, machine_of
@@ -174,13 +175,14 @@ def assemble(
     progress: Progress | None = None,
     plan: Plan | None = None,
     draft: Path | None = None,
+    record: Path | None = None,
 ) -> Assembled:
     """`folder` and `draft`: checkpoint folders, or GGUF files, which are converted once there is a plan. `dtype` none:
     fp32 on a CPU, bf16 elsewhere; `kv_dtype` none: `settings.kv_dtype`, or the weights' where that is left alone. With
     `speculative_tokens`, tokens are guessed by the model in `draft`, or by n-grams if there is none. `compiled`: on a
     GPU, torch.compile fuses what lies between kernels, which takes some seconds at the start. `deterministic`: on a
     GPU, what a request yields does not depend on others. `progress` is told how far the weights are read. `plan`: made
-    already."""
+    already. `record`: a file for all that the engine is given, for `quire replay`; prompts are in it."""
     device = chosen_device(device)
     dtype = dtype or weights_dtype(device)
     if dtype not in TORCH_NAMES:
@@ -188,6 +190,8 @@ def assemble(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
     require_gpu(deterministic, device)
+    if record is not None and tiers.peer is not None:
+        raise InputError("a recording does not know what another engine computes: leave --record or --role out")
     settings = settings or Settings()
     settings = following(settings, dtype) if kv_dtype is None else replace(settings, kv_dtype=kv_dtype)
     plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)
@@ -212,9 +216,8 @@ def assemble(
     stack = None if tiers.is_empty else attach(plan, runner, tiers, identity)
     join_stack(beside, stack, tiers.peer)
     told = (*listeners, beside.hear)
-    engine = Engine(
-        plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=told
-    )
+    make = Engine if record is None else partial(RecordingEngine, open_recording(record))
+    engine = make(plan, runner, rules=rules, tier=stack, keeper=stack, drafter=drafter, overlap=overlap, listeners=told)
     grammars.on_failure = engine.fail
     if draft is not None and engine.scheduler.drafts.disabled:
         raise InputError(f"draft model {draft.name} could guess nothing: {engine.scheduler.drafts.disabled}")

@@ -52,6 +52,7 @@ class LLM:
         tiers: Tiers = NO_TIERS,
         draft_model: str | Path | None = None,
         draft_tokens: int = DRAFT_TOKENS,
+        record: Path | None = None,
         progress: Progress = in_silence,
     ) -> None:
         """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
@@ -60,6 +61,7 @@ class LLM:
         on a GPU, what a request yields does not depend on the others it runs with. `tiers`: where prefixes live beyond
         the pool.
         `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step.
+        `record`: a file for all that the engine is given, to be played back by `quire replay`; prompts are in it.
         `progress` is told what is fetched, converted and loaded."""
         if tiers.peer is not None:
             raise InputError("LLM turns its loop only while somebody asks, so it takes no peer: use quire serve --role")
@@ -78,6 +80,7 @@ class LLM:
             tiers=tiers,
             progress=progress,
             draft=draft,
+            record=record,
         )
         self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
         self._names = itertools.count()

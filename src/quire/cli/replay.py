@@ -8,11 +8,11 @@ from pathlib import Path
 from quire.cli.text import bold, table
 from quire.core.errors import InputError
 from quire.engine.engine import Engine
-from quire.engine.recorder import replay
+from quire.engine.replay import replay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recording", type=Path, help="a file written by RecordingEngine, gzipped or not")
+    parser.add_argument("recording", type=Path, help="a file written by quire serve --record, gzipped or not")
     parser.add_argument(
         "--to-step", type=int, metavar="N", help="stop when N steps were launched (default: at the end)"
     )

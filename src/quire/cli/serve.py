@@ -60,6 +60,9 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         "--threads", type=common.reading(common.positive), metavar="N", help="of torch (default: its own)"
     )
     group.add_argument(
+        "--record", type=Path, metavar="FILE", help="write down all that the engine is given, for quire replay"
+    )
+    group.add_argument(
         "--step-seconds", type=float, default=DEFAULTS.step_seconds, metavar="S",
         help="a step that takes longer is no progress (default 30)",
     )  # fmt: skip
@@ -133,6 +136,7 @@ def _serve(options: argparse.Namespace, listener: socket) -> None:
         threads=options.threads,
         freeze_file=os.environ.get("QUIRE_DRILL_FREEZE_FILE"),
         draft=None if draft is None else converted(draft, Bar()),
+        record=options.record,
         tiers={name: getattr(tiers, name) for name in STORES} | {"connectors": tuple(options.connector), "peer": peer},
         announce=partial(print, flush=True),
     )

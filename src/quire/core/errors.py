@@ -10,7 +10,7 @@
     ├── DoesNotFit                  3      understood, and too large for the memory that is there
     ├── QueueFull                   1      too many requests wait already
     ├── FetchError                  1      a model that cannot be had (`quire.fetch.errors`)
-    ├── Diverged                    1      a replay that went another way (`quire.engine.recorder`)
+    ├── Diverged                    1      a replay that went another way (`quire.engine.replay`)
     └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
 
 Each message is one line: what, the numbers, and the smallest change that helps.

@@ -1,17 +1,19 @@
-"""Records what an engine was given, and plays it back to any step. The engine depends on nothing else.
+"""Records what an engine was given: the engine depends on nothing else. `quire.engine.replay` plays it back.
 
     first line   the plan, the rules, the overlap
-    then         one line per call: submit, cancel, step (the clock's readings, the runner's tokens, the tier's answers,
-                 what it takes in, what a drafter guessed)
+    then         one line per call: submit, cancel, drop_cache, step (the clock's readings, the runner's tokens, the
+                 tier's answers, what it takes in, what a drafter guessed, where the runner raised something)
 
-A step's line also has a checksum of the batch that was launched: a replay that goes another way says where.
+A step's line also has a checksum of the batch that was launched: a replay that goes another way says where. A turn of
+the loop in which there was nothing to do has no line.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
+import itertools
 import json
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, astuple
@@ -21,21 +23,35 @@ from typing import IO, Any
 import numpy as np
 
 from quire.core.drafting import Drafter
-from quire.core.errors import InputError, QuireError
+from quire.core.errors import InputError
 from quire.core.events import Listener
-from quire.core.request import GREEDY, Request, Tokens
-from quire.core.rules import Policy, Rules
-from quire.core.sampling import Sampling
+from quire.core.request import Request, Tokens
+from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
 from quire.core.tier import Answer, Ends, Found, Keeper, Load, Place, Tier
 from quire.engine.engine import Engine, Stream
-from quire.plan.file import decode, encode
+from quire.plan.file import encode
 from quire.plan.plan import Plan
 
-FORMAT = 2
+FORMAT = 3
 Line = dict[str, Any]
-WITHOUT_DRAFTS = Sampling(logprobs=0)
-"""Stands for any sampling that allows none: all that a replay must know of it."""
+
+
+def open_recording(path: Path) -> IO[str]:
+    """Written line by line, so that a crash loses none, and readable by its owner alone, since prompts are in it. A
+    file that is there is kept: the new one has a number in its name."""
+    if path.suffix == ".gz":
+        raise InputError(f"cannot record to {path}: recordings are written plain, name one without .gz")
+    stem, dot, rest = path.name.partition(".")
+    for number in itertools.count(1):
+        try:
+            path.touch(0o600, exist_ok=False)
+            return path.open("w", buffering=1)
+        except FileExistsError:
+            path = path.with_name(f"{stem}-{number}{dot}{rest}")
+        except OSError as error:
+            raise InputError(f"cannot record to {path}: {error.strerror or error}") from error
+    raise AssertionError("numbers do not end")
 
 
 class RecordingEngine(Engine):
@@ -52,7 +68,7 @@ class RecordingEngine(Engine):
         keeper: Keeper | None = None,
         drafter: Drafter | None = None,
         overlap: int = 2,
-        clock: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
         listeners: Sequence[Listener] = (),
     ) -> None:
         self._file = file
@@ -75,35 +91,51 @@ class RecordingEngine(Engine):
         )
 
     def _note(self, what: str, value: float) -> float:
-        self._inputs.setdefault(what, []).append(value)
+        if self._is_stepping:  # who asks between steps decides nothing by it
+            self._inputs.setdefault(what, []).append(value)
         return value
 
     def _write(self, line: Line) -> None:
         self._file.write(json.dumps(line) + "\n")
 
+    def _write_inputs(self, line: Line) -> None:
+        self._write({**line, "inputs": self._inputs})
+        self._inputs.clear()
+
     def submit(self, request: Request) -> Stream:
-        fields = {name: getattr(request, name) for name in request.__dataclass_fields__ if name != "sampling"}
-        drafts = request.sampling.allows_drafts
-        self._write({"submit": {**fields, "prompt": request.prompt.tolist()}, "drafts": drafts})
+        fields = {name: getattr(request, name) for name in request.__dataclass_fields__}
+        self._write({"submit": {**fields, "prompt": request.prompt.tolist(), "sampling": asdict(request.sampling)}})
         return super().submit(request)
 
     def cancel(self, name: str) -> None:
         super().cancel(name)
         if not self._is_stepping:  # within a step it follows from what the step was given
-            self._write({"cancel": name, "inputs": dict(self._inputs)})
-            self._inputs.clear()
+            self._write_inputs({"cancel": name})
+
+    def drop_cache(self, scope: str | None = None) -> int:
+        units = super().drop_cache(scope)
+        self._write_inputs({"drop_cache": scope})
+        return units
 
     def fail(self, row: int, why: str) -> None:
         self._inputs.setdefault("failures", []).append([row, why])
         super().fail(row, why)
 
     def step(self) -> bool:
-        self._is_stepping = True
-        goes_on = super().step()
-        self._is_stepping = False
-        self._write({"step": dict(self._inputs)})
-        self._inputs.clear()
-        return goes_on
+        """What was given to a step that raises something is written all the same: it matters most."""
+        was_idle, self._is_stepping = self.scheduler.is_idle(), True
+        try:
+            return super().step()
+        finally:
+            self._is_stepping = False
+            if was_idle:
+                self._inputs.clear()
+            else:
+                self._write_inputs({"step": self.scheduler.steps})
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
 
 
 class _RecordedRunner:
@@ -112,14 +144,24 @@ class _RecordedRunner:
 
     def launch(self, step: Step) -> None:
         self._inputs["batch"] = checksum(step)
-        self._runner.launch(step)
+        with self._noting("launch"):
+            self._runner.launch(step)
 
     def collect(self) -> StepResult:
-        result = self._runner.collect()
+        with self._noting("collect"):
+            result = self._runner.collect()
         self._inputs["tokens"] = result.tokens.tolist()
         if result.counts is not None:
             self._inputs["counts"] = result.counts.tolist()
         return result
+
+    @contextlib.contextmanager
+    def _noting(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
+            self._inputs["raised"] = [where, repr(error)]
+            raise
 
 
 class _RecordedDrafter:
@@ -184,117 +226,3 @@ def checksum(step: Step) -> int:
         for one in step.stores
     ]
     return zlib.crc32(repr((step.loads, stores)).encode(), total)
-
-
-class Diverged(QuireError):
-    """A replay did something else than what was recorded: another version, or a bug."""
-
-
-class _Played:
-    """Runner, tier, keeper, drafter and clock of a replay: they say again what they said."""
-
-    def __init__(self) -> None:
-        self.line: Line = {}
-        self._numbers: list[int] = []
-
-    def launch(self, step: Step) -> None:
-        if self.line.get("batch") != checksum(step):
-            raise Diverged(f"step {step.number} is not the one that was recorded")
-        self._numbers.append(step.number)
-
-    def collect(self) -> StepResult:
-        counts = np.array(self.line["counts"], dtype=np.int64) if "counts" in self.line else None
-        return StepResult(self._numbers.pop(0), np.array(self.line["tokens"], dtype=np.int64), counts)
-
-    def enter(self, row: int, tokens: Tokens) -> None: ...
-
-    def extend(self, row: int, tokens: Tokens) -> None: ...
-
-    def propose(self, row: int, count: int) -> Tokens:
-        del row, count
-        return np.array(self.line["drafts"].pop(0), dtype=np.int32)
-
-    def clock(self) -> float:
-        return float(self.line["clock"].pop(0))
-
-    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
-        del keys, ends
-        return Found(*self.line["found"].pop(0))
-
-    def begin(self, load: Load) -> None: ...
-
-    def cancel(self, number: int) -> None: ...
-
-    def answers(self) -> Sequence[Answer]:
-        return [Answer(*one) for one in self.line["answers"].pop(0)]
-
-    def renew(self, names: Sequence[bytes]) -> list[int]:
-        del names
-        return list(self.line["lacking"].pop(0))
-
-    def accept(self, name: bytes, size_bytes: int) -> Place | None:
-        del name, size_bytes
-        place = self.line["places"].pop(0)
-        return place and Place(place[0], tuple(place[1]))
-
-    def seconds_to_load(self, size_bytes: int) -> float | None:
-        del size_bytes
-        seconds: float | None = self.line["seconds_to_load"].pop(0)
-        return seconds
-
-
-def replay(path: Path, to_step: int | None = None, listeners: Sequence[Listener] = ()) -> Engine:
-    """The engine as it was when `to_step` steps had been launched, or at the recording's end."""
-    lines = _lines(path)
-    head = next(lines, {})
-    if head.get("quire_recording") != FORMAT:
-        raise InputError(f"{path} is not a recording of format {FORMAT}: record one with RecordingEngine")
-    rules = Rules(**{**head["rules"], "policy": Policy(head["rules"]["policy"])})
-    played = _Played()
-    engine = Engine(
-        decode(head["plan"]),
-        played,
-        rules=rules,
-        tier=played if head["tier"] else None,
-        keeper=played if head["keeper"] else None,
-        drafter=played if head.get("drafter") else None,
-        overlap=head["overlap"],
-        clock=played.clock,
-        pause=lambda: None,
-        listeners=listeners,
-    )
-    for line in lines:
-        if to_step is not None and engine.scheduler.steps >= to_step:
-            break
-        _play(engine, played, line)
-    return engine
-
-
-def _play(engine: Engine, played: _Played, line: Line) -> None:
-    if "submit" in line:
-        fields = line["submit"]
-        tokens = np.array(fields["prompt"], dtype=np.int32)
-        sampling = GREEDY if line.get("drafts", True) else WITHOUT_DRAFTS
-        stops = tuple(fields["stop_tokens"])
-        request = Request(**{**fields, "prompt": tokens, "stop_tokens": stops, "sampling": sampling})
-        with contextlib.suppress(QuireError):  # it was refused then as well
-            engine.submit(request)
-    elif "cancel" in line:
-        played.line = line["inputs"]
-        engine.cancel(line["cancel"])
-    else:
-        played.line = line["step"]
-        for failure in line["step"].get("failures", ()):
-            engine.fail(*failure)
-        engine.step()
-
-
-def _lines(path: Path) -> Iterator[Line]:
-    try:
-        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-            for line in file:
-                yield json.loads(line)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path} is not a recording: {error}") from error

@@ -99,6 +99,7 @@ def _boot(setup: EngineSetup, news: News) -> tuple[Assembled, tuple[str, ...]]:
         listeners=(news,),
         plan=plan,
         draft=None if setup.draft is None else Path(setup.draft),
+        record=None if setup.record is None else Path(setup.record),
     )
     if setup.threads is not None:
         import torch

@@ -39,6 +39,8 @@ class EngineSetup:
     """Fields of `quire.tiered.Tiers`, connectors by name."""
     draft: str | None = None
     """The folder of a draft model."""
+    record: str | None = None
+    """A file for all that the engine is given; a numbered one beside it each time it is started again."""
 
 
 @dataclass(frozen=True, slots=True)

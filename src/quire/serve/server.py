@@ -75,6 +75,7 @@ def run(
     threads: int | None = None,
     freeze_file: str | None = None,
     draft: Path | None = None,
+    record: Path | None = None,
     tiers: Mapping[str, Any] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
@@ -94,6 +95,7 @@ def run(
         freeze_file=freeze_file,
         tiers=tiers or {},
         draft=None if draft is None else str(draft),
+        record=None if record is None else str(record),
     )
     asyncio.run(_serve(listener, plan, folder, settings, ring, setup, planned_for, announce))
 

@@ -23,7 +23,8 @@ from quire.core.request import Ending, Request
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import Step
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine, replay
+from quire.engine.recorder import RecordingEngine
+from quire.engine.replay import replay
 from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -279,7 +280,7 @@ def test_a_state_that_cannot_be_undone_lets_nobody_guess() -> None:
 
 
 def test_a_recording_with_drafts_plays_back(tmp_path: Path) -> None:
-    """Without the drafter, and though sampling is not written down."""
+    """Without the drafter."""
     script = script_for(talk()).tokens
     file, runner = io.StringIO(), ShadowRunner()
     engine = RecordingEngine(file, plan_of(), runner, drafter=Prophet(script, 5), clock=lambda: 0.0)

@@ -1,22 +1,17 @@
-"""Loads from a tier, fair shares, the bound on preemption, explanations, recordings."""
+"""Loads from a tier, fair shares, the bound on preemption, explanations."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from shadow import ShadowRunner, token_for
+from shadow import token_for
 from test_engine import check, engine_for, is_empty, request, run, small_plan
 
 from doubles import ScriptedTier
-from quire.cli.main import main
-from quire.core.errors import InputError
 from quire.core.events import Event, What
 from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
 from quire.engine.engine import Engine
-from quire.engine.recorder import Diverged, RecordingEngine, replay
 
 MIXES = [["full"], ["full", "window"], ["sink", "full"], ["chunked", "full"], ["state", "full", "window"]]
 
@@ -176,53 +171,6 @@ def test_a_miss_because_of_scope_says_so() -> None:
         run(engine, 50)
     (admitted,) = [e for e in engine.history.of("b") if e.what is What.ADMITTED]
     assert admitted.reason == "scope"
-
-
-def record(path: Path) -> Engine:
-    runner = ShadowRunner()
-    now = [0.0]
-    with path.open("w") as file:
-        engine = RecordingEngine(
-            file, small_plan(["full", "window"], None), runner, tier=ScriptedTier(1), clock=lambda: now[0]
-        )
-        runner.attach(engine.scheduler)
-        for i in range(4):
-            engine.submit(request(f"r{i}", 100 + i, 20, shared=80, stop_tokens=(5,)))
-        with pytest.raises(InputError):
-            engine.submit(request("r0", 100, 20))
-        while engine.step():
-            now[0] += 1.0
-            if engine.scheduler.steps == 12:
-                engine.cancel("r2")
-    return engine
-
-
-def test_a_recording_plays_back_to_any_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The whole of it ends as it ended; half of it is where it was."""
-    path = tmp_path / "run.jsonl"
-    recorded = record(path)
-    again = replay(path)
-    assert again.scheduler.steps == recorded.scheduler.steps
-    assert again.counters.events == recorded.counters.events
-    assert replay(path, to_step=10).scheduler.steps == 10
-    assert main(["replay", str(path), "--to-step", "10"]) == 0
-    assert "after 10 steps" in capsys.readouterr().out
-    assert main(["replay", str(path), "--explain", "r3"]) == 0
-    assert "accepted" in capsys.readouterr().out
-    assert main(["replay", str(path), "--explain", "nobody"]) == 2
-
-
-def test_a_recording_that_was_changed_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    record(path)
-    lines = path.read_text().splitlines()
-    lines[2] = lines[2].replace('"max_tokens": 20', '"max_tokens": 3')
-    path.write_text("\n".join(lines))
-    with pytest.raises((Diverged, KeyError)):
-        replay(path)
-    (tmp_path / "other").write_text("{}")
-    with pytest.raises(InputError, match="is not a recording of format"):
-        replay(tmp_path / "other")
 
 
 def test_two_rows_that_give_the_same_page_back_in_one_step_both_let_go() -> None:

@@ -15,7 +15,8 @@ from quire.core.request import Request
 from quire.core.rules import Rules
 from quire.core.step import Step
 from quire.engine.engine import Engine
-from quire.engine.recorder import Diverged, RecordingEngine, replay
+from quire.engine.recorder import RecordingEngine
+from quire.engine.replay import Diverged, replay
 from quire.plan.records import Records
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, Idle, small_plan
@@ -68,8 +69,8 @@ def test_a_replay_notices_that_another_page_would_be_stored(tmp_path: Path) -> N
     path = tmp_path / "run.jsonl"
     record(path, ["full", "window"], 36)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    line = next(line for line in lines if any(line.get("step", {}).get("places", [])))
-    line["step"]["places"][0][1] = [59]
+    line = next(line for line in lines if any(line.get("inputs", {}).get("places", [])))
+    line["inputs"]["places"][0][1] = [59]
     path.write_text("\n".join(json.dumps(one) for one in lines))
     with pytest.raises(Diverged):
         replay(path)

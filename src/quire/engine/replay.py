@@ -1,0 +1,196 @@
+"""Plays back what `quire.engine.recorder` wrote, to any step: runner, tier and clock say again what they said."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from quire.core.errors import InputError, QuireError
+from quire.core.events import Listener
+from quire.core.request import Request, Tokens
+from quire.core.rules import Policy, Rules
+from quire.core.sampling import Grammar, Sampling
+from quire.core.step import Step, StepResult
+from quire.core.tier import Answer, Ends, Found, Load, Place
+from quire.engine.engine import Engine
+from quire.engine.recorder import FORMAT, Line, checksum
+from quire.plan.file import decode
+
+
+class Diverged(QuireError):
+    """A replay did something else than what was recorded: another version, or a bug."""
+
+
+class _RaisedAgain(Exception):
+    """What the runner raised when it was recorded."""
+
+
+class _Played:
+    """Runner, tier, keeper, drafter and clock of a replay: they say again what they said."""
+
+    def __init__(self) -> None:
+        self.line: Line = {}
+        self._numbers: list[int] = []
+
+    def _next(self, what: str) -> Any:
+        if not self.line.get(what):
+            raise Diverged(f"{what}: more is asked for than was recorded")
+        return self.line[what].pop(0)
+
+    def _raise_again(self, where: str) -> None:
+        raised = self.line.get("raised", ("", ""))
+        if raised[0] == where:
+            raise _RaisedAgain(raised[1])
+
+    def launch(self, step: Step) -> None:
+        if self.line.get("batch") != checksum(step):
+            raise Diverged(f"step {step.number} is not the one that was recorded")
+        self._raise_again("launch")
+        self._numbers.append(step.number)
+
+    def collect(self) -> StepResult:
+        self._raise_again("collect")
+        if "tokens" not in self.line:
+            raise Diverged("tokens: more is asked for than was recorded")
+        counts = np.array(self.line["counts"], dtype=np.int64) if "counts" in self.line else None
+        return StepResult(self._numbers.pop(0), np.array(self.line["tokens"], dtype=np.int64), counts)
+
+    def enter(self, row: int, tokens: Tokens) -> None: ...
+
+    def extend(self, row: int, tokens: Tokens) -> None: ...
+
+    def propose(self, row: int, count: int) -> Tokens:
+        del row, count
+        return np.array(self._next("drafts"), dtype=np.int32)
+
+    def clock(self) -> float:
+        return float(self._next("clock"))
+
+    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
+        del keys, ends
+        return Found(*self._next("found"))
+
+    def begin(self, load: Load) -> None: ...
+
+    def cancel(self, number: int) -> None: ...
+
+    def answers(self) -> Sequence[Answer]:
+        return [Answer(*one) for one in self._next("answers")]
+
+    def renew(self, names: Sequence[bytes]) -> list[int]:
+        del names
+        return list(self._next("lacking"))
+
+    def accept(self, name: bytes, size_bytes: int) -> Place | None:
+        del name, size_bytes
+        place = self._next("places")
+        return place and Place(place[0], tuple(place[1]))
+
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        del size_bytes
+        seconds: float | None = self._next("seconds_to_load")
+        return seconds
+
+
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def replay(
+    path: Path,
+    to_step: int | None = None,
+    listeners: Sequence[Listener] = (),
+    say: Callable[[str], None] = _to_stderr,
+) -> Engine:
+    """The engine as it was when `to_step` steps had been launched, or at the recording's end. `say` is told where a
+    torn recording ends."""
+    lines = _lines(path, say)
+    head = next(lines, {})
+    if head.get("quire_recording") != FORMAT:
+        raise InputError(f"{path} is not a recording of format {FORMAT}: record one with quire serve --record")
+    rules = Rules(**{**head["rules"], "policy": Policy(head["rules"]["policy"])})
+    played = _Played()
+    engine = Engine(
+        decode(head["plan"]),
+        played,
+        rules=rules,
+        tier=played if head["tier"] else None,
+        keeper=played if head["keeper"] else None,
+        drafter=played if head["drafter"] else None,
+        overlap=head["overlap"],
+        clock=played.clock,
+        pause=lambda: None,
+        listeners=listeners,
+    )
+    for line in lines:
+        if to_step is not None and engine.scheduler.steps >= to_step:
+            break
+        played.line = line.get("inputs", {})
+        _play(engine, line)
+    return engine
+
+
+def _play(engine: Engine, line: Line) -> None:
+    if "submit" in line:
+        with contextlib.suppress(QuireError):  # it was refused then as well
+            engine.submit(_request(line["submit"]))
+    elif "cancel" in line:
+        engine.cancel(line["cancel"])
+    elif "drop_cache" in line:
+        engine.drop_cache(line["drop_cache"])
+    else:
+        for failure in line["inputs"].get("failures", ()):
+            engine.fail(*failure)
+        with contextlib.suppress(_RaisedAgain):
+            engine.step()
+
+
+def _request(fields: Line) -> Request:
+    sampling = fields["sampling"]
+    sampling = Sampling(
+        **{
+            **sampling,
+            "logit_bias": tuple(map(tuple, sampling["logit_bias"])),
+            "stop": tuple(sampling["stop"]),
+            "grammar": sampling["grammar"] and Grammar(**sampling["grammar"]),
+        }
+    )
+    prompt, stops = np.array(fields["prompt"], dtype=np.int32), tuple(fields["stop_tokens"])
+    return Request(**{**fields, "prompt": prompt, "stop_tokens": stops, "sampling": sampling})
+
+
+def _lines(path: Path, say: Callable[[str], None]) -> Iterator[Line]:
+    number = 0
+    try:
+        with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+            for number, line in enumerate(file, 1):
+                parsed = _parsed(line)
+                if parsed is not None:
+                    yield parsed
+                else:
+                    say(f"{path} is torn in line {number:,}: it is played up to there")
+    except EOFError:
+        say(f"{path} is torn behind line {number:,}: it is played up to there")
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError, zlib.error) as error:
+        raise InputError(f"{path} is not a recording: {error}") from error
+
+
+def _parsed(line: str) -> Line | None:
+    """None: whoever wrote it was ended in the middle of this line, the last one."""
+    try:
+        parsed: Line = json.loads(line)
+    except ValueError:
+        if line.endswith("\n"):
+            raise
+        return None
+    return parsed

@@ -1,0 +1,190 @@
+"""Recordings: everything that an engine is given is written down, and plays back to any step."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from shadow import ShadowRunner
+from test_engine import request, small_plan
+
+from doubles import ScriptedTier
+from quire.cli.main import main
+from quire.core.errors import InputError
+from quire.core.events import Event
+from quire.core.sampling import Grammar, GrammarSort, Sampling
+from quire.core.step import StepResult
+from quire.engine.engine import Engine
+from quire.engine.recorder import RecordingEngine, open_recording
+from quire.engine.replay import Diverged, replay
+
+
+def record(path: Path) -> Engine:
+    runner = ShadowRunner()
+    now = [0.0]
+    with path.open("w") as file:
+        engine = RecordingEngine(
+            file, small_plan(["full", "window"], None), runner, tier=ScriptedTier(1), clock=lambda: now[0]
+        )
+        runner.attach(engine.scheduler)
+        for i in range(4):
+            engine.submit(request(f"r{i}", 100 + i, 20, shared=80, stop_tokens=(5,)))
+        with pytest.raises(InputError):
+            engine.submit(request("r0", 100, 20))
+        while engine.step():
+            now[0] += 1.0
+            if engine.scheduler.steps == 12:
+                engine.cancel("r2")
+    return engine
+
+
+def test_a_recording_plays_back_to_any_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole of it ends as it ended; half of it is where it was."""
+    path = tmp_path / "run.jsonl"
+    recorded = record(path)
+    again = replay(path)
+    assert again.scheduler.steps == recorded.scheduler.steps
+    assert again.counters.events == recorded.counters.events
+    assert replay(path, to_step=10).scheduler.steps == 10
+    assert main(["replay", str(path), "--to-step", "10"]) == 0
+    assert "after 10 steps" in capsys.readouterr().out
+    assert main(["replay", str(path), "--explain", "r3"]) == 0
+    assert "accepted" in capsys.readouterr().out
+    assert main(["replay", str(path), "--explain", "nobody"]) == 2
+
+
+def test_a_recording_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    record(path)
+    lines = path.read_text().splitlines()
+    lines[2] = lines[2].replace('"max_tokens": 20', '"max_tokens": 3')
+    path.write_text("\n".join(lines))
+    with pytest.raises(Diverged):
+        replay(path)
+    (tmp_path / "other").write_text("{}")
+    with pytest.raises(InputError, match="is not a recording of format"):
+        replay(tmp_path / "other")
+
+
+class FailingRunner(ShadowRunner):
+    """Raises something once, when it is to collect its sixth step."""
+
+    def collect(self) -> StepResult:
+        self.collected = getattr(self, "collected", 0) + 1
+        if self.collected == 6:
+            raise RuntimeError("the device is gone")
+        return super().collect()
+
+
+def recording(path: Path, runner: ShadowRunner | None = None) -> tuple[RecordingEngine, list[Event]]:
+    told: list[Event] = []
+    runner = runner or ShadowRunner()
+    engine = RecordingEngine(open_recording(path), small_plan(["full", "window"], 60), runner, listeners=[told.append])
+    runner.attach(engine.scheduler)
+    return engine, told
+
+
+def test_a_recording_knows_that_the_cache_was_dropped(tmp_path: Path) -> None:
+    path, again = tmp_path / "run.jsonl", list[Event]()
+    engine, told = recording(path)
+    for name, scope in (("a", None), ("b", "mine"), ("c", None)):
+        engine.submit(request(name, 150, 5, shared=150, scope="mine"))
+        engine.drain()
+        assert engine.drop_cache(scope) > 0
+    engine.close()
+    replay(path, listeners=[again.append])
+    assert again == told
+
+
+def test_a_step_that_raises_is_in_the_recording_and_so_is_what_comes_behind_it(tmp_path: Path) -> None:
+    path, again = tmp_path / "run.jsonl", list[Event]()
+    engine, told = recording(path, FailingRunner())
+    engine.submit(request("a", 150, 20))
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        engine.drain()
+    line = json.loads(path.read_text().splitlines()[-1])
+    assert line["inputs"]["raised"] == ["collect", "RuntimeError('the device is gone')"]
+    engine.submit(request("b", 50, 5))
+    engine.close()
+    assert json.loads(path.read_text().splitlines()[-1])["step"] == engine.scheduler.steps
+    replay(path, listeners=[again.append])
+    assert again == told
+
+
+def test_a_torn_recording_is_played_up_to_where_it_is_torn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.jsonl"
+    steps = record(path).scheduler.steps
+    text = path.read_text()
+    path.write_text(text[:-8])
+    assert main(["replay", str(path)]) == 0
+    shown = capsys.readouterr()
+    assert f"after {steps} steps" in shown.out, "the last turn launched nothing"
+    assert shown.err.strip().endswith(f"is torn in line {len(text.splitlines())}: it is played up to there")
+    zipped, said = tmp_path / "run.jsonl.gz", list[str]()
+    zipped.write_bytes(gzip.compress(text.encode())[:-200])
+    assert 20 < replay(zipped, say=said.append).scheduler.steps < steps
+    assert "run.jsonl.gz is torn behind line" in said[0]
+    path.write_text(text[:300] + text[400:])
+    with pytest.raises(InputError, match="is not a recording"):
+        replay(path)
+
+
+WHOLE = gzip.compress(json.dumps({"quire_recording": 3}).encode() * 1000)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"plain", "Not a gzipped file"),
+        (WHOLE[:20] + b"\xff" * 20 + WHOLE[40:], "is not a recording: Error -3"),
+        (WHOLE[:15], "is torn behind line 0"),
+    ],
+)
+def test_a_gzip_that_is_none_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, why: str
+) -> None:
+    path = tmp_path / "run.jsonl.gz"
+    path.write_bytes(content)
+    assert main(["replay", str(path)]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_seeds_and_everything_else_that_was_asked_for_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    engine, _ = recording(path)
+    asked = {
+        "a": Sampling(0.7, top_p=0.9, seed=1 << 62, logit_bias=((5, 1.5),), stop=("x", "y")),
+        "b": Sampling(prompt_logprobs=2, grammar=Grammar(GrammarSort.REGEX, "a+")),
+    }
+    for name, sampling in asked.items():
+        engine.submit(request(name, 100, 5, sampling=sampling))
+    engine._file.flush()
+    again = replay(path)
+    assert {name: stream.request.sampling for name, stream in again.streams.items()} == asked
+    engine.close()
+    assert replay(path).scheduler.is_idle()
+
+
+def test_a_turn_without_anything_to_do_leaves_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    engine, _ = recording(path)
+    for _ in range(100):
+        engine.step()
+    engine.close()
+    assert len(path.read_text().splitlines()) == 1
+
+
+def test_a_recording_that_is_there_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    names = []
+    for _ in range(3):
+        with open_recording(path) as file:
+            names.append(Path(file.name).name)
+            assert Path(file.name).stat().st_mode & 0o777 == 0o600
+    assert names == ["run.jsonl", "run-1.jsonl", "run-2.jsonl"]
+    with pytest.raises(InputError, match=r"name one without \.gz"):
+        open_recording(tmp_path / "run.jsonl.gz")
+    with pytest.raises(InputError, match=r"cannot record to .*: No such file or directory"):
+        open_recording(tmp_path / "nowhere" / "run.jsonl")

@@ -1,0 +1,67 @@
+"""A server that writes down what its engine is given: what it did can be played back, also when it was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from quire.assemble import assemble
+from quire.cli.main import main
+from quire.core.errors import InputError
+from quire.core.peer import Peer, Role
+from quire.engine.replay import replay
+from quire.llm import LLM
+from quire.plan.settings import Budget, Settings
+from quire.tiered import Tiers
+from running_server import running_server
+
+SIZE = ("--pool", "4MiB", "--max-length", "256", "--max-requests", "4", "--batch-tokens", "64")
+MORE = ("--host-memory", "8MiB", "--speculative-tokens", "2")
+
+
+def test_what_a_killed_engine_did_can_be_played_back(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With guesses, a tier and a cache that is dropped between two answers; the next engine has a file of its own."""
+    path = tmp_path / "run.jsonl"
+    options = (*SIZE, *MORE, "--record", str(path))
+    with running_server(str(tiny_folder), *options, model="tiny") as server, server.client() as client:
+        asked = {"model": client.get("/v1/models").json()["data"][0]["id"], "prompt": "the fox " * 40, "max_tokens": 12}
+
+        def ask() -> None:
+            answer = client.post("/v1/completions", json={**asked, "temperature": 1, "seed": 7}).json()
+            assert answer["usage"]["completion_tokens"] > 0
+            server.until("it is idle", server.is_idle)
+
+        ask()
+        assert client.delete("/v1/cache").status_code == 200
+        ask()
+        steps, engine = int(server.metric("quire_steps_total")), server.engine
+        os.kill(engine, signal.SIGKILL)
+        server.until("another engine is ready", lambda: server.is_ready() and server.engine != engine)
+        ask()
+    again = replay(path)
+    assert again.scheduler.steps == steps
+    assert again.scheduler.is_idle()
+    assert main(["replay", str(tmp_path / "run-1.jsonl")]) == 0
+    assert "after" in capsys.readouterr().out
+
+
+def test_the_library_records_too(tiny_folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    settings = Settings(max_length=128, max_requests=2, batch_tokens=64)
+    llm = LLM(tiny_folder, settings=settings, budget=Budget(pool_bytes=4 << 20), record=path)
+    llm.generate("the fox", max_tokens=5, raw=True)
+    llm.close()
+    again = replay(path)
+    assert again.counters.sums == llm.engine.counters.sums
+    assert again.counters.events == llm.engine.counters.events
+
+
+def test_what_two_engines_do_together_is_not_recorded(tiny_folder: Path, tmp_path: Path) -> None:
+    tiers = Tiers(host_bytes=8 << 20, peer=Peer(Role.DECODE, "127.0.0.1", 1, tmp_path / "secret"))
+    with pytest.raises(InputError, match="leave --record or --role out"):
+        assemble(tiny_folder, tiers=tiers, record=tmp_path / "run.jsonl")
