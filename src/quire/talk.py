@@ -88,7 +88,8 @@ class Talk:
         request = self._stream.request
         events = self._engine.history.of(request.name)
         found = [event.numbers["hit_tokens"] for event in events if event.what is What.ADMITTED][:1]
-        brought = [event.numbers["tokens"] for event in events if event.what is What.LOADED]
+        loaded = [event.numbers for event in events if event.what is What.LOADED]
+        brought = [numbers["tokens"] for numbers in loaded if not numbers["preemptions"]]
         reused = max(found + brought, default=0)
         tokens, prompt = tuple(self._stream.tokens()[: self._read].tolist()), len(request.prompt)
         return Completion(

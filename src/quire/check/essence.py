@@ -58,8 +58,8 @@ KNOWN = {
     "ByValue": "_floor",
 }
 KNOWN_WAITING = (
-    "request arrival claim outputs preemptions root keys behind came_from may_load offer again hit_tokens miss reason "
-    "way_back"
+    "request arrival claim outputs preemptions root keys behind came_from may_load offer again hit_tokens "
+    "loaded_tokens miss reason way_back"
 )
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""

@@ -103,11 +103,16 @@ def explain(scheduler: Scheduler, name: str, overlap: int = 1) -> Explanation | 
     state, ticket = scheduler.rows, scheduler.tickets[row]
     if state.is_loading[row]:
         return Explanation(name, "loading", f"a tier brings {int(state.computed[row]):,} of its tokens", ())
-    found = f"{ticket.hit_tokens:,} tokens were reused" if ticket.hit_tokens else f"nothing was reused ({ticket.miss})"
     done = f"{int(state.computed[row]):,} of {int(state.known[row]):,} known tokens computed"
     sent = f"preempted {ticket.preemptions} times"
-    reason = "; ".join(filter(None, (f"{done}, {found}, {sent}", ticket.way_back)))
+    reason = "; ".join(filter(None, (f"{done}, {_found(ticket)}, {sent}", ticket.way_back)))
     return Explanation(name, "running", reason, ())
+
+
+def _found(ticket: Waiting) -> str:
+    here = f"{ticket.hit_tokens:,} tokens were reused" if ticket.hit_tokens else ""
+    there = f"{ticket.loaded_tokens:,} tokens came from a tier" if ticket.loaded_tokens else ""
+    return ", ".join(filter(None, (here, there))) or f"nothing was reused ({ticket.miss})"
 
 
 def _reason(scheduler: Scheduler, waiting: Waiting, ahead: Sequence[Waiting]) -> str:

@@ -396,16 +396,17 @@ class Scheduler:
     def _end_loads(self) -> None:
         """Rows whose loads are done go on; those whose loads failed or are late begin again without."""
         for over in list(self.loads.over(self._now)):
-            request = self.rows.requests[over.row]
+            request, ticket = self.rows.requests[over.row], self.tickets[over.row]
             if over.is_staged:
                 self._landed.append((over.load.number, over.row))
             if not over.is_over:
                 continue
             if not over.reason:
                 self.rows.is_loading[over.row] = False
-                self._tell(What.LOADED, request, tokens=over.load.tokens, load=over.load.number)
+                ticket.loaded_tokens = over.load.tokens - over.load.held_tokens
+                numbers = {"load": over.load.number, "preemptions": ticket.preemptions}
+                self._tell(What.LOADED, request, "", tokens=over.load.tokens, **numbers)
             else:
-                ticket = self.tickets[over.row]
                 ticket.may_load, ticket.offer, ticket.again = over.again is not None, None, over.again
                 self._return(over.row, f"its load failed: {over.reason}")
                 self._tell(What.LOAD_FAILED, request, over.reason, tokens=over.load.tokens, load=over.load.number)

@@ -51,6 +51,8 @@ class Waiting:
     again: tuple[int, float] | None = None
     """After a load failed that may succeed with less: so many tokens at most, by the deadline of the first."""
     hit_tokens: int = 0
+    loaded_tokens: int = 0
+    """That a tier brought beyond those, since it entered."""
     miss: str = ""
     reason: str = JUST_CAME
     way_back: str = ""

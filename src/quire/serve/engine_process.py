@@ -134,6 +134,8 @@ class News:
     def __call__(self, event: Event) -> None:
         if event.what is What.ADMITTED and not event.numbers["preemptions"]:
             self.came[event.request] = replace(self.of(event.request), hit_tokens=event.numbers["hit_tokens"])
+        elif event.what is What.LOADED and not event.numbers["preemptions"]:
+            self.came[event.request] = replace(self.of(event.request), hit_tokens=event.numbers["tokens"])
         elif event.what is What.ENDED:
             self.came[event.request] = replace(self.of(event.request), ending=event.reason)
 

@@ -26,6 +26,7 @@ class Recorder:
         self.tenancy = np.zeros(count, dtype=np.int64)
         """How often it was sent away: a token for an earlier tenancy is thrown away by the engine."""
         self.hit_tokens = np.zeros(count, dtype=np.int64)
+        """Of its prompt, not computed when it was first let in: found in the pool, or brought by a tier."""
         self.place_in_row = np.zeros(0, dtype=np.int64)
         self.row_of: Mapping[str, int] = {}
         self.gaps = np.zeros(sum(asked.output_tokens for asked in requests))
@@ -50,6 +51,9 @@ class Recorder:
             self.place_in_row[self.row_of[event.request]] = place
             if not event.numbers["preemptions"]:
                 self.hit_tokens[place] = event.numbers["hit_tokens"]
+        elif event.what is What.LOADED:
+            if not event.numbers["preemptions"]:
+                self.hit_tokens[self.place_of[event.request]] = event.numbers["tokens"]
         elif event.what is What.PREEMPTED:
             self.preemptions += 1
             self.tenancy[self.place_of[event.request]] += 1

@@ -37,9 +37,11 @@ def test_a_load_that_finishes_saves_its_tokens(names: list[str]) -> None:
         check(engine)
     assert stream.tokens().size == 0
     tier.answer(0)
+    engine.step()
+    loaded = 2 * engine.scheduler.reuse.index.unit
+    assert f", {loaded} tokens came from a tier, " in engine.explain("r").reason  # type: ignore[union-attr]
     run(engine, 50)
     assert stream.tokens().tolist() == [token_for("r", 150 + i) for i in range(5)]
-    loaded = 2 * engine.scheduler.reuse.index.unit
     assert sum(e.numbers["tokens"] for e in events if e.what is What.STEP) == 154 - loaded
     assert is_empty(engine)
 

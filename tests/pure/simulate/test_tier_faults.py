@@ -67,6 +67,13 @@ def test_what_the_pool_forgot_comes_back_from_host_memory() -> None:
     check_nothing_held(beside)
 
 
+def test_what_a_tier_brings_counts_as_reused() -> None:
+    """In a pool for a few talks nearly nothing is found; with host memory nearly all that could be."""
+    without, beside = (report(replay_of(talks(), host).play()) for host in (None, QUICK))
+    assert without["hit_rate"] < 0.1
+    assert 0.95 * beside["hit_rate_ceiling"] < beside["hit_rate"] <= beside["hit_rate_ceiling"]
+
+
 def test_a_load_takes_its_bytes_through_the_bandwidth() -> None:
     """One talk comes back after another pushed it out: its first token waits for 640 tokens through 1 GB/s."""
     requests = [
