@@ -52,6 +52,13 @@ def test_the_picture_in_the_readme_is_what_the_command_prints(capsys: pytest.Cap
 
 
 @pytest.mark.golden
+def test_the_simulation_in_the_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    example = (DOCS / "simulate.md").read_text().partition("## An example")[2].split("```")[1]
+    command, _, printed = example.strip().partition("\n")
+    assert main(shlex.split(command.removeprefix("$ quire"))) == 0
+    assert capsys.readouterr().out.strip() == printed
+
+
 def test_the_capacity_tables_are_what_the_benchmark_prints() -> None:
     """make bench-capacity ARGUMENTS=--write brings the page up to date."""
     text = (DOCS / "capacity.md").read_text()
