@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scenes import FreeRunner, own_tokens
 
+from quire.core.drafting import LeftOpen, verified
 from quire.core.events import What
-from quire.core.request import Request
+from quire.core.request import Request, Tokens
 from quire.core.rules import Policy, Rules
+from quire.core.sampling import Sampling
+from quire.core.step import Step
 from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
 from quire.plan import bound
@@ -89,6 +93,35 @@ def test_the_first_to_come_runs_in_the_next_step() -> None:
     assert str(explained(engine, "r0")).endswith("it runs in the next step, whoever comes")
     engine.step()
     assert explained(engine, "r0").status == "running"
+
+
+class WrongGuesses(LeftOpen):
+    """One token that never comes true."""
+
+    def propose(self, row: int, count: int) -> Tokens:
+        del row
+        return np.full(min(count, 1), -7, dtype=np.int32)
+
+
+class VerifyingRunner(FreeRunner):
+    def launch(self, step: Step) -> None:
+        self._flying.append(verified(step, np.zeros(len(step.sampled()[1]), dtype=np.int64)))
+
+
+def test_an_elder_that_waits_for_its_guesses_is_counted_with_the_steps_that_others_run_meanwhile() -> None:
+    """Its guesses are in flight in every other step; someone else, who does not guess, has a token in each."""
+    shape = ModelShape("small", "test", (KINDS["full"],), max_length=LENGTH, weights_known=False)
+    chosen = Settings(max_requests=2, batch_tokens=64, max_length=LENGTH, speculative_tokens=1)
+    plan = make_plan(shape, chosen, Budget(sheets=(60,)))
+    engine = Engine(plan, VerifyingRunner(), drafter=WrongGuesses())
+    submit(engine, "elder", 10, 60)
+    submit(engine, "waiting", 10, 5)
+    engine.submit(Request("quick", own_tokens("quick", 10), 200, priority=1, sampling=Sampling(logprobs=0)))
+    engine.step()
+    told, begin = explained(engine, "waiting"), engine.scheduler.steps
+    while explained(engine, "waiting").status == "waiting":
+        engine.step()
+    assert 60 + 10 < engine.scheduler.steps - begin <= told.steps + 1 <= 2 * (60 + 10) + 1
 
 
 @settings(max_examples=40, deadline=None)
