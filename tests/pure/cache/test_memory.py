@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -171,6 +171,25 @@ def test_the_plans_concurrency_is_what_the_allocator_holds(name: str) -> None:
     for length in {1024, min(8192, plan.max_length), plan.max_length}:
         if length <= plan.max_length:
             assert fill(plan, length) == bound.concurrency(plan, length), length
+
+
+@given(
+    st.lists(st.sampled_from((1, 16, 64)), min_size=ROWS, max_size=ROWS),
+    st.lists(st.sampled_from((0, 16, 64)), min_size=ROWS, max_size=ROWS),
+    st.integers(8, 40),
+)
+def test_as_many_rows_fit_as_find_their_pages_one_after_another(new: list[int], held: list[int], sheets: int) -> None:
+    """Whether one row lacks pages or many, and wherever in the order they stand."""
+    plan = small_plan(["full", "window"], sheets)
+    memory = StageMemory(plan.stages[0], plan, ROWS)
+    for row, tokens in enumerate(held):
+        needs = memory.needs(ints(row), ints(0), ints(tokens), ints(0))
+        if memory.fitting(ints(row), needs):
+            memory.grow(needs)
+    rows = np.arange(ROWS)[::-1]
+    needs = memory.needs(rows, 0 * rows, np.array(new), 0 * rows)
+    totals = [[sum(need.among(rows[:count]).pages) for need in needs] for count in range(ROWS + 1)]
+    assert memory.fitting(rows, needs) == max(n for n in range(ROWS + 1) if not memory.pool.sheets_short(totals[n]))
 
 
 def test_the_audit_names_the_leaker() -> None:
