@@ -169,7 +169,7 @@ class StageMemory:
         """How many of the rows, from the first on, can take all their needs together."""
         lacking = {row for need in needs for row in need.rows.tolist()}
         if len(lacking) < 2 and self.pool.sheets_short([need.total() for need in needs]):
-            return rows.tolist().index(lacking.pop())
+            return int((rows == lacking.pop()).nonzero()[0][0])
         sheets, pages = np.zeros(len(rows), dtype=np.int64), np.zeros(len(self.tables[0].end), dtype=np.int64)
         for shelf, need in zip(self.pool.shelves, needs, strict=True):
             pages[need.rows] = need.pages
