@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from quire.core.version import __version__
+
 if TYPE_CHECKING:
     from quire.core.sampling import Sampling
     from quire.llm import LLM
     from quire.talk import Completion
     from quire.tiered import Tiers
 
-__version__ = "0.1.0"
-__all__ = ["LLM", "Completion", "Sampling", "Tiers"]
+__all__ = ["LLM", "Completion", "Sampling", "Tiers", "__version__"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from quire import __version__
 from quire.core.bell import Bell
 from quire.core.errors import InputError
 from quire.core.events import Event
 from quire.core.peer import Peer, Role
 from quire.core.request import Request
+from quire.core.version import __version__
 from quire.engine.engine import Engine
 from quire.engine.handing import HandOver
 from quire.engine.prefills import Prefills

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from quire import __version__
 from quire.core.connector import Connector, Layout
 from quire.core.errors import InputError
 from quire.core.peer import Peer, Role
 from quire.core.units import MIB, format_bytes
+from quire.core.version import __version__
 from quire.machine import available_bytes
 from quire.plan.file import encode, layout_fingerprint
 from quire.plan.plan import Plan
