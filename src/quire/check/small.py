@@ -90,6 +90,8 @@ FULL, LATENT, WINDOW, SINK = ("full", 1), ("latent", 1), ("window", 2), ("sink",
 CHUNKED, STATE, CROSS = ("chunked", 3), ("state", 3), ("cross", 1)
 THREE = (("abcd", 2, 0), ("abe", 2, 1), ("abcf", 2, 0))
 """Three prompts that part at different places; the second is more urgent."""
+URGENT = (("abcd", 2, 0), ("abe", 2, 0), ("abcf", 2, 1))
+"""The same, and the last goes before the second: priority decides more than who is the elder."""
 LONG = (("abcdef", 2, 0), ("abcd", 3, 1), ("abg", 3, 0))
 FULL_WINDOW_CHUNKED = (FULL, WINDOW, CHUNKED)
 FAIR, FIRST = Policy.FAIR, Policy.FIRST_COME
@@ -102,7 +104,7 @@ SHORT = (
     Small("full and chunked, lookahead 1", (FULL, ("chunked", 2)), 6, (("abc", 1, 0), ("ab", 2, 1)), lookahead=1),
     Small("window and sink, a tier", (WINDOW, ("sink", 1)), 5, THREE, rows=3, stored=2),
     Small("latent and window, fair", (LATENT, WINDOW), 6, THREE, rows=3, policy=FAIR),
-    Small("window and chunked, pages of 2", (WINDOW, CHUNKED), 4, THREE, 2, rows=3),
+    Small("window and chunked, pages of 2", (WINDOW, CHUNKED), 4, URGENT, 2, rows=3),
     Small("full and state, a tier", (FULL, STATE), 6, (("abc", 2, 0), ("abd", 1, 1), ("abc", 1, 0)), rows=2, stored=2),
     Small("full and state, lookahead 2", (FULL, STATE), 6, (("ab", 3, 0), ("abc", 3, 1), ("ad", 2, 0)), 1, 2, 3),
 )
@@ -114,7 +116,6 @@ LARGE = (
     Small("the same, three tokens at a time", FULL_WINDOW_CHUNKED, 6, THREE, 1, 0, 3, rows=3, policy=FAIR, stored=2),
     Small("the same, lookahead 1", FULL_WINDOW_CHUNKED, 6, THREE, 1, 1, rows=3, policy=FAIR, stored=2),
     Small("the same, three in flight", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FAIR, overlap=3),
-    Small("the same, by priority", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, stored=2),
     Small("the same, first come", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FIRST, stored=2),
     Small("latent, window, chunked", (LATENT, WINDOW, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=3),
     Small("full, sink, chunked", (FULL, SINK, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=2),
@@ -124,6 +125,7 @@ LARGE = (
     Small("latent, sink, state", (LATENT, SINK, STATE), 4, THREE, rows=3, policy=FIRST, stored=1),
     Small("window, chunked, state", (WINDOW, CHUNKED, STATE), 6, THREE, rows=2, stored=2),
     Small("full and state, three turns", (FULL, STATE), 6, THREE, rows=2, stored=2),
+    Small("full and state, by priority", (FULL, STATE), 6, URGENT, rows=2, stored=2),
     Small("window and chunked", (WINDOW, CHUNKED), 4, THREE, rows=3),
 )
 SYSTEMS = SHORT + LARGE

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 
-from quire.check.explore import World, explore
+from quire.check.exhaustive import explore_all
+from quire.check.explore import Explored, World, explore
 from quire.check.mutations import planted
-from quire.check.small import SHORT, SYSTEMS, Small
+from quire.check.small import SHORT, SYSTEMS, URGENT, Small
 from quire.check.snapshot import Snapshots
+from quire.core.rules import Policy
 
 DOCS = Path(__file__).parents[3] / "docs" / "check.md"
 MIXED = Small("mixed", (("full", 1), ("window", 2), ("state", 3)), 6, (("abc", 2, 0), ("abd", 2, 1)), stored=1)
@@ -94,3 +100,20 @@ def test_the_exploration_finds_planted_bugs(name: str) -> None:
         found = explore(PLANTED[name])
     assert found.violation
     assert found.path[0] == "submit 0"
+
+
+def test_a_bug_is_planted_in_every_process_however_they_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that are not forked share nothing with whoever planted it."""
+    fresh = partial(ProcessPoolExecutor, mp_context=get_context("spawn"))
+    monkeypatch.setattr("quire.check.exhaustive.ProcessPoolExecutor", fresh)
+    told: list[Explored] = []
+    found = explore_all([TIGHT, TIGHT], 2, 60.0, told.append, "settle-missed")
+    assert found == told
+    assert all(one.violation for one in found)
+
+
+def test_priority_decides_more_than_who_is_the_elder() -> None:
+    """Else every system would go through the same states without it."""
+    small = next(one for one in SHORT if one.requests is URGENT)
+    assert small.policy is Policy.PRIORITY
+    assert explore(small).states != explore(replace(small, policy=Policy.FIRST_COME)).states
