@@ -22,10 +22,14 @@ if TYPE_CHECKING:
     from quire.check.campaign import Campaign
     from quire.check.explore import Explored
 
+STEPS = 20_000
+UNHEARD = {"exhaustive": ("steps", "seed", "episode_seed"), "episode_seed": ("steps", "seed")}
+"""Beside an option, those that it leaves nothing to say."""
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--steps", type=int, default=20_000, help="engine steps to take (default 20,000)")
-    parser.add_argument("--seed", type=int, default=0, help="which random systems (default 0)")
+    parser.add_argument("--steps", type=int, help="engine steps to take (default 20,000)")
+    parser.add_argument("--seed", type=int, help="which random systems (default 0)")
     parser.add_argument(
         "--episode-seed", type=int, metavar="X", help="repeat one episode only, as a violation names it"
     )
@@ -34,25 +38,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seconds", type=float, metavar="N", help="with --exhaustive: stop after so long (default: never)"
     )
-    parser.add_argument("--processes", type=int, default=1, metavar="P", help="with --exhaustive: systems side by side")
+    parser.add_argument(
+        "--processes", type=int, metavar="P", help="with --exhaustive: systems side by side (default 1)"
+    )
     parser.add_argument("--json", action="store_true", help="verdict and counts on standard output")
 
 
 def run(options: argparse.Namespace) -> None:
     from quire.check.mutations import MUTATIONS, planted
 
-    if options.steps < 1 or options.processes < 1:
-        least = "--steps" if options.steps < 1 else "--processes"
-        raise InputError(f"{least} of less than 1 checks nothing: give at least 1")
+    _refuse_unheard(options)
+    _refuse_nothing(options)
     if options.mutate == "list":
         table(("mutation", "the bug"), [(name, one.description) for name, one in MUTATIONS.items()], left=(0, 1))
         return
     if options.mutate is not None and options.mutate not in MUTATIONS:
         raise InputError(f"no mutation is called {options.mutate!r}: --mutate list names all {len(MUTATIONS)}")
+    if options.exhaustive:
+        _explore(options)
+        return
+    options.steps, options.seed = options.steps or STEPS, options.seed or 0
     with planted(options.mutate) if options.mutate else nullcontext():
-        if options.exhaustive:
-            _explore(options)
-            return
         campaign = _campaign(options)
     options.exit_code = 0 if _has_survived(campaign, options) or campaign.is_clean else 1
     if options.json:
@@ -60,6 +66,33 @@ def run(options: argparse.Namespace) -> None:
         print()
     else:
         _report(campaign, options)
+
+
+def _refuse_unheard(options: argparse.Namespace) -> None:
+    """Options that would change nothing beside the others."""
+    given = {name for name in ("steps", "seed", "episode_seed", "seconds", "processes") if _is_given(options, name)}
+    for name, others in UNHEARD.items():
+        if _is_given(options, name) and (unheard := given.intersection(others)):
+            raise InputError(f"{_option(min(unheard))} changes nothing beside {_option(name)}: leave one of them out")
+    if not options.exhaustive and (alone := given & {"seconds", "processes"}):
+        raise InputError(f"{_option(min(alone))} goes with --exhaustive: give both, or leave it out")
+
+
+def _is_given(options: argparse.Namespace, name: str) -> bool:
+    value = getattr(options, name)
+    return value is not None and value is not False
+
+
+def _refuse_nothing(options: argparse.Namespace) -> None:
+    for name in ("steps", "processes"):
+        if (number := getattr(options, name)) is not None and number < 1:
+            raise InputError(f"{_option(name)} of less than 1 checks nothing: give at least 1")
+    if options.seconds is not None and not options.seconds > 0:
+        raise InputError(f"--seconds {options.seconds:g} checks nothing: give more than 0, or leave it out")
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
 
 
 def _campaign(options: argparse.Namespace) -> Campaign:
@@ -85,7 +118,7 @@ def _explore(options: argparse.Namespace) -> None:
                 print(f"            after {', '.join(one.path)}")
             sys.stdout.flush()
 
-    explored = explore_all(SYSTEMS, options.processes, options.seconds or math.inf, tell)
+    explored = explore_all(SYSTEMS, options.processes or 1, options.seconds or math.inf, tell, options.mutate)
     options.exit_code = 1 if any(one.violation for one in explored) else 0
     if options.json:
         json.dump({"verdict": verdict(explored), "systems": [asdict(one) for one in explored]}, sys.stdout, indent=1)

@@ -13,6 +13,7 @@ from command import refused, run_text
 from quire.check.campaign import Campaign, run_campaign, run_episode
 from quire.check.coverage import STEPS_PER_FLOOR, Coverage, Fault, Mechanism, is_possible
 from quire.check.mutations import MUTATIONS, planted
+from quire.check.small import SHORT
 from quire.cli.main import build_parser
 from quire.core.rules import Policy
 from quire.kinds import KIND_NAMES
@@ -107,6 +108,16 @@ def test_a_planted_bug_that_nothing_meets_is_said_to_survive(capsys: pytest.Capt
     assert out.splitlines()[-1].startswith("survived: pinned-page-moved was not found in")
 
 
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_a_planted_bug_is_there_when_every_schedule_is_tried(
+    processes: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.check.small.SYSTEMS", SHORT[:1])
+    asked = ("check", "--exhaustive", "--processes", processes, "--seconds", "60")
+    out, _ = run_text(capsys, *asked, "--mutate", "hold-counted-twice", code=1)
+    assert out.splitlines()[-1].startswith("violation: ")
+
+
 def test_the_json_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run_text(capsys, "check", "--steps", "200", "--json")
     data = json.loads(out)
@@ -118,6 +129,22 @@ def test_the_json_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
 def test_mistakes_on_the_command_line_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--mutate list names all" in refused(capsys, "check", "--mutate", "nonsense")
     assert "give at least 1" in refused(capsys, "check", "--steps", "0")
+    assert "give at least 1" in refused(capsys, "check", "--exhaustive", "--processes", "0")
+    assert "--seconds 0 checks nothing" in refused(capsys, "check", "--exhaustive", "--seconds", "0")
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["--exhaustive --steps 5", "--exhaustive --seed 0", "--exhaustive --episode-seed 3", "--episode-seed 0 --seed 1"],
+)
+def test_an_option_that_would_change_nothing_is_refused_by_name(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, unheard = (word for word in given.split() if word.startswith("--"))
+    assert f"{unheard} changes nothing beside {first}" in refused(capsys, "check", *given.split())
+
+
+@pytest.mark.parametrize("option", ["--seconds", "--processes"])
+def test_an_option_of_the_exploration_is_refused_without_it(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"{option} goes with --exhaustive" in refused(capsys, "check", option, "2")
 
 
 def test_the_docs_list_every_option_and_every_mutation() -> None:
