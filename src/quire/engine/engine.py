@@ -184,18 +184,35 @@ class Engine:
 
     def _launch(self, step: Step) -> None:
         begin = self._time()
-        self.runner.launch(step)
+        try:
+            self.runner.launch(step)
+        except BaseException as error:
+            self._abandon(error)
+            raise
         self._launch_seconds.append(self._time() - begin)
 
     def _collect(self) -> StepResult:
         """What a step takes is the time spent in the runner for it: a tier's costs are compared with that."""
-        begin = self._time()
-        result = self.runner.collect()
+        begin, step = self._time(), self.scheduler.flying[0]
+        try:
+            while (result := self.runner.collect()).number < step.number:
+                pass  # of a step that was abandoned
+        except BaseException as error:
+            self._abandon(error)
+            raise
         seconds = self._launch_seconds.pop(0) + self._time() - begin
-        step = self.scheduler.flying[0]
         if self._is_measuring and step.tokens and not (step.loads or step.stores):
             self.scheduler.meter.note(step.tokens, seconds)
         return result
+
+    def _abandon(self, error: BaseException) -> None:
+        """A step failed or was interrupted, and nobody knows how far it came: whoever has a row ends, and the cache is
+        forgotten, for what should have been copied there may be missing. Who waits will run."""
+        self._launch_seconds.clear()
+        for ended in self.scheduler.abandon():
+            self.streams[ended.request.name].failure = f"a step that it was part of failed ({error!r}): ask again"
+            self._end(ended)
+        self.drop_cache()
 
     def _time(self) -> float:
         return self.clock() if self._is_measuring else 0.0

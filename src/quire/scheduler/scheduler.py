@@ -500,6 +500,15 @@ class Scheduler:
             memory.settle(rows, settled)
         return self._ended(sampled, tokens)
 
+    def abandon(self) -> list[Ended]:
+        """Steps in flight do not come back: ends everyone who has a row, and hands nothing over."""
+        for step in self.flying:
+            for number, _ in step.loads:
+                self.loads.drop(number)
+        self.flying.clear()
+        tickets = list(self.tickets.items())
+        return [self._over(one, self._vacate(row, hand_over=False), Ending.CANCELLED) for row, one in tickets]
+
     def _ended(self, rows: Ints, tokens: Ints) -> list[Ended]:
         state = self.rows
         stopped = (state.stops.take(rows, axis=0) == tokens[:, None]).nonzero()[0].tolist()

@@ -12,6 +12,7 @@ from quire.cache.audit import audit
 from quire.core.errors import InputError, NeverFits, QueueFull
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
+from quire.core.step import Step, StepResult
 from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
 from quire.plan import bound
@@ -127,6 +128,78 @@ def test_cancelling_at_any_moment_leaves_nothing_behind(
     engine.close()
     assert is_empty(engine)
     assert engine.scheduler.is_idle()
+
+
+class Faulty(ShadowRunner):
+    """Fails when told to: before it has done anything, with a step half done, behind it, or with its result in hand."""
+
+    fault = ""
+
+    def launch(self, step: Step) -> None:
+        if self.fault == "after the copies":
+            self._copy(step)
+        self._fail("at once", "after the copies")
+        super().launch(step)
+        self._fail("when it was done")
+
+    def collect(self) -> StepResult:
+        result = super().collect()
+        self._fail("with the result")
+        return result
+
+    def _fail(self, *places: str) -> None:
+        if self.fault in places:
+            place, self.fault = self.fault, ""
+            raise KeyboardInterrupt(place)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), names_of_kinds, work, st.integers(1, 3))
+def test_a_step_that_fails_ends_those_who_run_and_nobody_else(
+    data: st.DataObject, names: list[str], work: list[tuple[int, int, int, int]], overlap: int
+) -> None:
+    """However far it came: the books balance, nobody reads what was not written, who waited and who comes next gets
+    the right tokens."""
+    runner = Faulty()
+    engine = Engine(small_plan(names, None), runner, overlap=overlap)
+    runner.attach(engine.scheduler)
+    faults = ["", "", "at once", "after the copies", "when it was done", "with the result"]
+    streams = []
+    for i, (prompt, outputs, _, shared) in enumerate(work * 2):
+        streams.append(engine.submit(request(f"r{i}", prompt, outputs, shared)))
+        for _ in range(data.draw(st.integers(0, 8), "steps")):
+            runner.fault = data.draw(st.sampled_from(faults), "fault")
+            try:
+                engine.step()
+            except KeyboardInterrupt:
+                assert not engine.running()
+                assert set(engine.streams) == {waiting.request.name for waiting in engine.scheduler.queue}
+            check(engine)
+    runner.fault = ""
+    run(engine, 6 * sum(prompt + outputs for prompt, outputs, *_ in work) + 10)
+    for stream in streams:
+        first, yielded = len(stream.request.prompt), stream.tokens().tolist()
+        assert stream.ending is (Ending.CANCELLED if stream.failure else Ending.LENGTH)
+        assert len(yielded) == stream.request.max_tokens or stream.failure
+        assert yielded == [token_for(stream.request.name, first + i) for i in range(len(yielded))]
+    assert is_empty(engine)
+
+
+@pytest.mark.parametrize("steps", range(8))
+def test_what_a_failed_step_should_have_copied_is_found_by_nobody(steps: int) -> None:
+    """The step behind the one that reached a checkpoint copies it: whichever fails, nobody goes on from a hole."""
+    runner = Faulty()
+    engine = Engine(small_plan(["full", "state"], 64), runner)
+    runner.attach(engine.scheduler)
+    engine.submit(request("first", 150, 4, shared=150))
+    for _ in range(steps):
+        engine.step()
+    runner.fault = "at once"
+    with pytest.raises(KeyboardInterrupt):
+        engine.drain()
+    again = engine.submit(request("again", 150, 4, shared=150))
+    run(engine, 100)
+    assert again.ending is Ending.LENGTH
 
 
 def test_a_request_that_never_fits_is_told_at_once_and_holds_up_nobody() -> None:
