@@ -73,6 +73,8 @@ class Assembled:
     tokenizer: Tokenizer
     grammars: Grammars
     folder: Path
+    vocabulary_tokens: int
+    """That the model has columns for."""
     stack: Stack | None = None
     """What lies beyond the pool, if anything does: close it last."""
     started: Started = Started()
@@ -224,7 +226,7 @@ def assemble(
     tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
     started = finish(tables)
     join_engine(beside, engine, plan, stack, tiers.peer, identity)
-    return Assembled(engine, plan, tokenizer, grammars, folder, stack, started, beside)
+    return Assembled(engine, plan, tokenizer, grammars, folder, runner.model.vocab_size, stack, started, beside)
 
 
 def _on_cpu(

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import signal
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
 
 from quire.assemble import NO_TIERS, assemble
 from quire.core.dtypes import DType, parse_dtype
@@ -25,6 +25,7 @@ from quire.core.errors import InputError
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.core.rules import Rules
 from quire.core.sampling import Sampling
+from quire.core.vocabulary import known_prompt, require_known_biases
 from quire.fetch.find import find_source
 from quire.fetch.folder import Progress, in_silence
 from quire.plan.settings import DRAFT_TOKENS, Budget, Settings, guessing
@@ -152,27 +153,29 @@ class LLM:
             self.parts.stack.close()
 
     def _step(self, talks: list[Talk]) -> None:
-        with self._turn:
+        with _whole(self._turn):
             self.engine.step()
             for talk in talks:
                 talk.read()
 
     def _cancel(self, talks: list[Talk]) -> None:
         """Ends those that are not over."""
-        with self._turn:
+        with _whole(self._turn):
             for talk in talks:
                 if not talk.is_over:
                     self.engine.cancel(talk.name)
 
     def _submit(self, request: Request) -> Talk:
-        with self._turn:
+        with _whole(self._turn):
             return Talk(self.engine, self.tokenizer, self.engine.submit(request))
 
     def _requests(self, prompt: Prompt, sampling: Sampling, max_tokens: int, raw: bool, n: int = 1) -> list[Request]:
-        """One for each sample. Raises within the call what could not run: a grammar that cannot be compiled."""
+        """One for each sample. Raises within the call what could not run: a grammar that cannot be compiled, a token
+        that the model has not got."""
+        require_known_biases(sampling, self.parts.vocabulary_tokens)
         if sampling.grammar is not None:
             self.parts.grammars.compile(sampling.grammar)
-        tokens = np.array(self._tokens(prompt, raw), dtype=np.int32)
+        tokens = known_prompt(self._tokens(prompt, raw), self.parts.vocabulary_tokens)
         length = max(1, min(max_tokens, self.plan.max_length - len(tokens)))
         stops = () if sampling.ignore_eos else tuple(self.tokenizer.eos_token_ids)[:MOST_STOP_TOKENS]
         samples = [sampling.with_seed(sample) for sample in range(n)]
@@ -189,6 +192,26 @@ class LLM:
         if len(prompt) and isinstance(prompt[0], Mapping):
             return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         return prompt  # type: ignore[return-value]
+
+
+@contextmanager
+def _whole(turn: threading.Lock) -> Iterator[None]:
+    """The engine's turn, from beginning to end: Ctrl-C in the middle would leave its books half written, so it is
+    heard when the turn is over. Signals come to the main thread alone, and some programs hear them without Python."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is None:
+        with turn:
+            yield
+        return
+    heard: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    try:
+        with turn:
+            yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if heard:
+            signal.raise_signal(signal.SIGINT)
 
 
 def _raise_failure(talk: Talk) -> None:

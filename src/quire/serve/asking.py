@@ -15,6 +15,7 @@ import numpy as np
 from quire.core.errors import InputError
 from quire.core.request import Tokens
 from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, GrammarSort, Sampling
+from quire.core.vocabulary import known_prompt, require_known_biases
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.plan.tightest import tightest
@@ -81,7 +82,7 @@ class Asking:
                 400, "tool_choice asks for a call and there are no tools: give tools", "invalid_value", "tools"
             )
         text = self.render(body.messages, tools if body.tool_choice != "none" else (), body.chat_template_kwargs or {})
-        prompt = self.encode(text, False)
+        prompt = self._known(self.encode(text, False), "messages")
         grammar = self._grammar(body, tools)
         most = self._output_tokens(prompt, body.max_completion_tokens or body.max_tokens)
         is_calling = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
@@ -149,12 +150,14 @@ class Asking:
             tokens = self.encode(prompt, True)
             if not len(tokens):
                 raise ApiError(400, "the prompt has 0 tokens: give at least 1", "invalid_value", "prompt")
-            return tokens, prompt
-        beyond = [token for token in prompt if token >= self.vocabulary_tokens]
-        if beyond:
-            message = f"the prompt has token {beyond[0]}: the model's tokens are 0 to {self.vocabulary_tokens - 1:,}"
-            raise ApiError(400, message, "invalid_value", "prompt")
-        return np.array(prompt, dtype=np.int32), self.tokenizer.decode(prompt)
+            return self._known(tokens, "prompt"), prompt
+        return self._known(prompt, "prompt"), self.tokenizer.decode(prompt)
+
+    def _known(self, prompt: Sequence[int] | Tokens, field: str) -> Tokens:
+        try:
+            return known_prompt(prompt, self.vocabulary_tokens)
+        except InputError as error:
+            raise ApiError(400, str(error), "invalid_value", field) from None
 
     # ── limits ────────────────────────────────────────────────────────────
 
@@ -182,12 +185,8 @@ class Asking:
 
     def _sampling(self, body: Sampled, grammar: Grammar | None, logprobs: int | None) -> Sampling:
         biases = tuple((int(token), bias) for token, bias in (body.logit_bias or {}).items())
-        beyond = [token for token, _ in biases if token >= self.vocabulary_tokens]
-        if beyond:
-            message = f"logit_bias names token {beyond[0]}: the tokens are 0 to {self.vocabulary_tokens - 1:,}"
-            raise ApiError(400, message, "invalid_value", "logit_bias")
         try:
-            return Sampling(
+            sampling = Sampling(
                 temperature=_temperature(body.temperature),
                 top_p=1.0 if body.top_p is None else body.top_p,
                 top_k=body.top_k or 0,
@@ -205,6 +204,11 @@ class Asking:
             )
         except InputError as error:
             raise ApiError(400, str(error), "invalid_value") from None
+        try:
+            require_known_biases(sampling, self.vocabulary_tokens)
+        except InputError as error:
+            raise ApiError(400, str(error), "invalid_value", "logit_bias") from None
+        return sampling
 
     def _grammar(self, body: ChatBody, tools: Sequence[Mapping[str, Any]]) -> Grammar | None:
         """Compiled here once, so that a schema which cannot be used is refused before it reaches the engine."""

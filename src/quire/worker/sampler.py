@@ -24,6 +24,7 @@ import torch
 
 from quire.core.errors import InputError
 from quire.core.sampling import SEED_BITS, Sampling
+from quire.core.vocabulary import require_known_biases
 from quire.worker.penalties import Penalties
 
 CANDIDATES = 256
@@ -103,9 +104,7 @@ class Sampler:
         return tokens
 
     def _check(self, sampling: Sampling) -> None:
-        beyond = [token for token, _ in sampling.logit_bias if token >= self.vocab_size]
-        if beyond:
-            raise InputError(f"logit_bias names token {beyond[0]}: the model's tokens are 0 to {self.vocab_size - 1}")
+        require_known_biases(sampling, self.vocab_size)
         if sampling.grammar and self.masks is None:
             raise InputError("the request has a grammar, and this engine was started without grammars: leave it out")
 

@@ -1,0 +1,106 @@
+"""What an `LLM` is asked: what cannot be is refused within the call, and whatever goes wrong, it can be asked again."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire import LLM, Sampling
+from quire.cache.audit import audit
+from quire.core.errors import InputError
+from quire.plan.settings import Budget, Settings
+from tiny_folder import make_folder
+
+PROMPT = [5, 6, 7, 8]
+WHOLE = Sampling(ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    settings = Settings(max_requests=8, batch_tokens=64, max_length=256)
+    return LLM(folder, settings=settings, budget=Budget(pool_bytes=2 << 20))
+
+
+def answer(llm: LLM) -> tuple[int, ...]:
+    (completion,) = llm.generate([PROMPT], WHOLE, max_tokens=12)
+    assert not llm.engine.streams
+    for memory in llm.engine.scheduler.memories:
+        audit(memory, {})
+    return completion.token_ids
+
+
+@pytest.mark.parametrize("number", [-1, -2, 10**6, 10**12, 10**30])
+def test_a_token_that_the_model_has_not_got_is_refused(llm: LLM, number: int) -> None:
+    """Some numbers mean something between scheduler and worker."""
+    with pytest.raises(InputError, match=f"the prompt has token {number}: the model's tokens are 0 to"):
+        llm.generate([PROMPT, [3, number, 4]])
+    assert len(answer(llm)) == 12
+
+
+def test_tokens_are_whole_numbers(llm: LLM) -> None:
+    with pytest.raises(InputError, match="token numbers are whole"):
+        llm.generate([[3.5, 4.0]])  # type: ignore[list-item]
+
+
+def test_a_bias_for_a_token_that_the_model_has_not_got_is_refused(llm: LLM) -> None:
+    steps = llm.engine.scheduler.steps
+    with pytest.raises(InputError, match="logit_bias names token 1000000: the model's tokens are 0 to"):
+        llm.generate([PROMPT], Sampling(logit_bias=((10**6, 1.0),)))
+    assert llm.engine.scheduler.steps == steps
+    assert len(answer(llm)) == 12
+
+
+def once(what: Callable[..., Any], fault: Callable[[], object], after: int = 2) -> Callable[..., Any]:
+    """Something goes wrong at the end of the call behind so many, and never again."""
+    calls = iter(range(after + 2))
+
+    def faulty(*given: Any, **named: Any) -> Any:
+        result = what(*given, **named)
+        if next(calls, None) == after:
+            fault()
+        return result
+
+    return faulty
+
+
+def fail() -> None:
+    raise RuntimeError("out of memory")
+
+
+@pytest.mark.parametrize("place", ["launch", "collect", "sample"])
+def test_after_a_step_that_failed_it_can_be_asked_again(llm: LLM, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever else was running is told; nobody gets tokens of a step that failed."""
+    expected = answer(llm)
+    other = llm.stream(PROMPT, WHOLE, max_tokens=60)
+    next(other)
+    runner = llm.engine.runner
+    monkeypatch.setattr(runner, place, once(getattr(runner, place), fail))
+    with pytest.raises(RuntimeError, match="out of memory"):
+        llm.generate([PROMPT], WHOLE, max_tokens=12)
+    with pytest.raises(InputError, match=r"failed \(RuntimeError\('out of memory'\)\): ask again"):
+        list(other)
+    assert answer(llm) == expected
+
+
+@pytest.mark.parametrize("part", ["schedule", "apply"])
+def test_an_interrupted_call_leaves_the_books_in_order(llm: LLM, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C is heard, behind the step that it came in; a stream of someone else goes on."""
+    expected, scheduler = answer(llm), llm.engine.scheduler
+    other = llm.stream(PROMPT, WHOLE, max_tokens=12)
+    text = next(other)
+    interrupted = once(getattr(scheduler, part), lambda: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(scheduler, part, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        llm.generate([PROMPT], WHOLE, max_tokens=60)
+    assert text + "".join(other) == llm.tokenizer.decode(expected)
+    assert answer(llm) == expected
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
