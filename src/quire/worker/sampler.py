@@ -91,12 +91,12 @@ class Sampler:
     ) -> torch.Tensor:
         """logits [n, v]; `positions` are those of the tokens to be drawn: the first output has the prompt's length."""
         if self.is_plain(np.asarray(rows)):
-            return logits.argmax(-1)
+            return _likeliest(logits)
         numbers = [int(row) for row in rows]
         places = np.asarray(positions, dtype=np.int64)
         requests = [self._rows[row] for row in numbers]
         shaped = self._shape(logits, numbers, requests, places)
-        tokens = shaped.argmax(-1)
+        tokens = _likeliest(shaped)
         for hot in self._blocks([entry for entry, request in enumerate(requests) if request.sampling.temperature > 0]):
             tokens[hot] = _draw(shaped[hot], [requests[entry] for entry in hot], places[hot])
         self._penalties.count(numbers, tokens)
@@ -155,16 +155,29 @@ def _edits(requests: list[_Row], positions: npt.NDArray[np.int64]) -> list[tuple
     return edits
 
 
+def _likeliest(logits: torch.Tensor) -> torch.Tensor:
+    """NaN never is. A CPU looks for one where argmax took it; a device does not wait for such a question."""
+    if logits.is_cpu:
+        tokens = logits.argmax(-1)
+        if not logits.gather(-1, tokens[:, None]).isnan().any():
+            return tokens
+    return logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax(-1)
+
+
 def _draw(logits: torch.Tensor, requests: list[_Row], positions: npt.NDArray[np.int64]) -> torch.Tensor:
-    """One token per row, by one uniform number each."""
+    """One token per row, by one uniform number each; 0 where no token has a chance. May change the logits."""
     samplings = [request.sampling for request in requests]
-    scaled = (logits - logits.amax(-1, keepdim=True)).div_(_column([s.temperature for s in samplings], logits))
+    most = torch.finfo(logits.dtype).max
+    logits = logits.nan_to_num_(-torch.inf, most, -torch.inf)
+    greatest = logits.amax(-1, keepdim=True).clamp_(min=-most)
+    scaled = (logits - greatest).div_(_column([s.temperature for s in samplings], logits))
     chances = scaled.exp()
     least = _threshold(scaled, chances, samplings)
     sums = torch.where(scaled >= least, chances, 0).cumsum(-1, dtype=torch.float64)
     seeds = np.array([request.seed for request in requests], dtype=np.uint64)
     passed = torch.from_numpy(uniform(seeds, positions)).to(sums.device)[:, None] * sums[:, -1:]
-    return torch.searchsorted(sums, passed, right=True).squeeze(-1)
+    tokens = torch.searchsorted(sums, passed, right=True).squeeze(-1)
+    return tokens.masked_fill_(tokens == logits.shape[-1], 0)
 
 
 def _threshold(scaled: torch.Tensor, chances: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
@@ -194,7 +207,7 @@ def _by_rank(
     total = torch.where(scaled >= least, chances, 0).sum(-1, keepdim=True, dtype=torch.float64)
     likely = ranked.exp()
     before = likely.cumsum(-1, dtype=torch.float64) - likely
-    ending = ((ranked >= least) & (before < share * total)).sum(-1, keepdim=True) - 1
+    ending = ((ranked >= least) & (before < share * total)).sum(-1, keepdim=True).clamp_(min=1) - 1
     is_known = (share == 1) | (ending < ranked.shape[-1] - 1) | (ranked.shape[-1] == scaled.shape[-1])
     below = torch.where((share < 1) & is_known, ranked.gather(-1, ending), -torch.inf)
     return torch.maximum(least, below), is_known.squeeze(-1)

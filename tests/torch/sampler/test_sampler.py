@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.worker import sampler as sampler_module
-from quire.worker.sampler import Sampler, uniform
+from quire.worker.sampler import GREEDY, Sampler, uniform
 
 VOCABULARY = 50
 HOT = Sampling(temperature=1.0, seed=7)
@@ -38,6 +38,38 @@ def test_greedy_takes_the_most_likely_token_beside_hot_rows_too() -> None:
     assert tokens.dtype == torch.int64
     others = [0, 1, 2, 3, 4, 6, 7]
     assert torch.equal(tokens[others], logits.argmax(-1)[others])
+
+
+WAYS = [GREEDY, *(replace(HOT, **more) for more in ({}, {"top_p": 0.9}, {"top_k": 5}, {"min_p": 0.1}))]  # type: ignore[arg-type]
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf, -torch.inf])
+def test_one_logit_that_is_no_number_is_nobody_elses_business(way: Sampling, odd: float) -> None:
+    """NaN is never drawn, infinity always; the other rows do not notice."""
+    logits = torch.randn(3, 300, generator=torch.Generator().manual_seed(1))
+    spoilt = logits.clone()
+    spoilt[1, 77] = odd
+    sampler = Sampler(3, 300)
+    for row in range(3):
+        sampler.enter(row, way, [0])
+    for position in range(1, 40):
+        whole, tokens = (sampler.sample(one, range(3), [position] * 3).tolist() for one in (logits, spoilt))
+        assert (tokens[0], tokens[2]) == (whole[0], whole[2])
+        assert tokens[1] == 77 if odd == torch.inf else 0 <= tokens[1] < 300 and tokens[1] != 77
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("way", [*WAYS, replace(HOT, repetition_penalty=0.5), replace(GREEDY, logit_bias=((3, 1.0),))])
+@pytest.mark.parametrize("odd", [torch.nan, -torch.inf])
+def test_a_row_without_numbers_yields_token_0(way: Sampling, odd: float) -> None:
+    """As recorded steps have it; a token beyond the vocabulary would end the next step for everyone."""
+    sampler = Sampler(2, 300)
+    sampler.enter(0, way, [0])
+    logits = torch.full((2, 300), odd)
+    logits[1, 299] = -5.0
+    assert sampler.sample(logits, [0, 1], [1, 1]).tolist() == [0, 299]
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
