@@ -284,9 +284,9 @@ def _on_gpu(
     whole, guessing = plan.stages[0], _layers_of(draft, dtype)
 
     def weights_of(own: Path, first_layer: int, layers: int) -> Any:
-        weights = load(own, DTYPES[dtype.value], advance)
+        weights = load(own, DTYPES[dtype.value], advance).to(meter.device)
         check_model(weights, part_of(whole, first_layer, layers))
-        return weights.to(meter.device)
+        return weights
 
     weights = weights_of(folder, 0, whole.layers - guessing)
     others = None if draft is None else weights_of(draft, whole.layers - guessing, guessing)

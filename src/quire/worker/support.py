@@ -86,6 +86,7 @@ def check_model(model: Any, stage: StagePlan) -> None:
 @contextmanager
 def _probing(model: Any) -> Iterator[None]:
     """Attention sees a token alone, and so do mixers that are known to keep a state."""
+    global _record
     AttentionInterface.register(PROBE, _attend_to_itself)
     AttentionMaskInterface.register(PROBE, _remember_mask)
     before = model.config._attn_implementation
@@ -100,6 +101,7 @@ def _probing(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        _record = Record()  # what layers handed over may lie in a device's memory
         model.set_attn_implementation(before)
         for module in mixers:
             del module.forward

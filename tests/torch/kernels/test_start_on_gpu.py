@@ -15,7 +15,7 @@ from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import What
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
-from quire.worker import device_runner, meter, opaque
+from quire.worker import device_runner, meter, model, opaque, support
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.invariant import Invariant
 from quire.worker.kernels.backend import Triton
@@ -76,6 +76,30 @@ def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) 
     assert told[0] == "decode steps are recorded for 2 rows"
     assert told[1].startswith("memory: weights 3.00 MiB, planned ")
     assert told[2].startswith("memory: activations 1.00 MiB, planned ")
+
+
+class Carried:
+    """Weights that know where they lie."""
+
+    place = "main memory"
+
+    def to(self, device: object) -> Carried:
+        self.place = f"moved to {device}"
+        return self
+
+
+@pytest.mark.story
+@pytest.mark.usefixtures("on_gpu")
+def test_weights_are_tried_where_they_will_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in main memory before: a processor may stop at products in bf16, and a large model takes its time."""
+
+    def check(weights: Carried, _stage: object) -> None:
+        raise InputError(f"tried, {weights.place}")
+
+    monkeypatch.setattr(model, "load", lambda *_given: Carried())
+    monkeypatch.setattr(support, "check_model", check)
+    with pytest.raises(InputError, match="tried, moved to cpu"):
+        started(make_folder(tmp_path), "cuda")
 
 
 @pytest.mark.usefixtures("on_gpu")
