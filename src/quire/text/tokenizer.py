@@ -22,23 +22,40 @@ class TextStream:
     def __init__(self, tokenizer: tokenizers.Tokenizer, skip_special_tokens: bool) -> None:
         self._tokenizer, self._skips = tokenizer, skip_special_tokens
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
-        self._tokens: list[int] = []
-        self._characters = 0
-        """How many have come out."""
+        self._shown: list[int] = []
+        """Tokens of the piece that came out last."""
+        self._held: list[int] = []
+        """Those behind it."""
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that these tokens complete."""
-        numbers = [int(token) for token in tokens]
-        self._tokens += numbers
-        text = "".join(self._stream.step(self._tokenizer, number) or "" for number in numbers)
-        self._characters += len(text)
-        return text
+        return "".join(self._next(int(token)) for token in tokens)
+
+    def _next(self, token: int) -> str:
+        self._held.append(token)
+        try:
+            text = self._stream.step(self._tokenizer, token)
+        except Exception:
+            text = self._begin_anew()
+        if text:
+            self._shown, self._held = self._held, []
+        return text or ""
+
+    def _begin_anew(self) -> str:
+        """Tokenizers that spell in bytes read a run of them as a whole: characters that came out may turn out to be
+        none, which the stream does not take. They stay, and what was held is read without them."""
+        self._stream = DecodeStream(skip_special_tokens=self._skips)
+        return "".join(self._stream.step(self._tokenizer, token) or "" for token in self._held)
 
     def finish(self) -> str:
         """What is still held back: half a character, as the sign for one. Nothing comes after it."""
-        text = self._tokenizer.decode(self._tokens, skip_special_tokens=self._skips)[self._characters :]
-        self._characters += len(text)
+        before, whole = self._decoded(self._shown), self._decoded(self._shown + self._held)
+        text = whole[len(before) :] if whole.startswith(before) else self._decoded(self._held)
+        self._held = []
         return text
+
+    def _decoded(self, tokens: list[int]) -> str:
+        return self._tokenizer.decode(tokens, skip_special_tokens=self._skips)
 
 
 class Tokenizer:

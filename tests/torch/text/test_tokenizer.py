@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import decoders, models
 
 from quire.core.errors import InputError, ModelError
 from quire.text.templates import ChatTemplate
@@ -40,6 +42,58 @@ def test_any_tokens_stream_to_what_they_decode_to(tokenizer: Tokenizer, tokens: 
     assert whole == text or whole.endswith("\ufffd")
     assert text + stream.finish() == whole
     assert stream.finish() == ""
+
+
+PIECES = ["<s>", "▁a", "b", "▁"]
+BYTES = [0x0A, 0x41, 0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0x9F, 0x98, 0x80, 0xFF]
+
+
+@pytest.fixture(scope="module")
+def with_fallback() -> Tokenizer:
+    """As Llama 2 and Gemma have it: what no piece spells is spelt in bytes, and runs of bytes are read as a whole."""
+    names = [*PIECES, *(f"<0x{byte:02X}>" for byte in BYTES)]
+    inner = tokenizers.Tokenizer(models.BPE({name: place for place, name in enumerate(names)}, [], byte_fallback=True))
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    inner.decoder = decoders.Sequence(steps)
+    inner.add_special_tokens(PIECES[:1])
+    return Tokenizer(inner)
+
+
+def shown_of(tokens: list[int]) -> str:
+    """A run's characters come out one by one while it is one of characters; behind that, a sign for each byte."""
+    text, run = "", b""
+    for token in [*tokens, 1]:
+        if token >= len(PIECES):
+            run += bytes([BYTES[token - len(PIECES)]])
+        elif token:
+            whole = next(run[:end].decode() for end in range(len(run), -1, -1) if _is_text(run[:end]))
+            text += whole + "\ufffd" * (len(run) - len(whole.encode())) + PIECES[token].replace("▁", " ")
+            run = b""
+    return text.removesuffix(" a").removeprefix(" ")
+
+
+def _is_text(run: bytes) -> bool:
+    try:
+        run.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@pytest.mark.story
+@settings(deadline=None, max_examples=500)
+@given(tokens=st.lists(st.integers(0, len(PIECES) + len(BYTES) - 1)))
+@pytest.mark.law
+def test_any_bytes_stream_without_loss_though_a_run_is_read_otherwise_at_its_end(
+    with_fallback: Tokenizer, tokens: list[int]
+) -> None:
+    """`decode` takes back the characters of a run that turns out to be none. What has come out stays."""
+    stream, expected = with_fallback.stream(), shown_of(tokens)
+    text = "".join(stream.feed([token]) for token in tokens)
+    assert text + stream.finish() == expected
+    assert stream.finish() == ""
+    whole = with_fallback.decode(tokens)
+    assert whole == expected or "\ufffd" in whole
 
 
 def test_half_a_character_is_never_shown(tokenizer: Tokenizer) -> None:
