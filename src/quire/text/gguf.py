@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from quire.core.errors import ModelError
 
@@ -28,6 +28,9 @@ _SPLITS: dict[str, tuple[Any, ...]] = {
     ),
 }
 """How text is cut before merging, by `tokenizer.ggml.pre`."""
+_LIKE_LLAMA3 = "llama-bpe"
+"""Files of this sort rely on what llama.cpp does with them: texts begin with BOS unless the file says no, and a piece
+that is a token is that token, merges or not."""
 
 
 def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
@@ -41,13 +44,24 @@ def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
         )
     tokens = fields["tokenizer.ggml.tokens"]
     merges = [_pair(merge) for merge in fields["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=merges))
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split == _LIKE_LLAMA3))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(_SPLITS[split]))
     tokenizer.decoder = decoders.ByteLevel()
     types = fields.get("tokenizer.ggml.token_type", [1] * len(tokens))
     tokenizer.add_tokens([_added(token, False) for token, t in zip(tokens, types, strict=True) if t == _USER_DEFINED])
     tokenizer.add_special_tokens([_added(token, True) for token, t in zip(tokens, types, strict=True) if t == _CONTROL])
+    if _adds_beginning(fields):
+        number = fields["tokenizer.ggml.bos_token_id"]
+        begun = [tokens[number], "$A"]
+        tokenizer.post_processor = processors.TemplateProcessing(begun, special_tokens=[(tokens[number], number)])
     return tokenizer
+
+
+def _adds_beginning(fields: Mapping[str, Any]) -> bool:
+    """Chat templates write the beginning themselves: they are encoded without."""
+    asked = fields.get("tokenizer.ggml.add_bos_token", fields.get("tokenizer.ggml.pre") == _LIKE_LLAMA3)
+    return bool(asked) and "tokenizer.ggml.bos_token_id" in fields
 
 
 def tokenizer_config(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,7 +70,7 @@ def tokenizer_config(fields: Mapping[str, Any]) -> dict[str, Any]:
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "clean_up_tokenization_spaces": False,
-        "add_bos_token": bool(fields.get("tokenizer.ggml.add_bos_token", False)),
+        "add_bos_token": _adds_beginning(fields),
         "model_max_length": fields.get("llama.context_length"),
     }
     names = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "padding": "pad_token"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +17,13 @@ from quire.core.errors import ModelError
 from quire.fetch.convert import convert_gguf, folder_of_gguf
 from quire.fetch.find import find_folder
 from quire.fetch.folder import in_silence
-from quire.text.gguf import tokenizer_of
+from quire.text.gguf import tokenizer_config, tokenizer_of
 from quire.text.tokenizer import Tokenizer
 from quire.worker.weights.gguf import gguf_config, open_gguf
 from quire.worker.weights.safetensors import read_checkpoint
 from quire.worker.weights.write import write_checkpoint
+
+FILES = ("llama-bpe", "gpt-2")
 
 
 def test_parameters_come_back_under_the_names_and_in_the_order_transformers_has(
@@ -108,6 +111,57 @@ def test_digits_stand_alone_before_smollm_merges(tokenizer: Tokenizer, tmp_path:
     assert [piece for piece, _ in split] == ["a", "Ġ", "1", "2", "3"]
     with pytest.raises(ModelError, match="tokenizer is gpt2 / tekken; read are gpt2 with one of gpt-2, smollm"):
         tokenizer_of({**fields, "tokenizer.ggml.pre": "tekken"})
+
+
+def fields_of(tokenizer: Tokenizer, folder: Path, **more: object) -> dict[str, Any]:
+    """A file's metadata, with some of its tokenizer's changed."""
+    write_gguf(folder / "m.gguf", tokenizer.inner)
+    return {**open_gguf(folder / "m.gguf").fields, **{f"tokenizer.ggml.{name}": value for name, value in more.items()}}
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("split", "said", "begins"),
+    [("llama-bpe", None, True), ("llama-bpe", False, False), ("gpt-2", None, False), ("gpt-2", True, True)],
+)
+def test_a_text_begins_as_the_file_says_and_where_it_says_nothing_as_its_sort_does(
+    tokenizer: Tokenizer, tmp_path: Path, split: str, said: bool | None, begins: bool
+) -> None:
+    """Llama 3's files say nothing, and such models have seen no text without its beginning."""
+    more = {} if said is None else {"add_bos_token": said}
+    fields = fields_of(tokenizer, tmp_path, pre=split, bos_token_id=2, **more)
+    plain = tokenizer.encode("the fox")
+    made = Tokenizer(tokenizer_of(fields))
+    assert made.encode("the fox") == ([2, *plain] if begins else plain)
+    assert made.encode("the fox", add_special_tokens=False) == plain
+    assert tokenizer_config(fields)["add_bos_token"] is begins
+
+
+@pytest.mark.story
+def test_a_file_that_names_no_beginning_has_none(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    fields = fields_of(tokenizer, tmp_path, pre="llama-bpe", add_bos_token=True)
+    assert tokenizer_of(fields).encode("the fox").ids == tokenizer.encode("the fox")
+
+
+@pytest.mark.story
+def test_a_template_writes_the_beginning_itself(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    fields = fields_of(tokenizer, tmp_path, pre="llama-bpe", bos_token_id=2)
+    tokenizer_of(fields).save(str(tmp_path / "tokenizer.json"))
+    config = tokenizer_config(fields) | {"chat_template": "{{ bos_token }}{{ messages[0].content }}"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    loaded = Tokenizer.load(tmp_path)
+    assert loaded.chat([{"role": "user", "content": "the fox"}]) == loaded.encode("the fox")
+    assert loaded.encode("the fox").count(2) == 1
+
+
+@pytest.mark.story
+def test_a_word_of_the_vocabulary_needs_no_merges_in_files_of_llama_3(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    fields = fields_of(tokenizer, tmp_path)
+    fields["tokenizer.ggml.tokens"] = [*fields["tokenizer.ggml.tokens"], "zyx"]
+    fields["tokenizer.ggml.token_type"] = [*fields["tokenizer.ggml.token_type"], 1]
+    whole, merged = (tokenizer_of({**fields, "tokenizer.ggml.pre": split}).encode("zyx").ids for split in FILES)
+    assert whole == [tokenizer.vocab_size]
+    assert len(merged) == 3
 
 
 @pytest.mark.parametrize(
