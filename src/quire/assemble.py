@@ -152,7 +152,9 @@ def memory_of(machine: Machine) -> Budget:
     )
 
 
-def require_gpu(deterministic: bool, device: str) -> None:
+def require_gpu(deterministic: bool, device: str, compiled: bool = False) -> None:
+    if compiled and device == "cpu":
+        raise InputError("steps are not compiled on a CPU: --compile needs --device cuda, so leave it out here")
     if deterministic and device == "cpu":
         raise InputError(
             "products on a CPU are added up in an order that depends on how many tokens a step has: --deterministic "
@@ -191,7 +193,7 @@ def assemble(
         raise InputError(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
-    require_gpu(deterministic, device)
+    require_gpu(deterministic, device, compiled)
     if record is not None and tiers.peer is not None:
         raise InputError("a recording does not know what another engine computes: leave --record or --role out")
     settings = settings or Settings()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from quire.assemble import NO_TIERS, assemble
 from quire.core.dtypes import DType, parse_dtype
-from quire.core.errors import InputError
+from quire.core.errors import InputError, QueueFull
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.core.rules import Rules
 from quire.core.sampling import Sampling
@@ -52,7 +52,7 @@ class LLM:
         rules: Rules | None = None,
         tiers: Tiers = NO_TIERS,
         draft_model: str | Path | None = None,
-        draft_tokens: int = DRAFT_TOKENS,
+        draft_tokens: int | None = None,
         record: Path | None = None,
         progress: Progress = in_silence,
     ) -> None:
@@ -61,16 +61,18 @@ class LLM:
         `device`: auto, cpu or cuda. `compiled`: on a GPU, faster steps for some seconds at the start. `deterministic`:
         on a GPU, what a request yields does not depend on the others it runs with. `tiers`: where prefixes live beyond
         the pool.
-        `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step.
+        `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step, or 4.
         `record`: a file for all that the engine is given, to be played back by `quire replay`; prompts are in it.
         `progress` is told what is fetched, converted and loaded."""
         if tiers.peer is not None:
             raise InputError("LLM turns its loop only while somebody asks, so it takes no peer: use quire serve --role")
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
+        if draft_model is None and draft_tokens is not None:
+            raise InputError(f"draft_tokens is {draft_tokens}, and there is no draft_model to guess them: name one")
         draft = None if draft_model is None else find_source(draft_model, progress)
         self.parts = assemble(
             find_source(model, progress),
-            settings if draft is None else guessing(settings, draft_tokens),
+            settings if draft is None else guessing(settings, DRAFT_TOKENS if draft_tokens is None else draft_tokens),
             budget,
             dtype=parse_dtype(dtype) if isinstance(dtype, str) else dtype,
             kv_dtype=parse_dtype(kv_dtype) if isinstance(kv_dtype, str) else kv_dtype,
@@ -106,9 +108,9 @@ class LLM:
         try:
             for prompt in asked:
                 for request in self._requests(prompt, sampling or Sampling(), max_tokens, raw, n):
-                    talks.append(self._submit(request))
-            while not all(talk.is_over for talk in talks):
-                self._step(talks)
+                    talks.append(self._submit_in_turn(request, talks))
+            while unfinished := [talk for talk in talks if not talk.is_over]:
+                self._step(unfinished)
         finally:
             self._cancel(talks)
         return [talk.completion(talks[place - place % n]) for place, talk in enumerate(talks)]
@@ -169,9 +171,19 @@ class LLM:
         with _whole(self._turn):
             return Talk(self.engine, self.tokenizer, self.engine.submit(request))
 
+    def _submit_in_turn(self, request: Request, talks: list[Talk]) -> Talk:
+        """Where too many wait already, the others go on until there is room."""
+        while True:
+            try:
+                return self._submit(request)
+            except QueueFull:
+                self._step([talk for talk in talks if not talk.is_over])
+
     def _requests(self, prompt: Prompt, sampling: Sampling, max_tokens: int, raw: bool, n: int = 1) -> list[Request]:
         """One for each sample. Raises within the call what could not run: a grammar that cannot be compiled, a token
         that the model has not got."""
+        if max_tokens < 1:
+            raise InputError(f"max_tokens is {max_tokens}: ask for at least 1")
         require_known_biases(sampling, self.parts.vocabulary_tokens)
         if sampling.grammar is not None:
             self.parts.grammars.compile(sampling.grammar)
@@ -189,6 +201,11 @@ class LLM:
             if raw or not self.tokenizer.has_chat_template:
                 return self.tokenizer.encode(prompt)
             return self.tokenizer.chat([{"role": "user", "content": prompt}])
+        if isinstance(prompt, Mapping) or not hasattr(prompt, "__len__"):
+            raise InputError(
+                f"a prompt is text, a list of token numbers or a list of messages, and this one is {prompt!r:.80}: "
+                "generate takes a list of prompts, so give a single one as [[…]]"
+            )
         if len(prompt) and isinstance(prompt[0], Mapping):
             return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
         return prompt  # type: ignore[return-value]

@@ -49,6 +49,7 @@ class Talk:
         self._given = 0
         self._read = 0
         self._ending = ""
+        self._reused: int | None = None
 
     @property
     def name(self) -> str:
@@ -67,6 +68,8 @@ class Talk:
         if self.is_over:
             return
         ended, stops = self._stream.ending, self._stream.request.stop_tokens
+        if self._reused is None and (ended is not None or len(self._stream.tokens())):
+            self._reused = self._found()  # before others push it out of the history
         for token in self._stream.take().tolist():
             self._read += 1
             passed = self._stops.feed("" if token in stops else self._text.feed([token]))
@@ -86,22 +89,24 @@ class Talk:
     def completion(self, first: Talk) -> Completion:
         """`first`: of the samples of this prompt, the one that asks about the prompt itself."""
         request = self._stream.request
-        events = self._engine.history.of(request.name)
-        found = [event.numbers["hit_tokens"] for event in events if event.what is What.ADMITTED][:1]
-        loaded = [event.numbers for event in events if event.what is What.LOADED]
-        brought = [numbers["tokens"] for numbers in loaded if not numbers["preemptions"]]
-        reused = max(found + brought, default=0)
         tokens, prompt = tuple(self._stream.tokens()[: self._read].tolist()), len(request.prompt)
         return Completion(
             "".join(self._pieces),
             tokens,
             self._ending,
             prompt,
-            reused,
+            self._reused or 0,
             None if request.sampling.logprobs is None else self._logprobs(prompt, prompt + len(tokens)),
             first.prompt_logprobs(),
             self.failure,
         )
+
+    def _found(self) -> int:
+        events = self._engine.history.of(self.name)
+        found = [event.numbers["hit_tokens"] for event in events if event.what is What.ADMITTED][:1]
+        loaded = [event.numbers for event in events if event.what is What.LOADED]
+        brought = [numbers["tokens"] for numbers in loaded if not numbers["preemptions"]]
+        return max(found + brought, default=0)
 
     def prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:
         request = self._stream.request

@@ -7,16 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from quire import LLM, Sampling
 from quire.cache.audit import audit
 from quire.core.errors import InputError
+from quire.core.rules import Rules
+from quire.engine import history
 from quire.plan.settings import Budget, Settings
 from tiny_folder import make_folder
 
 PROMPT = [5, 6, 7, 8]
 WHOLE = Sampling(ignore_eos=True)
+SETTINGS, POOL = Settings(max_requests=8, batch_tokens=64, max_length=256), Budget(pool_bytes=2 << 20)
 
 
 @pytest.fixture(scope="module")
@@ -26,8 +30,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def llm(folder: Path) -> LLM:
-    settings = Settings(max_requests=8, batch_tokens=64, max_length=256)
-    return LLM(folder, settings=settings, budget=Budget(pool_bytes=2 << 20))
+    return LLM(folder, settings=SETTINGS, budget=POOL)
 
 
 def answer(llm: LLM) -> tuple[int, ...]:
@@ -104,3 +107,44 @@ def test_an_interrupted_call_leaves_the_books_in_order(llm: LLM, part: str, monk
     assert text + "".join(other) == llm.tokenizer.decode(expected)
     assert answer(llm) == expected
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_more_prompts_than_may_wait_are_answered_one_after_another(
+    llm: LLM, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And each is told what it found in the cache, though there are more than anyone remembers."""
+    monkeypatch.setattr(history, "REQUESTS_REMEMBERED", 20)
+    small = LLM(folder, settings=SETTINGS, budget=POOL, rules=Rules(queue_bound=20))
+    beginning = list(range(5, 137))
+    prompts = [beginning, *([*beginning, 5 + place] for place in range(40))]
+    expected = [llm.generate([prompt], WHOLE, max_tokens=3)[0].token_ids for prompt in prompts]
+    answers = small.generate(prompts, WHOLE, max_tokens=3)
+    assert [answer.token_ids for answer in answers] == expected
+    assert [answer.reused_tokens for answer in answers] == [0, *[128] * 40]
+
+
+@pytest.mark.parametrize("count", [0, -3])
+def test_no_tokens_are_refused(llm: LLM, count: int) -> None:
+    with pytest.raises(InputError, match=f"max_tokens is {count}: ask for at least 1"):
+        llm.generate([PROMPT], max_tokens=count)
+    with pytest.raises(InputError, match=f"max_tokens is {count}: ask for at least 1"):
+        next(llm.stream(PROMPT, max_tokens=count))
+
+
+@pytest.mark.parametrize("prompts", [[{"role": "user", "content": "a"}], [1, 2, 3], [None]])
+def test_a_single_prompt_that_is_no_text_goes_into_a_list(llm: LLM, prompts: list[Any]) -> None:
+    with pytest.raises(InputError, match=r"a prompt is text, .*\[\[…\]\]"):
+        llm.generate(prompts)
+    if prompts != [None]:
+        assert llm.generate([prompts], max_tokens=1)[0].token_ids
+
+
+def test_arrays_are_prompts_too(llm: LLM) -> None:
+    assert llm.generate(np.array([PROMPT, PROMPT]), max_tokens=2) == llm.generate([PROMPT] * 2, max_tokens=2)
+
+
+def test_options_that_would_do_nothing_are_refused(folder: Path) -> None:
+    with pytest.raises(InputError, match="draft_tokens is 3, and there is no draft_model"):
+        LLM(folder, settings=SETTINGS, budget=POOL, draft_tokens=3)
+    with pytest.raises(InputError, match="--compile needs --device cuda"):
+        LLM(folder, settings=SETTINGS, budget=POOL, device="cpu", compiled=True)

@@ -120,7 +120,7 @@ def start(options: argparse.Namespace) -> LLM:
         kv_dtype=options.kv_dtype,
         tiers=tiers,
         draft_model=options.draft_model,
-        draft_tokens=settings.speculative_tokens,
+        draft_tokens=options.draft_tokens,
         progress=Bar(hidden=("load",)),
     )
     for line in describe(llm.plan, tiers, llm.parts.stack.tiers) if llm.parts.stack else ():

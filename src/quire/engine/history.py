@@ -24,6 +24,7 @@ class History:
             events = self._events[event.request] = deque(maxlen=EVENTS_PER_REQUEST)
             if len(self._events) > REQUESTS_REMEMBERED:
                 self._events.popitem(last=False)
+        self._events.move_to_end(event.request)
         events.append(event)
 
     def of(self, request: str) -> tuple[Event, ...]:
