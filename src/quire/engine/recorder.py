@@ -114,7 +114,8 @@ class RecordingEngine(Engine):
 
     def drop_cache(self, scope: str | None = None) -> int:
         units = super().drop_cache(scope)
-        self._write_inputs({"drop_cache": scope})
+        if not self._is_stepping:
+            self._write_inputs({"drop_cache": scope})
         return units
 
     def fail(self, row: int, why: str) -> None:
@@ -150,6 +151,7 @@ class _RecordedRunner:
     def collect(self) -> StepResult:
         with self._noting("collect"):
             result = self._runner.collect()
+        self._inputs.pop("counts", None)  # of a result that came behind a step that was abandoned
         self._inputs["tokens"] = result.tokens.tolist()
         if result.counts is not None:
             self._inputs["counts"] = result.counts.tolist()

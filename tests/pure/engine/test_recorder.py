@@ -14,6 +14,7 @@ from doubles import ScriptedTier
 from quire.cli.main import main
 from quire.core.errors import InputError
 from quire.core.events import Event
+from quire.core.request import Ending
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import StepResult
 from quire.engine.engine import Engine
@@ -106,8 +107,10 @@ def test_a_step_that_raises_is_in_the_recording_and_so_is_what_comes_behind_it(t
         engine.drain()
     line = json.loads(path.read_text().splitlines()[-1])
     assert line["inputs"]["raised"] == ["collect", "RuntimeError('the device is gone')"]
-    engine.submit(request("b", 50, 5))
+    stream = engine.submit(request("b", 50, 5))
+    engine.drain()
     engine.close()
+    assert stream.ending is Ending.LENGTH
     assert json.loads(path.read_text().splitlines()[-1])["step"] == engine.scheduler.steps
     replay(path, listeners=[again.append])
     assert again == told
