@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedConfig
 
 from quire.core.step import Step
 from quire.worker import opaque
@@ -55,8 +55,8 @@ def _attention(
 
 
 def register() -> None:
+    """Nobody makes masks for it: transformers would ask the device how prompts are packed, and wait for the answer."""
     AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, lambda *_arguments, **_options: None)
 
 
 class TorchModel:
