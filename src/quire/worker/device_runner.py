@@ -126,7 +126,7 @@ class DeviceRunner(TorchRunner):
 
     def _drawn(self, step: Step, tokens: torch.Tensor) -> Wanted:
         """Waits for the tokens only where somebody asked about them."""
-        return self.scorer.drawn_tokens(step, tokens.cpu().numpy()) if self.scorer.is_asked else NOTHING
+        return self.scorer.drawn_tokens(step, tokens.cpu().numpy()) if self.scorer.is_asked(step) else NOTHING
 
     def _fly(self, step: Step, tokens: torch.Tensor, logprobs: StepLogprobs | None = None) -> None:
         host = torch.empty(tokens.shape, dtype=torch.int64, pin_memory=self.device.type == "cuda")

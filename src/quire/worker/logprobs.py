@@ -72,10 +72,9 @@ class Scorer:
         if sampling.prompt_logprobs is not None:
             self._prompts[row] = sampling.prompt_logprobs, request.prompt.astype(np.int64)
 
-    @property
-    def is_asked(self) -> bool:
-        """Whether any row wants to know about its outputs."""
-        return bool(self._outputs)
+    def is_asked(self, step: Step) -> bool:
+        """Whether any row of this step wants to know about its outputs."""
+        return bool(self._outputs) and not self._outputs.keys().isdisjoint(step.rows[step.samples].tolist())
 
     def prompt_tokens(self, step: Step) -> Wanted:
         """Tokens of prompts that this step's logits judge."""

@@ -7,57 +7,62 @@ import numpy.typing as npt
 import torch
 
 from quire.core.sampling import Sampling
+from quire.worker.uploads import Direct
+
+Ints = npt.NDArray[np.int64]
 
 
 class Penalties:
     """Counts take 5 bytes per row and token of the vocabulary, from the first request on that needs them."""
 
-    def __init__(self, rows: int, vocab_size: int, device: torch.device) -> None:
-        self._shape, self._device = (rows, vocab_size), device
-        self._active: dict[int, Sampling] = {}
+    def __init__(self, rows: int, vocab_size: int, upload: Direct, block_rows: int) -> None:
+        """`block_rows`: of logits that are worked on at once."""
+        self._shape, self._upload, self._block_rows = (rows, vocab_size), upload, block_rows
+        self._is_active = np.zeros(rows, dtype=np.bool_)
+        self._columns = np.zeros((3, rows), dtype=np.float32)
+        """(repetition, frequency, presence; row)."""
         self._outputs = torch.empty(0)
         """[rows, v]: how often each token was put out."""
         self._prompts = torch.empty(0)
         """[rows, v]: whether the prompt has it."""
 
-    def enter(
-        self, row: int, sampling: Sampling, prompt: npt.NDArray[np.int64], outputs: npt.NDArray[np.int64]
-    ) -> None:
-        self._active.pop(row, None)
+    @property
+    def size_bytes(self) -> int:
+        return self._outputs.nbytes + self._prompts.nbytes
+
+    def enter(self, row: int, sampling: Sampling, prompt: Ints, outputs: Ints) -> None:
+        self._is_active[row] = sampling.has_penalties
         if not sampling.has_penalties:
             return
         if not self._outputs.numel():
-            self._outputs = torch.zeros(self._shape, dtype=torch.int32, device=self._device)
-            self._prompts = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
-        self._active[row] = sampling
-        counts = np.bincount(outputs, minlength=self._shape[1]).astype(np.int32)
-        self._outputs[row] = torch.from_numpy(counts).to(self._device)
-        self._prompts[row] = False
-        self._prompts[row, torch.from_numpy(prompt).to(self._device)] = True
+            self._outputs = torch.zeros(self._shape, dtype=torch.int32, device=self._upload.device)
+            self._prompts = torch.zeros(self._shape, dtype=torch.bool, device=self._upload.device)
+        self._columns[:, row] = sampling.repetition_penalty, sampling.frequency_penalty, sampling.presence_penalty
+        self._outputs[row].copy_(self._upload(np.bincount(outputs, minlength=self._shape[1]).astype(np.int32)))
+        self._prompts[row].zero_().index_fill_(0, self._upload(prompt), True)
 
-    def applied(self, logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    def applied(self, logits: torch.Tensor, rows: Ints) -> torch.Tensor:
         """The logits themselves where no row is penalised, else new ones."""
-        entries = [entry for entry, row in enumerate(rows) if row in self._active]
-        if not entries:
+        entries = np.flatnonzero(self._is_active[rows])
+        if not len(entries):
             return logits
-        active = [self._active[rows[entry]] for entry in entries]
-        where = [rows[entry] for entry in entries]
-        penalised, counts = logits[entries], self._outputs[where]
-        repetition = _column([sampling.repetition_penalty for sampling in active], logits)
-        repeated = torch.where(penalised > 0, penalised / repetition, penalised * repetition)
-        penalised = torch.where(self._prompts[where] | (counts > 0), repeated, penalised)
-        penalised -= counts * _column([sampling.frequency_penalty for sampling in active], logits)
-        penalised -= (counts > 0) * _column([sampling.presence_penalty for sampling in active], logits)
         shaped = logits.clone()
-        shaped[entries] = penalised
+        for first in range(0, len(entries), self._block_rows):
+            some = entries[first : first + self._block_rows]
+            where = self._upload(np.stack([some, rows[some]]))
+            columns = self._upload(self._columns[:, rows[some], None]).to(logits.dtype)
+            shaped.index_copy_(0, where[0], self._penalised(shaped.index_select(0, where[0]), where[1], columns))
         return shaped
 
-    def count(self, rows: list[int], tokens: torch.Tensor) -> None:
-        entries = [entry for entry, row in enumerate(rows) if row in self._active]
-        if entries:
-            where = torch.tensor([rows[entry] for entry in entries], device=self._device)
-            self._outputs[where, tokens[entries]] += 1
+    def _penalised(self, logits: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+        repetition, frequency, presence = columns
+        counts, in_prompt = self._outputs.index_select(0, rows), self._prompts.index_select(0, rows)
+        repeated = torch.where(logits > 0, logits / repetition, logits * repetition)
+        logits = torch.where(in_prompt | (counts > 0), repeated, logits)
+        return logits.sub_(counts * frequency).sub_((counts > 0) * presence)
 
-
-def _column(values: list[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
+    def count(self, rows: Ints, tokens: torch.Tensor) -> None:
+        entries = np.flatnonzero(self._is_active[rows])
+        if len(entries):
+            where = self._upload(np.stack([entries, rows[entries]]))
+            self._outputs[where[1], tokens.index_select(0, where[0])] += 1

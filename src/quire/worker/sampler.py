@@ -6,6 +6,8 @@
   tie with the last one kept are kept too: nothing depends on the order in which a sort leaves equals.
 - A draw needs one uniform number, a hash of the request's seed and the token's position; the token is where the running
   sum of probabilities passes it. So a request draws the same tokens alone, in any batch and after a preemption.
+- A CPU ranks as many tokens as a row's threshold needs; a GPU searches for it (`kernels/nucleus.py`), for only there is
+  it known how many those are.
 
 Legend: n rows of this step, v vocabulary.
 """
@@ -13,7 +15,6 @@ Legend: n rows of this step, v vocabulary.
 from __future__ import annotations
 
 import secrets
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,12 +27,17 @@ from quire.core.errors import InputError
 from quire.core.sampling import SEED_BITS, Sampling
 from quire.core.vocabulary import require_known_biases
 from quire.worker.penalties import Penalties
+from quire.worker.uploads import Direct
 
 CANDIDATES = 256
 """Tokens ranked for top_p at first; where they do not suffice, 16 times as many, up to the whole vocabulary."""
 BLOCK_ELEMENTS = {"cpu": 1 << 19}
-"""Logits worked on at once, for the sake of the CPU's cache; elsewhere all of them."""
+"""Logits worked on at once, for the sake of the CPU's cache; elsewhere more, for the sake of memory."""
+MOST_ELEMENTS = 1 << 25
 GREEDY = Sampling()
+Ints = npt.NDArray[np.int64]
+Columns = npt.NDArray[np.float64]
+"""(temperature, top_k, top_p, log of min_p; row)."""
 
 
 class Masks(Protocol):
@@ -44,23 +50,36 @@ class Masks(Protocol):
     def accepted(self, row: int, token: int) -> None: ...
 
 
-@dataclass(slots=True, eq=False)
-class _Row:
-    sampling: Sampling
-    seed: int
-    prompt_tokens: int
+@dataclass(frozen=True, slots=True, eq=False)
+class _Edits:
+    """What is added to some of a row's logits."""
+
+    biases: tuple[tuple[int, float], ...]
     stop_tokens: tuple[int, ...]
+    stops_from: int
+    """The first position where a stop token may come."""
+
+    def at(self, position: int) -> list[tuple[int, float]]:
+        early = self.stop_tokens if position < self.stops_from else ()
+        return [*self.biases, *((token, -np.inf) for token in early)]
 
 
 class Sampler:
+    """On a device it never waits: what rows want is kept as columns in main memory, and a step takes up its rows'."""
+
     def __init__(
         self, rows: int, vocab_size: int, device: torch.device | str = "cpu", masks: Masks | None = None
     ) -> None:
         self.vocab_size, self.device, self.masks = vocab_size, torch.device(device), masks
-        self._rows = [_Row(GREEDY, 0, 0, ()) for _ in range(rows)]
+        self._upload = Direct(self.device)
+        self._columns: Columns = np.zeros((4, rows))
+        self._seeds = np.zeros(rows, dtype=np.uint64)
+        self._edits: dict[int, _Edits] = {}
+        self._has_grammar = np.zeros(rows, dtype=np.bool_)
         self._plain = np.ones(rows, dtype=np.bool_)
         """Rows that take the most likely token and nothing else."""
-        self._penalties = Penalties(rows, vocab_size, self.device)
+        self._block_rows = max(1, BLOCK_ELEMENTS.get(self.device.type, MOST_ELEMENTS) // vocab_size)
+        self.penalties = Penalties(rows, vocab_size, self._upload, self._block_rows)
 
     def enter(
         self,
@@ -73,34 +92,43 @@ class Sampler:
         """The row belongs to someone else now. `output_tokens`: what it had put out before it was preempted."""
         prompt, outputs = np.asarray(prompt_tokens, dtype=np.int64), np.asarray(output_tokens, dtype=np.int64)
         self._check(sampling)
-        seed = secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed
-        self._rows[row] = _Row(sampling, seed, len(prompt), stop_tokens)
-        self._plain[row] = (
-            sampling.temperature == 0
-            and not (sampling.has_penalties or sampling.logit_bias or sampling.min_tokens)
-            and sampling.grammar is None
-        )
-        self._penalties.enter(row, sampling, prompt, outputs)
+        self._columns[:, row] = columns_of(sampling)
+        self._seeds[row] = secrets.randbits(SEED_BITS) if sampling.seed is None else sampling.seed
+        self._has_grammar[row] = sampling.grammar is not None
+        self._edits.pop(row, None)
+        if sampling.logit_bias or sampling.min_tokens:
+            self._edits[row] = _Edits(sampling.logit_bias, stop_tokens, len(prompt) + sampling.min_tokens)
+        self.penalties.enter(row, sampling, prompt, outputs)
+        is_shaped = sampling.has_penalties or self._has_grammar[row] or row in self._edits
+        self._plain[row] = sampling.temperature == 0 and not is_shaped
 
     def is_plain(self, rows: npt.NDArray[np.int64]) -> bool:
         """Whether all of them take the most likely token."""
         return bool(self._plain[rows].all())
 
-    def sample(
-        self, logits: torch.Tensor, rows: Sequence[int] | npt.NDArray[np.int64], positions: npt.ArrayLike
-    ) -> torch.Tensor:
+    def sample(self, logits: torch.Tensor, rows: Sequence[int] | Ints, positions: npt.ArrayLike) -> torch.Tensor:
         """logits [n, v]; `positions` are those of the tokens to be drawn: the first output has the prompt's length."""
-        if self.is_plain(np.asarray(rows)):
+        numbers = np.asarray(rows, dtype=np.int64)
+        if self.is_plain(numbers):
             return _likeliest(logits)
-        numbers = [int(row) for row in rows]
         places = np.asarray(positions, dtype=np.int64)
-        requests = [self._rows[row] for row in numbers]
-        shaped = self._shape(logits, numbers, requests, places)
+        shaped = self._shape(logits, numbers, places)
+        tokens = self._drawn(shaped, numbers, places)
+        self.penalties.count(numbers, tokens)
+        self._tell(numbers, tokens)
+        return tokens
+
+    def _drawn(self, shaped: torch.Tensor, rows: Ints, positions: Ints) -> torch.Tensor:
+        hot = np.flatnonzero(self._columns[0, rows] > 0)
+        chances = uniform(self._seeds[rows], positions)
+        if 0 < len(hot) == len(rows) <= self._block_rows:
+            return _draw(shaped, self._columns[:, rows], chances, self._upload)
         tokens = _likeliest(shaped)
-        for hot in self._blocks([entry for entry, request in enumerate(requests) if request.sampling.temperature > 0]):
-            tokens[hot] = _draw(shaped[hot], [requests[entry] for entry in hot], places[hot])
-        self._penalties.count(numbers, tokens)
-        self._tell(numbers, requests, tokens)
+        for first in range(0, len(hot), self._block_rows):
+            some = hot[first : first + self._block_rows]
+            where = self._upload(some)
+            drawn = _draw(shaped.index_select(0, where), self._columns[:, rows[some]], chances[some], self._upload)
+            tokens.index_copy_(0, where, drawn)
         return tokens
 
     def _check(self, sampling: Sampling) -> None:
@@ -108,51 +136,50 @@ class Sampler:
         if sampling.grammar and self.masks is None:
             raise InputError("the request has a grammar, and this engine was started without grammars: leave it out")
 
-    def _shape(
-        self, logits: torch.Tensor, rows: list[int], requests: list[_Row], positions: npt.NDArray[np.int64]
-    ) -> torch.Tensor:
+    def _shape(self, logits: torch.Tensor, rows: Ints, positions: Ints) -> torch.Tensor:
         """Biases, stop tokens that come too early, penalties, grammars; the caller's logits stay as they are."""
-        shaped = self._penalties.applied(logits, rows)
-        edits = _edits(requests, positions)
+        shaped = self.penalties.applied(logits, rows)
+        edits = self._edits_at(rows, positions)
         if edits:
-            entries, tokens, values = (list(column) for column in zip(*edits, strict=True))
+            entries, tokens = self._upload(np.array(list(edits)).T)
+            values = self._upload(np.array(list(edits.values())))
             shaped = shaped.clone() if shaped is logits else shaped
-            added = torch.tensor(values, dtype=shaped.dtype, device=self.device)
-            shaped.index_put_((self._index(entries), self._index(tokens)), added, accumulate=True)
-        constrained = [entry for entry, request in enumerate(requests) if request.sampling.grammar]
-        if constrained and self.masks:
-            words = [self.masks.mask(rows[entry]) for entry in constrained]
+            shaped[entries, tokens] += values.to(shaped.dtype)
+        constrained = np.flatnonzero(self._has_grammar[rows])
+        if len(constrained) and self.masks:
+            where, words = self._upload(constrained), [self.masks.mask(row) for row in rows[constrained].tolist()]
             shaped = shaped.clone() if shaped is logits else shaped
-            shaped[constrained] = shaped[constrained].masked_fill(~self._allowed(words), -torch.inf)
+            allowed = shaped.index_select(0, where).masked_fill_(~self._allowed(words), -torch.inf)
+            shaped.index_copy_(0, where, allowed)
         return shaped
+
+    def _edits_at(self, rows: Ints, positions: Ints) -> dict[tuple[int, int], float]:
+        """By entry and token, what is added to its logit."""
+        found: dict[tuple[int, int], float] = {}
+        for entry, row in enumerate(rows.tolist()) if self._edits else ():
+            for token, value in self._edits[row].at(int(positions[entry])) if row in self._edits else ():
+                found[entry, token] = found.get((entry, token), 0.0) + value
+        return found
 
     def _allowed(self, words: list[npt.NDArray[np.int32]]) -> torch.Tensor:
         allowed = np.zeros((len(words), self.vocab_size), dtype=np.bool_)
         for target, mask in zip(allowed, words, strict=True):
             bits = np.unpackbits(mask.view(np.uint8), bitorder="little")[: self.vocab_size]
             target[: len(bits)] = bits
-        return torch.from_numpy(allowed).to(self.device)
+        return self._upload(allowed)
 
-    def _tell(self, rows: list[int], requests: list[_Row], tokens: torch.Tensor) -> None:
-        for entry, request in enumerate(requests):
-            if request.sampling.grammar and self.masks:
-                self.masks.accepted(rows[entry], int(tokens[entry]))
-
-    def _blocks(self, entries: list[int]) -> list[list[int]]:
-        size = max(1, BLOCK_ELEMENTS.get(self.device.type, sys.maxsize) // self.vocab_size)
-        return [entries[start : start + size] for start in range(0, len(entries), size)]
-
-    def _index(self, numbers: list[int]) -> torch.Tensor:
-        return torch.tensor(numbers, dtype=torch.int64, device=self.device)
+    def _tell(self, rows: Ints, tokens: torch.Tensor) -> None:
+        """Grammars alone wait for what was drawn."""
+        constrained = np.flatnonzero(self._has_grammar[rows])
+        if len(constrained) and self.masks:
+            drawn = tokens.tolist()
+            for entry in constrained.tolist():
+                self.masks.accepted(int(rows[entry]), drawn[entry])
 
 
-def _edits(requests: list[_Row], positions: npt.NDArray[np.int64]) -> list[tuple[int, int, float]]:
-    """(entry, token, what is added to its logit)."""
-    edits = [(e, token, bias) for e, request in enumerate(requests) for token, bias in request.sampling.logit_bias]
-    for entry, request in enumerate(requests):
-        if positions[entry] - request.prompt_tokens < request.sampling.min_tokens:
-            edits += [(entry, token, -np.inf) for token in request.stop_tokens]
-    return edits
+def columns_of(sampling: Sampling) -> tuple[float, float, float, float]:
+    least = float(np.log(sampling.min_p)) if sampling.min_p else -np.inf
+    return sampling.temperature, sampling.top_k, sampling.top_p, least
 
 
 def _likeliest(logits: torch.Tensor) -> torch.Tensor:
@@ -164,57 +191,54 @@ def _likeliest(logits: torch.Tensor) -> torch.Tensor:
     return logits.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax(-1)
 
 
-def _draw(logits: torch.Tensor, requests: list[_Row], positions: npt.NDArray[np.int64]) -> torch.Tensor:
-    """One token per row, by one uniform number each; 0 where no token has a chance. May change the logits."""
-    samplings = [request.sampling for request in requests]
-    most = torch.finfo(logits.dtype).max
-    logits = logits.nan_to_num_(-torch.inf, most, -torch.inf)
-    greatest = logits.amax(-1, keepdim=True).clamp_(min=-most)
-    scaled = (logits - greatest).div_(_column([s.temperature for s in samplings], logits))
-    chances = scaled.exp()
-    least = _threshold(scaled, chances, samplings)
-    sums = torch.where(scaled >= least, chances, 0).cumsum(-1, dtype=torch.float64)
-    seeds = np.array([request.seed for request in requests], dtype=np.uint64)
-    passed = torch.from_numpy(uniform(seeds, positions)).to(sums.device)[:, None] * sums[:, -1:]
-    tokens = torch.searchsorted(sums, passed, right=True).squeeze(-1)
+def _draw(logits: torch.Tensor, columns: Columns, chances: npt.NDArray[np.float64], upload: Direct) -> torch.Tensor:
+    """One token per row, by one uniform number each; 0 where no token has a chance."""
+    given, most = upload(np.vstack([columns, chances])), torch.finfo(logits.dtype).max
+    scaled = logits.nan_to_num(-torch.inf, most, -torch.inf)
+    scaled.sub_(scaled.amax(-1, keepdim=True).clamp_(min=-most)).div_(given[0, :, None].to(logits.dtype))
+    likely = scaled.exp()
+    least = _threshold(scaled, likely, columns, given)
+    sums = likely.masked_fill_(scaled < least, 0).cumsum(-1, dtype=torch.float64)
+    tokens = torch.searchsorted(sums, given[-1, :, None] * sums[:, -1:], right=True).squeeze(-1)
     return tokens.masked_fill_(tokens == logits.shape[-1], 0)
 
 
-def _threshold(scaled: torch.Tensor, chances: torch.Tensor, samplings: Sequence[Sampling]) -> torch.Tensor:
-    """[n, 1]: the least scaled logit that each row keeps. The greatest is 0, its chance 1."""
-    least = _column([np.log(s.min_p) if s.min_p else -np.inf for s in samplings], scaled)
-    short = [entry for entry, s in enumerate(samplings) if s.top_k or s.top_p < 1]
-    width = max([CANDIDATES, *(s.top_k for s in samplings)])
-    while short:
-        some = [samplings[entry] for entry in short]
+def _threshold(scaled: torch.Tensor, likely: torch.Tensor, columns: Columns, given: torch.Tensor) -> torch.Tensor:
+    """[n, 1]: the least scaled logit that each row keeps. The greatest is 0, its chance 1. `given`: the columns on the
+    device, where nobody waits for what was found."""
+    least = given[3, :, None].to(scaled.dtype)
+    short = np.flatnonzero((columns[1] > 0) | (columns[2] < 1))
+    if not len(short):
+        return least
+    if scaled.device.type == "cuda":
+        from quire.worker.kernels.nucleus import least_kept
+
+        return torch.maximum(least, least_kept(scaled, given[1], given[2]))
+    width = int(max(CANDIDATES, columns[1].max()))
+    while len(short):
         ranked = scaled[short].topk(min(width, scaled.shape[-1]), -1).values
-        kept, is_known = _by_rank(scaled[short], chances[short], ranked, some)
+        kept, is_known = _by_rank(scaled[short], likely[short], ranked, columns[:, short])
         least[short] = torch.maximum(least[short], kept)
-        short = [entry for entry, known in zip(short, is_known.tolist(), strict=True) if not known]
+        short = short[~is_known.numpy()]
         width *= 16
     return least
 
 
 def _by_rank(
-    scaled: torch.Tensor, chances: torch.Tensor, ranked: torch.Tensor, samplings: list[Sampling]
+    scaled: torch.Tensor, likely: torch.Tensor, ranked: torch.Tensor, columns: Columns
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """top_k, then top_p of what it leaves. The threshold of each row; and whether the ranked logits reached that far:
     if they did not, the threshold is still one that keeps too much."""
-    last = torch.tensor([min(s.top_k or 1, ranked.shape[-1]) - 1 for s in samplings], device=scaled.device)
-    least = ranked.gather(-1, last[:, None])
-    least[[not s.top_k for s in samplings]] = -torch.inf
-    share = torch.tensor([s.top_p for s in samplings], dtype=torch.float64, device=scaled.device)[:, None]
-    total = torch.where(scaled >= least, chances, 0).sum(-1, keepdim=True, dtype=torch.float64)
-    likely = ranked.exp()
-    before = likely.cumsum(-1, dtype=torch.float64) - likely
+    top_k, share = torch.from_numpy(columns[1:3, :, None])
+    last = top_k.clamp(1, ranked.shape[-1]).long() - 1
+    least = ranked.gather(-1, last).masked_fill_(top_k == 0, -torch.inf)
+    total = torch.where(scaled >= least, likely, 0).sum(-1, keepdim=True, dtype=torch.float64)
+    first = ranked.exp()
+    before = first.cumsum(-1, dtype=torch.float64) - first
     ending = ((ranked >= least) & (before < share * total)).sum(-1, keepdim=True).clamp_(min=1) - 1
     is_known = (share == 1) | (ending < ranked.shape[-1] - 1) | (ranked.shape[-1] == scaled.shape[-1])
     below = torch.where((share < 1) & is_known, ranked.gather(-1, ending), -torch.inf)
     return torch.maximum(least, below), is_known.squeeze(-1)
-
-
-def _column(values: Sequence[float], like: torch.Tensor) -> torch.Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None]
 
 
 def uniform(seeds: npt.NDArray[np.uint64], positions: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

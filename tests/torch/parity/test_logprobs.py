@@ -15,8 +15,10 @@ from quire.cache.audit import audit
 from quire.core.events import What
 from quire.core.request import Request
 from quire.core.sampling import Sampling
+from quire.core.step import Step
 from quire.engine.engine import Stream
 from quire.plan.ledger import activation_line
+from quire.worker.logprobs import Scorer
 from quire.worker.model import TorchModel
 from tiny_models import OUTPUTS, PAGE, Reference, Service, plan_of, reference, shape_of, tight_plan
 
@@ -63,6 +65,19 @@ def test_they_are_those_of_the_models_own_logits(name: str, batch_tokens: int) -
     streams = send(service)
     service.engine.drain()
     check(service, streams)
+
+
+@pytest.mark.story
+def test_who_has_ended_asks_about_nobody_elses_tokens() -> None:
+    """A step's tokens are fetched at once where somebody asked about them, and only there."""
+    scorer = Scorer()
+    scorer.enter(2, Request("a", np.array([3, 4], dtype=np.int32), 5, sampling=ASKED))
+    others, own = (np.array(rows) for rows in ([0, 1], [1, 2]))
+    each = np.ones(2, dtype=np.int64)
+    ids = np.zeros(2, dtype=np.int32)
+    steps = [Step(0, rows, each, each, np.array([True, True]), each, ids) for rows in (others, own)]
+    assert [scorer.is_asked(step) for step in steps] == [False, True]
+    assert not scorer.is_asked(replace(steps[1], samples=np.array([True, False])))
 
 
 def test_logits_of_prompts_take_no_more_room_than_the_ledger_has(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.worker import sampler as sampler_module
-from quire.worker.sampler import GREEDY, Sampler, uniform
+from quire.worker.sampler import GREEDY, Sampler, columns_of, uniform
 
 VOCABULARY = 50
 HOT = Sampling(temperature=1.0, seed=7)
@@ -149,7 +149,8 @@ def test_what_is_drawn_was_kept_and_everything_kept_can_be_drawn(
     logits = np.random.default_rng(seed).normal(size=600).astype(np.float32)
     sampling = replace(HOT, top_k=top_k, top_p=top_p, min_p=min_p, temperature=temperature)
     scaled = torch.from_numpy(logits - logits.max())[None] / temperature
-    least = sampler_module._threshold(scaled, scaled.exp(), [sampling])
+    columns = np.array([columns_of(sampling)]).T
+    least = sampler_module._threshold(scaled, scaled.exp(), columns, torch.from_numpy(columns))
     assert set((scaled >= least)[0].nonzero().squeeze(-1).tolist()) == kept(logits, sampling)
     assert set(drawn(logits.tolist(), sampling, 50)) <= kept(logits, sampling)
 
@@ -201,7 +202,7 @@ def test_penalties_are_what_a_loop_over_tokens_computes() -> None:
     prompt, outputs = [1, 2, 2, 3], [3, 4, 4, 4, 5]
     sampler = Sampler(2, VOCABULARY)
     sampler.enter(1, sampling, prompt, outputs)
-    shaped = sampler._penalties.applied(logits, [0, 1])
+    shaped = sampler.penalties.applied(logits, np.array([0, 1]))
     expected = logits[1].clone()
     for token in range(VOCABULARY):
         if token in prompt + outputs:

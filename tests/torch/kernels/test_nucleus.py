@@ -1,0 +1,45 @@
+"""The least logit that top_k and top_p keep, on a GPU or under Triton's interpreter: what a CPU finds by ranking."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from paged_case import DEVICE
+
+from quire.core.sampling import Sampling
+from quire.worker import sampler
+from quire.worker.kernels.nucleus import BLOCK_TOKENS, least_kept
+
+WISHES = [
+    Sampling(temperature=1.0, top_k=top_k, top_p=top_p)
+    for top_k in (0, 1, 7, 300, 10_000)
+    for top_p in (1.0, 0.999, 0.9, 0.5, 1e-9)
+]
+
+
+def found_and_expected(logits: torch.Tensor) -> tuple[list[float], list[float]]:
+    scaled = logits - logits.amax(-1, keepdim=True)
+    columns = np.array([sampler.columns_of(wish) for wish in WISHES]).T
+    expected = sampler._threshold(scaled, scaled.exp(), columns, torch.from_numpy(columns))
+    limits = torch.from_numpy(np.ascontiguousarray(columns)).to(DEVICE)
+    return least_kept(scaled.to(DEVICE), limits[1], limits[2]).squeeze(-1).tolist(), expected.squeeze(-1).tolist()
+
+
+@pytest.mark.parametrize("vocabulary", [97, BLOCK_TOKENS + 5])
+@pytest.mark.parametrize("spread", [0.0, 0.01, 1.0, 9.0])
+def test_it_is_what_ranking_the_vocabulary_yields(vocabulary: int, spread: float) -> None:
+    """Logits all alike, nearly alike, and far apart."""
+    generator = torch.Generator().manual_seed(vocabulary)
+    found, expected = found_and_expected(spread * torch.randn(len(WISHES), vocabulary, generator=generator))
+    assert len(set(expected)) > (0 if spread == 0 else 5)
+    assert found == expected
+
+
+def test_tokens_that_may_not_come_are_kept_by_nobody_who_limits_them() -> None:
+    logits = torch.full((len(WISHES), 40), -torch.inf)
+    logits[:, :6] = torch.arange(6.0)
+    found, expected = found_and_expected(logits)
+    limited = [place for place, wish in enumerate(WISHES) if 0 < wish.top_k < 6 or wish.top_p < 1]
+    assert [found[place] for place in limited] == [expected[place] for place in limited]
+    assert all(found[place] > float("-inf") for place in limited)
