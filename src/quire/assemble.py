@@ -57,9 +57,11 @@ class Started:
     steps: str = ""
     """Whether decode steps are recorded, for how many rows, or why not."""
     has_recordings: bool = True
+    kernels: tuple[str, ...] = ()
+    """Who runs each kind, and why nobody faster does."""
 
     def lines(self) -> tuple[str, ...]:
-        steps = (self.steps,) if self.steps else ()
+        steps = *((self.steps,) if self.steps else ()), *(f"kernels: {one}" for one in self.kernels)
         sizes = ((line.name, format_bytes(line.measured_bytes), line.planned_bytes) for line in self.measured)
         return *steps, *(f"memory: {name} {size}, planned {format_bytes(planned)}" for name, size, planned in sizes)
 
@@ -305,7 +307,7 @@ def _on_gpu(
 
     def finish(tables: Tables) -> Started:
         record(runner, meter, tables)
-        return Started(meter.lines(plan), runner.describe(), runner.graphs is not None)
+        return Started(meter.lines(plan), runner.describe(), runner.graphs is not None, runner.kernels())
 
     return runner, finish
 

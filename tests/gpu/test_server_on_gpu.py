@@ -63,3 +63,4 @@ def test_where_it_runs_is_chosen_by_itself(folder: Path) -> None:
     with running_server(str(folder), *SIZE, model="tiny", threads=None) as running:
         (ready,) = running.told("engine_ready")
         assert ready["device"] == "cuda"
+        assert "full on triton" in ready["kernels"]

@@ -218,7 +218,7 @@ class EngineClient:
         life.is_ready = self._was_ready = True
         self.progress.reset()
         seconds = round(time.monotonic() - life.started_at, 2)
-        steps = {"steps": ready.started[0]} if ready.started else {}
+        steps = {"steps": ready.started[0], "kernels": "; ".join(ready.kernels)} if ready.started else {}
         self._tell("engine_ready", process=life.process.pid, seconds=seconds, device=self.setup.device, **steps)
 
     def _heard(self, beat: Beat) -> None:

@@ -73,7 +73,7 @@ def main(connection: Connection) -> None:
         sys.exit(1)
     gc.collect()
     gc.freeze()  # what a boot leaves stays for good: looking through it again and again would make steps wait
-    connection.send(Ready(tiers, parts.started.lines()))
+    connection.send(Ready(tiers, parts.started.lines(), parts.started.kernels))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # nobody listens any more
         EngineLoop(parts.engine, connection, news, stack=parts.stack, beside=parts.beside).run()
     parts.beside.close()

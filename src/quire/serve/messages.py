@@ -76,7 +76,9 @@ class Ready:
     tiers: tuple[str, ...] = ()
     """A line for each: what it holds, or why it is not in use."""
     started: tuple[str, ...] = ()
-    """On a GPU: how decode steps run, then what its memory went to."""
+    """On a GPU: how decode steps run, who runs each kind, then what its memory went to."""
+    kernels: tuple[str, ...] = ()
+    """The second of these alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ tiers know pages of 128.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -127,14 +128,28 @@ class Reference:
 REFERENCE = Reference()
 
 
-def choose(stage: StagePlan, device: str, backends: Sequence[Backend] = (REFERENCE,)) -> tuple[Backend, ...]:
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who runs a kind."""
+
+    kind: str
+    backend: Backend
+    refusals: tuple[str, ...]
+    """Of those that would have been taken before it."""
+
+    def told(self) -> str:
+        return f"{self.kind} on {self.backend.name}" + (f" ({'; '.join(self.refusals)})" if self.refusals else "")
+
+
+def choose(stage: StagePlan, device: str, backends: Sequence[Backend] = (REFERENCE,)) -> tuple[Choice, ...]:
     """For each kind the first that accepts it. Raises PlanError with what each of them says."""
     chosen = []
     for plan in stage.kinds:
-        refusals = {backend.name: backend.accepts.refusal(plan, device, stage.sheet_bytes) for backend in backends}
-        backend = next((backend for backend in backends if not refusals[backend.name]), None)
-        if backend is None:
-            said = "; ".join(f"{name} {why}" for name, why in refusals.items())
-            raise PlanError(f"no attention backend runs {plan.kind.name} in pages of {plan.page_tokens}: {said}")
-        chosen.append(backend)
+        said = [(backend, backend.accepts.refusal(plan, device, stage.sheet_bytes)) for backend in backends]
+        refusals = tuple(f"{backend.name} {why}" for backend, why in itertools.takewhile(lambda one: one[1], said))
+        if len(refusals) == len(backends):
+            raise PlanError(
+                f"no attention backend runs {plan.kind.name} in pages of {plan.page_tokens}: {'; '.join(refusals)}"
+            )
+        chosen.append(Choice(plan.kind.name, backends[len(refusals)], refusals))
     return tuple(chosen)

@@ -33,8 +33,9 @@ from quire.worker.sampler import Sampler
 
 SPARE_SHEETS = 1
 """For rows of padding in recorded steps."""
-HARDEST = Sampling(temperature=1.0, top_p=0.9, seed=0)
-"""What takes the most memory to draw, from logits that are all alike: the whole vocabulary is ranked."""
+HARDEST = Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.1, seed=0)
+"""What takes the most memory to draw: chances of the whole vocabulary, and tables of what rows have seen. Those are
+made when somebody first asks for a penalty, and find the room that was kept for them here."""
 
 
 def boot(

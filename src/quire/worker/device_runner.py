@@ -96,6 +96,11 @@ class DeviceRunner(TorchRunner):
             return f"decode steps are not recorded: {self.no_graphs_because}"
         return f"decode steps are recorded for {', '.join(map(str, self.recorded_rows))} rows"
 
+    def kernels(self) -> tuple[str, ...]:
+        """Who runs each kind, and why nobody faster does; a draft model's kinds too."""
+        models = [self.model, *([] if self.draft is None else [self.draft.model])]
+        return tuple(dict.fromkeys(choice.told() for model in models for choice in model.choices))
+
     def skip(self, step: Step) -> None:
         self._prepare(step)
         self._fly(step, torch.zeros(len(step.sampled()[0]), dtype=torch.int64, device=self.device))

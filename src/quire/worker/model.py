@@ -75,7 +75,8 @@ class TorchModel:
         self.model, self.is_invariant = model.eval(), is_invariant
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
-        self.seat = Seat(arena, choose(arena.stage, arena.bytes.device.type, backends))
+        self.choices = choose(arena.stage, arena.bytes.device.type, backends)
+        self.seat = Seat(arena, tuple(choice.backend for choice in self.choices))
         self.seat.number = opaque.number_of(self.seat) if is_compiled else 0
         attach(model, self.seat)
         self.scales = find_scales(self.seat, self.vocab_size, self._probe)

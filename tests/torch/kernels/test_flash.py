@@ -125,9 +125,13 @@ def test_it_takes_what_it_can_run_and_says_why_not() -> None:
     kinds = {"llama": "flashinfer", "gpt2": "triton", "deepseek_v3": "triton"}
     for name, expected in kinds.items():
         stage = stage_of(name) if name != "gpt2" else stage_of("llama", head_dim=16)
-        assert {backend.name for backend in choose(stage, "cpu", both)} == {expected}
+        assert {choice.backend.name for choice in choose(stage, "cpu", both)} == {expected}
     plan = stage_of("llama").kinds[0]
     assert both[0].accepts.refusal(plan, "cpu", plan.page_bytes * 3) == ""
     assert "a sheet is 256 B more than whole pages" in both[0].accepts.refusal(plan, "cpu", plan.page_bytes * 3 + 256)
+    (latent,) = choose(stage_of("deepseek_v3"), "cpu", both)
+    assert latent.told() == "latent on triton (flashinfer does not know latent)"
+    (full,) = choose(stage_of("llama"), "cpu", both)
+    assert full.told() == "full on flashinfer"
     narrow = stage_of("llama", head_dim=16).kinds[0]
     assert "needs keys and values of 64 or 128 or 256 numbers, not 16" in both[0].accepts.refusal(narrow, "cpu")

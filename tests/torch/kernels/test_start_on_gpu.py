@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 import quire.llm
 from command import run_text
@@ -15,11 +17,12 @@ from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import What
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
-from quire.worker import device_runner, meter, model, opaque, support
+from quire.worker import boot, device_runner, meter, model, opaque, support
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.invariant import Invariant
 from quire.worker.kernels.backend import Triton
 from quire.worker.meter import Meter
+from quire.worker.sampler import Sampler
 from tiny_folder import make_folder
 
 SETTINGS = Settings(max_length=64, max_requests=2, batch_tokens=16)
@@ -74,8 +77,9 @@ def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) 
     assert measured["activations"] == STEP_BYTES
     told = llm.parts.started.lines()
     assert told[0] == "decode steps are recorded for 2 rows"
-    assert told[1].startswith("memory: weights 3.00 MiB, planned ")
-    assert told[2].startswith("memory: activations 1.00 MiB, planned ")
+    assert told[1] == "kernels: full on triton"
+    assert told[2].startswith("memory: weights 3.00 MiB, planned ")
+    assert told[3].startswith("memory: activations 1.00 MiB, planned ")
 
 
 class Carried:
@@ -109,6 +113,26 @@ def test_a_pool_that_leaves_no_room_for_what_was_measured_is_refused(
     monkeypatch.setattr(MadeUp, "total_bytes", 519 << 20)  # 3 of weights, 1 of a step, 512 of graphs, 4 of the pool
     with pytest.raises(DoesNotFit, match=r"lower the pool to 2\.\d+ MiB"):
         started(make_folder(tmp_path), "cuda")
+
+
+@pytest.mark.story
+@pytest.mark.usefixtures("on_gpu")
+def test_the_step_that_is_measured_draws_and_has_the_tables_of_penalties(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asks for the first penalty finds room for them, if the pool fits beside this step."""
+    held: list[int] = []
+
+    class Watched(Sampler):
+        def sample(self, *given: Any) -> torch.Tensor:
+            drawn = super().sample(*given)
+            held.append(self.penalties.size_bytes)
+            return drawn
+
+    monkeypatch.setattr(boot, "Sampler", Watched)
+    llm = started(make_folder(tmp_path), "cuda")
+    vocabulary = llm.engine.runner.model.vocab_size  # type: ignore[attr-defined]
+    assert held == [5 * SETTINGS.max_requests * vocabulary]
 
 
 @pytest.mark.usefixtures("on_gpu")
