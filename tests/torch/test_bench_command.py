@@ -6,20 +6,25 @@ import argparse
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from command import refused, run_text
 from quire.bench import decode, started
-from quire.bench.random_models import config_of, model_of, shape_of, weights_read
+from quire.bench.random_models import config_of, expert_share, model_of, shape_of, weights_read
 from quire.bench.unprompted import spoil
 from quire.cli import bench
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
+from quire.core.sampling import Sampling
+from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
 from quire.plan.settings import Settings
+from quire.worker.sampler import Sampler
 
 SMALL = ("smollm2-135m", "--layers", "2", "--device", "cpu")
 
@@ -42,6 +47,24 @@ def test_decode_steps_are_timed_beside_the_memorys_limit(capsys: pytest.CaptureF
     assert line["shape"] == "smollm2-135m, 2 layers"
     assert line["rows × tokens"] == "3 × 64"
     assert {"engine, ms", "floor, ms", "floor ÷ engine", "tokens/s"} <= line.keys()
+
+
+def test_rows_that_draw_are_told_beside_the_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temperatures: list[float] = []
+    enter = Sampler.enter
+
+    def noting(sampler: Sampler, row: int, sampling: Sampling, *given: Any) -> None:
+        temperatures.append(sampling.temperature)
+        enter(sampler, row, sampling, *given)
+
+    monkeypatch.setattr(Sampler, "enter", noting)
+    size, drawing = ("--rows", "2", "--length", "64", "--steps", "4"), ("--temperature", "0.7", "--top-p", "0.9")
+    out, _ = run_text(capsys, "bench", "decode", *SMALL, *size, *drawing, "--json")
+    data = json.loads(out)
+    assert (data["about"]["temperature"], data["about"]["top_p"]) == (0.7, 0.9)
+    assert temperatures == [0.7, 0.7]
 
 
 @pytest.mark.parametrize("steps", [1, 6])
@@ -168,3 +191,33 @@ def test_every_table_of_kernels_can_be_asked_for_by_name() -> None:
     from quire.bench.kernels import TABLES
 
     assert tuple(TABLES) == bench.KERNELS
+
+
+def known_configs() -> dict[str, Any]:
+    found = {}
+    for name in catalogue_names():
+        with suppress(InputError):  # transformers has no code for some
+            found[name] = config_of(name)
+    return found
+
+
+@pytest.mark.story
+def test_the_share_of_experts_that_a_token_reads_is_one_for_every_shape_of_the_catalogue() -> None:
+    """However a configuration spells how many there are, or that there are none."""
+    shares = {name: expert_share(config) for name, config in known_configs().items()}
+    assert all(0 < share <= 1 for share in shares.values())
+    expected = {"deepseek-v3": 8 / 256, "glm-4.5": 8 / 160, "gpt-oss-20b": 4 / 32, "granite-4.0-h-tiny": 2 / 64}
+    expected |= {"gemma-4-31b": 1, "granite-4.0-h-micro": 1, "kimi-linear-48b-a3b": 8 / 256, "smollm2-135m": 1}
+    assert {name: shares[name] for name in expected} == expected
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    "name", ["deepseek-v3", "granite-4.0-h-tiny", "glm-4.5", "nvidia-nemotron-3-nano-30b-a3b-bf16"]
+)
+def test_of_experts_a_step_reads_those_that_its_tokens_choose(name: str) -> None:
+    """Nothing is allocated: a few layers on no device at all."""
+    model = model_of(config_of(name, 6), torch.device("meta"))
+    whole = sum(part.numel() * part.element_size() for part in model.parameters())
+    one, many = (weights_read(model, tokens) for tokens in (1, 100_000))
+    assert 0 < one < 0.5 * many <= whole

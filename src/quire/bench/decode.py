@@ -18,13 +18,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from quire.bench.random_models import config_of, weights_read
+from quire.bench.random_models import config_of, expert_share, weights_read
 from quire.bench.report import Report, Table, Tell, about
 from quire.bench.started import Started, start
 from quire.bench.unprompted import Unprompted, spoil
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.request import Request
+from quire.core.sampling import Sampling
 from quire.core.units import MIB, ceil_div
 from quire.plan import bound
 from quire.plan.settings import Settings
@@ -76,6 +77,7 @@ STEPS_IN_FLIGHT = 2
 """Of an engine that nobody told otherwise."""
 BATCH_TOKENS = 8192
 REPLAYS = 30
+GREEDY = Sampling()
 OVERHEAD_SECONDS = 1e-3
 """What `quire simulate` takes for a step, whatever it does."""
 
@@ -110,9 +112,17 @@ class Decoding:
     """A model that is started once, and decodes as many rows of as many tokens as it is told."""
 
     def __init__(
-        self, case: Case, device: str, is_compiled: bool, kv_dtype: DType, steps: int, is_deterministic: bool = False
+        self,
+        case: Case,
+        device: str,
+        is_compiled: bool,
+        kv_dtype: DType,
+        steps: int,
+        is_deterministic: bool = False,
+        sampling: Sampling = GREEDY,
     ) -> None:
         self.steps, self.batch_tokens = steps, max(BATCH_TOKENS, *(2 * rows for rows, _ in case.sizes))
+        self.sampling = sampling
         settings = Settings(
             max_length=max(length + self.outputs(rows, length) for rows, length in case.sizes),
             max_requests=max(rows for rows, _ in case.sizes),
@@ -136,7 +146,10 @@ class Decoding:
         """All rows decode; half-way through what is timed the last one has `length` tokens, the first a few more."""
         random, outputs = np.random.default_rng(0), self.outputs(rows, length)
         prompts = random.integers(3, 10_000, (rows, length - self.steps - LEAD_TOKENS)).astype(np.int32)
-        streams = [self.engine.submit(Request(str(number), prompt, outputs)) for number, prompt in enumerate(prompts)]
+        streams = [
+            self.engine.submit(Request(str(number), prompt, outputs, sampling=self.sampling))
+            for number, prompt in enumerate(prompts)
+        ]
         most = 0
         while most < rows or min(len(stream.tokens()) for stream in streams) < 4:
             self.engine.step()
@@ -227,8 +240,7 @@ def simulated(started: Started, rows: int, length: int, device: str) -> float | 
 
 
 def costs(started: Started, device: str) -> CostModel:
-    config = started.model.config
-    share = getattr(config, "num_experts_per_tok", 1) / getattr(config, "num_experts", 1)
+    share = expert_share(started.model.config)
     return cost_model(started.plan, started.shape, speed_of(device, None, None), OVERHEAD_SECONDS, share)
 
 
@@ -255,6 +267,7 @@ def run(
     is_deterministic: bool = False,
     kv_dtype: DType = DType.BF16,
     steps: int = STEPS,
+    sampling: Sampling = GREEDY,
 ) -> Report:
     for case in cases:
         case.check(steps)
@@ -263,7 +276,7 @@ def run(
     ledgers: Table = []
     for case in cases:
         tell(f"{case.name} starts")
-        decoding = Decoding(case, device, is_compiled, kv_dtype, steps, is_deterministic)
+        decoding = Decoding(case, device, is_compiled, kv_dtype, steps, is_deterministic, sampling)
         tell(decoding.started.steps)
         if decoding.started.measured:
             ledgers.append({"shape": case.name, **ledger(decoding.started)})
@@ -274,5 +287,6 @@ def run(
         del decoding
         forget()
     compiled = device == "cuda" and (is_compiled or is_deterministic)
-    known = about(device, compiled=compiled, deterministic=is_deterministic, **bandwidth.told())
+    drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p} if sampling.temperature else {}
+    known = about(device, compiled=compiled, deterministic=is_deterministic, **drawn, **bandwidth.told())
     return Report(known, {"decode step": table, "the ledger in MiB, planned → measured": ledgers})

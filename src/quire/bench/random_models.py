@@ -17,6 +17,11 @@ from quire.worker.model import build
 
 NOT_ITS_SHAPE = ("dtype", "quantization_config")
 LAYER_BY_LAYER = ("layer_types", "hybrid_override_pattern")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
+"""How configurations spell how many experts a layer has, and how many of them a token chooses."""
+EXPERT_WEIGHTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
+"""In names of parameters."""
 
 
 def config_of(name: str, layers: int | None = None) -> Any:
@@ -59,12 +64,20 @@ def model_of(config: Any, device: torch.device, dtype: torch.dtype = torch.bfloa
 def weights_read(model: Any, tokens: int) -> float:
     """Bytes that a step of so many tokens reads: rows of the embedding alone, unless it is the output's table too, and
     of experts those that some token is likely to choose."""
-    config = model.config
-    experts, chosen = getattr(config, "num_experts", 0), getattr(config, "num_experts_per_tok", 0)
-    touched = 1 - (1 - chosen / experts) ** tokens if experts else 1.0
-    total = 0.0
+    config, total = model.config, 0.0
+    touched = 1 - (1 - expert_share(config)) ** tokens
     for name, part in model.named_parameters():
         if "embed_tokens" in name and not config.tie_word_embeddings:
             continue
-        total += part.numel() * part.element_size() * (touched if ".experts." in name else 1.0)
+        is_expert = any(known in name for known in EXPERT_WEIGHTS)
+        total += part.numel() * part.element_size() * (touched if is_expert else 1.0)
     return total
+
+
+def expert_share(config: Any) -> float:
+    """Of its experts, the share that a token chooses; 1 where there are none, or nobody says how many it chooses."""
+    text = config.get_text_config()
+    experts, chosen = (
+        next((number for name in names if (number := getattr(text, name, None))), 0) for names in (EXPERTS, CHOSEN)
+    )
+    return min(1.0, chosen / experts) if chosen and experts else 1.0

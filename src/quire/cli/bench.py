@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from quire.cli import options as common
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
+from quire.core.sampling import Sampling
 from quire.core.units import parse_tokens
 from quire.machine import DEVICES, chosen_device
 
@@ -39,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     decode.add_argument("--rows", type=count, metavar="N", help="that decode (default 256; on a CPU 4)")
     decode.add_argument("--length", type=tokens, metavar="N", help="tokens of each (default 1024; on a CPU 256)")
     decode.add_argument("--deterministic", action="store_true", help="on a GPU: as quire serve does it, compiled")
+    decode.add_argument("--temperature", type=float, default=0.0, metavar="T", help="rows draw (default 0: none does)")
+    decode.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of what they draw from (default 1)")
     decode.add_argument("--steps", type=count, default=48, metavar="N", help="timed, twice (default 48)")
     serve.add_argument("--requests", type=count, metavar="N", help="all at once (default 128; on a CPU 4)")
     serve.add_argument("--prompt", type=tokens, metavar="N", help="tokens of each (default 512; on a CPU 32)")
@@ -87,7 +90,8 @@ def _decode(options: argparse.Namespace) -> Report:
         cases = (Case(options.model or cases[0].model, (size,), options.layers),)
     kv_dtype = KV_DTYPES[options.kv_dtype]
     chosen = {"is_compiled": not options.no_compile, "is_deterministic": options.deterministic}
-    return bench(cases, device, _tell, **chosen, kv_dtype=kv_dtype, steps=options.steps)
+    sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=0)
+    return bench(cases, device, _tell, **chosen, kv_dtype=kv_dtype, steps=options.steps, sampling=sampling)
 
 
 def _serve(options: argparse.Namespace) -> Report:
