@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from quire.core.dtypes import DType
 from quire.core.events import What
 from quire.core.sampling import Sampling
 from quire.scheduler.ngrams import NGramDrafter
@@ -21,6 +22,8 @@ NAMES = ("llama", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "lfm2"
 PUT_OFF = {**dict.fromkeys(NAMES[:6], 1), "qwen3_next": 0}
 """Sheets beyond the fewest, so that somebody is put off."""
 GUESSING = ("gemma3_text", "gpt_oss", "lfm2", "qwen3_next", "falcon_h1")
+SHAPED = Sampling(logit_bias=((0, 0.0),))
+"""Nothing changes, and the sampler is asked for every token."""
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
@@ -95,3 +98,32 @@ def test_a_request_draws_the_same_tokens_alone_and_in_a_batch() -> None:
     together.engine.drain()
     assert one.tokens().tolist() == among[1].tokens().tolist()
     assert len(np.unique(one.tokens())) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_logits_in_bf16_are_near_those_of_a_cpu_in_fp32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of prompts and of decode steps, as long as tokens agree. Now and then another expert is chosen: hence medians."""
+    service = DeviceService(
+        name, plan_of(name, batch_tokens=64, kv_dtype=DType.BF16), counts=(2,), dtype=torch.bfloat16
+    )
+    sampler, seen = service.runner.sampler, list[torch.Tensor]()
+    sample = sampler.sample
+
+    def noting(logits: torch.Tensor, rows: np.ndarray, positions: np.ndarray) -> torch.Tensor:
+        seen.extend(logits.float().cpu())
+        return sample(logits, rows, positions)
+
+    monkeypatch.setattr(sampler, "sample", noting)
+    errors: list[float] = []
+    for place, expected in enumerate(service.reference.logits):
+        seen.clear()
+        (stream,) = service.send([place], 6, sampling=SHAPED)
+        service.engine.drain()
+        assert len(seen) == 6
+        agree = np.cumprod(stream.tokens() == service.reference.tokens[place][:6]).sum()
+        pairs = zip(seen[: agree + 1], expected, strict=False)
+        errors += [float((mine - theirs).norm() / theirs.norm()) for mine, theirs in pairs]
+    assert len(errors) > 2 * len(service.reference.prompts)
+    assert np.median(errors) < 0.05
+    assert service.runner.graphs is not None
+    assert service.runner.graphs.played > 0

@@ -30,8 +30,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 GREEDY = Sampling()
 
 
-def _moved(weights: Any) -> Any:
-    model = copy.deepcopy(weights).to(DEVICE)
+def _moved(weights: Any, dtype: torch.dtype) -> Any:
+    model = copy.deepcopy(weights).to(DEVICE, dtype)
     model.set_attn_implementation(NAME)
     if model._can_set_experts_implementation():
         model.set_experts_implementation("batched_mm")  # grouped products in fp32 ask the CPU in between
@@ -52,17 +52,18 @@ class DeviceService:
         counts: Sequence[int] = (),
         draft: str | None = None,
         is_invariant: bool = False,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
         """`draft`: a draft model makes the guesses; the plan has its layers too. `is_invariant`: nothing that a request
-        yields depends on others."""
+        yields depends on others. `dtype`: of weights, and of what is spoilt."""
         self.reference = reference(name)
         stage = plan.require_fit().stages[0]
         arena = Arena(stage, DEVICE, moves=KernelMoves(), spare=1)
-        arena.bytes[: stage.pool_bytes].view(torch.float32).fill_(float("nan"))
+        arena.bytes[: stage.pool_bytes].view(dtype).fill_(float("nan"))
 
         def attached(weights: Any, first_layer: int, layers: int) -> TorchModel:
             part = Arena(part_of(stage, first_layer, layers), DEVICE, arena.bytes, moves=KernelMoves())
-            model, backends = _moved(weights), (Triton(is_invariant), REFERENCE)
+            model, backends = _moved(weights, dtype), (Triton(is_invariant), REFERENCE)
             if is_invariant:
                 make_invariant(model)
             else:
