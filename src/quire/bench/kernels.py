@@ -134,10 +134,11 @@ def decode_table(peer: FlashInfer | None) -> list[dict[str, object]]:
         read = rows * length * 2 * LLAMA.key * LLAMA.width * 2
         ours = attention(pool, rows_of(rows, 1, length - 1), query, Sight(), LLAMA)
         line: dict[str, object] = {"rows × tokens": f"{rows} × {length:,}"}
-        speed = {"Quire, TB/s": read / microseconds(ours[0]) / 1e6}
-        if peer is not None:
-            theirs = peer.decode(pool, query, length)
+        theirs = None if peer is None else peer.decode(pool, query, length)
+        if theirs is not None:
             check(ours, theirs)
+        speed = {"Quire, TB/s": read / microseconds(ours[0]) / 1e6}
+        if theirs is not None:
             peers = read / microseconds(theirs[0]) / 1e6
             speed = {"FlashInfer, TB/s": peers, **speed, "ratio": speed["Quire, TB/s"] / peers}
         table.append({**line, **{name: round(value, 2) for name, value in speed.items()}})

@@ -48,7 +48,7 @@ class States:
         addresses = np.random.default_rng(0).permutation(rows).astype(np.int32) * (page // 64)
         each, counts = np.arange(rows), np.full(rows, count)
         step = Step(0, each, counts, counts, counts > 0, each, np.zeros(rows * count, dtype=np.int32))
-        self.rows = rows_of(step, each * count, TableView(addresses.reshape(rows, 1, 1), 0), DEVICE)
+        self.rows = rows_of(step, TableView(addresses.reshape(rows, 1, 1), 0), DEVICE)
         places = (len(self.arena) - size) // 64 + 1
         tensor = self.arena.as_strided((places, 1, mixer.heads, size // mixer.heads),
                                        (64, size, size // mixer.heads, 1))  # fmt: skip

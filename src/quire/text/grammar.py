@@ -37,9 +37,6 @@ class Constraint:
         """Only an end can follow."""
         return bool(self._matcher.is_stopped())
 
-    def can_end(self) -> bool:
-        return bool(self._matcher.is_accepting())
-
 
 class Grammars:
     """Compiles grammars for one tokenizer, and keeps one constraint per row: what a sampler asks for its masks."""

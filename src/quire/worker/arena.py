@@ -72,13 +72,6 @@ class PartView:
         flat = self.tensor.as_strided((places, math.prod(page)), (self.tensor.stride(0), 1))
         return flat.index_select(0, addresses).view(-1, *page)
 
-    def kernel_pages(self, kernel_tokens: int) -> torch.Tensor:
-        """(place, token, head, number): pages as a kernel sees them that takes them in pieces of so many tokens."""
-        places, width = self.rows.shape
-        inside = places - (kernel_tokens - 1) * width // self.rows.stride(0)
-        heads, row = self.tensor.shape[2:]
-        return self.rows.as_strided((inside, kernel_tokens, heads, row), (self.rows.stride(0), width, row, 1))
-
 
 def cut_of(entry: Entry) -> Cut:
     return Cut(entry.group, entry.heads * entry.row_bytes)

@@ -74,6 +74,8 @@ class DecodeGraphs:
         self.device = last.device
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
         self._recorded: dict[tuple[int, bool], tuple[Callable[[], None], Played]] = {}
+        self._shapes: dict[tuple[int, bool], list[Any]] = {}
+        """Of what each recording was handed, in order."""
         self._counts = np.array(sorted(counts))
         self.played, self.latest = 0, (int(self._counts[-1]), False)
         nobody = _nobody(tables)
@@ -97,6 +99,7 @@ class DecodeGraphs:
         is_split = self._is_split(step)
         self.fixed.begin()
         self._fill(step, rows, is_split, self.fixed)
+        assert self.fixed.shapes == self._shapes[rows, is_split], "a step hands over what its recording was made with"
         self.fixed.flush()
         self.latest = rows, is_split
         left = self.replay_last()
@@ -133,6 +136,7 @@ class DecodeGraphs:
     def _record(self, step: Step, rows: int, is_split: bool) -> tuple[Callable[[], None], Played]:
         self.fixed.begin()
         batch, token_ids, numbers = self._fill(step, rows, is_split, self.fixed)
+        self._shapes[rows, is_split] = self.fixed.shapes
         self.fixed.flush()
 
         @torch.inference_mode()

@@ -11,7 +11,7 @@ device   [ ids | positions | items | … | tables ] ──▶ tables that stay, 
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -145,14 +145,15 @@ class Staged:
 
 
 class Fixed(Staged):
-    """Arrays of the same shapes in the same order find the same places. One memory serves graphs of all sizes, for one
-    of them runs at a time."""
+    """Arrays of the same shapes in the same order find the same places; `shapes` says which came since `begin`. One
+    memory serves graphs of all sizes, for one of them runs at a time."""
 
     def __init__(self, device: torch.device, size_bytes: int) -> None:
         super().__init__(device, size_bytes)
         self._place = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         self._tables: list[torch.Tensor] = []
         self._wide: list[tuple[torch.Tensor, np.ndarray]] = []
+        self.shapes: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
 
     @property
     def table_bytes(self) -> int:
@@ -160,7 +161,7 @@ class Fixed(Staged):
 
     def begin(self) -> None:
         super().begin()
-        self._wide = []
+        self._wide, self.shapes = [], []
 
     def _memory(self) -> torch.Tensor:
         return self._place
@@ -168,8 +169,13 @@ class Fixed(Staged):
     def _grow(self, needed_bytes: int) -> None:
         raise AssertionError(f"{needed_bytes} bytes more than the largest step was counted with")
 
+    def __call__(self, values: np.ndarray) -> torch.Tensor:
+        self.shapes.append((values.shape, values.dtype))
+        return super().__call__(values)
+
     def table(self, values: np.ndarray, columns: int) -> torch.Tensor:
         number, shape = len(self._wide), (*values.shape[:-1], columns)
+        self.shapes.append((shape, values.dtype))
         if number == len(self._tables):
             kept = torch.zeros(shape, dtype=torch.from_numpy(values[:0]).dtype, device=self.device)
             self._tables.append(kept)
@@ -180,7 +186,7 @@ class Fixed(Staged):
 
     def flush(self) -> None:
         """Tables come last, for they are as wide as this step needs; from there they go to where they stay."""
-        narrow = [(table, self(values)) for table, values in self._wide]
+        narrow = [(table, Staged.__call__(self, values)) for table, values in self._wide]
         super().flush()
         for table, values in narrow:
             table[..., : values.shape[-1]].copy_(values)

@@ -38,7 +38,7 @@ class Pages:
         ones = np.ones(len(counts), dtype=np.int64)
         token_ids = np.zeros(sum(self.counts), dtype=np.int32)
         step = Step(0, each, ones, counts, ones.astype(np.bool_), ones, token_ids, drafts=drafts)
-        return rows_of(step, np.cumsum(counts) - counts, TableView(self.addresses, 0), DEVICE)
+        return rows_of(step, TableView(self.addresses, 0), DEVICE)
 
     def matrices(self, heads: int, keys_first: bool) -> Matrices:
         places = (self.arena.numel() - self.width) // self.granule + 1

@@ -55,12 +55,20 @@ class InKernelPages:
             found = []
             for part in parts:
                 entries = part.cut.places(addresses[:, part.group, None], pieces).reshape(-1)
-                tokens = part.kernel_pages(KERNEL)[torch.from_numpy(entries)].flatten(0, 1)[: start + count]
+                tokens = kernel_pages(part, KERNEL)[torch.from_numpy(entries)].flatten(0, 1)[: start + count]
                 found.append(tokens.transpose(0, 1)[None])
             asked = query[begin : begin + count].transpose(0, 1)[None]
             seen = torch.arange(start + count) <= torch.arange(start, start + count)[:, None]
             out[begin : begin + count] = mix(asked, *found, seen[None], scores)[0].transpose(0, 1)
         return out
+
+
+def kernel_pages(part: PartView, kernel_tokens: int) -> torch.Tensor:
+    """(place, token, head, number): pages as a kernel sees them that takes them in pieces of so many tokens."""
+    places, width = part.rows.shape
+    inside = places - (kernel_tokens - 1) * width // part.rows.stride(0)
+    heads, row = part.tensor.shape[2:]
+    return part.rows.as_strided((inside, kernel_tokens, heads, row), (part.rows.stride(0), width, row, 1))
 
 
 def test_pages_of_128_over_kernel_pages_of_64_yield_the_same_and_look_the_same() -> None:
@@ -88,10 +96,9 @@ def test_the_first_that_accepts_a_kind_gets_it() -> None:
     backend = InKernelPages()
     (stage,) = plan_of("gemma2", batch_tokens=32, pages={"": 128}).stages
     chosen = choose(stage, "cpu", (backend, REFERENCE))
-    assert {plan.kind.kind: one.name for plan, one in zip(stage.kinds, chosen, strict=True)} == {
-        "full": "kernel pages",
-        "window": "reference",
-    }
+    told = {plan.kind.kind: one.told() for plan, one in zip(stage.kinds, chosen, strict=True)}
+    assert told["full"] == "full on kernel pages"
+    assert told["window"].endswith(" on reference (kernel pages does not know window)")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,24 @@ def test_what_was_recorded_finds_the_next_step_in_its_place() -> None:
         assert last.item() == 10 * columns
 
 
+@pytest.mark.story
+def test_a_step_that_hands_over_other_arrays_than_its_recording_is_noticed() -> None:
+    """However wide tables are now; another order, shape or type is something else."""
+    fixed = Fixed(CPU, 1 << 12)
+
+    def shapes(*arrays: np.ndarray) -> list[object]:
+        fixed.begin()
+        for values in arrays:
+            fixed.table(values, 6) if values.ndim == 2 else fixed(values)
+        return list(fixed.shapes)
+
+    ids, one, table = np.arange(4), np.array([1]), np.zeros((4, 2), dtype=np.int32)
+    recorded = shapes(ids, table, one)
+    assert shapes(ids + 7, np.ones((4, 5), dtype=np.int32), one) == recorded
+    others = ((ids, one, table), (ids, table), (one, table, ids), (ids.astype(np.float64), table, one))
+    assert all(shapes(*arrays) != recorded for arrays in others)
+
+
 def test_smaller_recordings_share_the_memory_of_the_largest() -> None:
     counting = Counting(CPU)
     fill(counting, 4, 1, 0)

@@ -46,8 +46,7 @@ class StateRows:
     """(chunk, CHUNK_FIELDS): of the rows with many."""
 
 
-def rows_of(step: Step, begins: np.ndarray, table: TableView, device: torch.device) -> StateRows:
-    del begins
+def rows_of(step: Step, table: TableView, device: torch.device) -> StateRows:
     return state_rows(pack(step, Direct(device)), table)
 
 
