@@ -1,4 +1,5 @@
-"""A small plan, host memory without torch, a connector that can be made to fail, and a runner that marks records."""
+"""A small plan, host memory without torch, a connector that can be made to fail, a runner that marks records,
+and an engine on all of them."""
 
 from __future__ import annotations
 
@@ -11,9 +12,14 @@ from random import Random
 
 import numpy as np
 
+from quire.check.promises import check_nothing_left
 from quire.core.connector import Layout, TierFailed
+from quire.core.events import Event, What
+from quire.core.request import Ending, Request
+from quire.core.rules import Rules
 from quire.core.step import Step, StepResult
 from quire.core.tier import Blocks
+from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -149,3 +155,55 @@ class CheckingRunner(Idle):
 def marks(name: bytes, size: int) -> bytes:
     mark = hashlib.sha256(name).digest()
     return (mark * (size // len(mark) + 1))[:size]
+
+
+class World:
+    """An engine on the real stack, with a few blocks of host memory and some connectors."""
+
+    def __init__(self, names: list[str], connectors: Sequence[Drawer], blocks: int, load_seconds: float = 10.0) -> None:
+        self.plan = small_plan(names)
+        self.records = Records(self.plan)
+        self.memory = Bytes(blocks, self.records.block_bytes)
+        self.now = 0.0
+        self.stack = Stack(self.records, self.memory, connectors, LAYOUT, lambda: self.now)
+        self.runner = CheckingRunner(self.plan, self.stack, self.memory)
+        self.told: list[Event] = []
+        self.engine = Engine(
+            self.plan,
+            self.runner,
+            tier=self.stack,
+            keeper=self.stack,
+            rules=Rules(load_seconds=load_seconds),
+            listeners=[self.told.append],
+        )
+
+    def ask(self, name: str, prompt: np.ndarray, outputs: int = 3, scope: str = "") -> None:
+        stream = self.engine.submit(Request(name, prompt.astype(np.int32), outputs, scope=scope))
+        self.engine.drain()
+        assert stream.ending is Ending.LENGTH
+
+    def loaded(self) -> list[int]:
+        return [event.numbers["tokens"] for event in self.told if event.what is What.LOADED]
+
+    def drop_cache(self) -> None:
+        self.engine.scheduler.reuse.index.drop()
+
+    def forget(self) -> None:
+        """Everything that is not below."""
+        self.stack.flush()
+        self.drop_cache()
+        shelf = self.stack._shelf
+        fillers = [shelf.reserve(b"filler", 1) for _ in range(shelf.blocks)]
+        for filler in fillers:
+            assert filler is not None
+            shelf.unpin(filler)
+
+    def check_nothing_is_held(self) -> None:
+        """No record is pinned, none is on its way, and after the last request the pool holds nothing but the cache."""
+        self.stack.flush()
+        check_nothing_left(self.engine.scheduler)
+        assert not self.stack._open
+        assert not self.stack._coming
+        shelf = self.stack._shelf
+        assert shelf.free_blocks + sum(len(one.blocks) for one in shelf._records.values()) == shelf.blocks
+        assert not any(one.pins for one in shelf._records.values())

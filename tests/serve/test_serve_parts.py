@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shutil
 import socket
@@ -15,11 +16,14 @@ from quire.cli.configuration import complete
 from quire.cli.main import main
 from quire.cli.serve import _add
 from quire.core.errors import InputError
+from quire.core.rules import Rules
 from quire.core.units import MIB
 from quire.serve.allowance import Allowances
+from quire.serve.client import EngineClient, Life
 from quire.serve.errors import ApiError
 from quire.serve.formats import Words
 from quire.serve.keys import Tenant
+from quire.serve.messages import EngineSetup
 from quire.serve.progress import Progress
 from quire.text.reasoning import Parted, Reasoning
 from quire.text.tokenizer import Tokenizer
@@ -242,3 +246,38 @@ def test_a_server_whose_address_is_taken_or_whose_weights_are_broken_says_so_and
     (broken / "model.safetensors").write_bytes(b"no weights")
     assert main(["serve", str(broken), "--pool", "2MiB", "--port", "0"]) == 2
     assert "cannot be read" in capfd.readouterr().err.splitlines()[-1]
+
+
+# ── the end of an engine ─────────────────────────────────────────────────
+
+
+class Ending:
+    """A process that ends by itself when it was asked about so often; or when it is killed."""
+
+    def __init__(self, asked: int) -> None:
+        self.left, self.is_killed = asked, False
+
+    def poll(self) -> int | None:
+        self.left -= 1
+        return 0 if self.left < 0 or self.is_killed else None
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+@pytest.mark.parametrize(("is_hurried", "is_killed"), [(False, False), (True, True)])
+def test_an_engine_that_still_writes_to_its_tiers_is_waited_for_unless_somebody_hurries(
+    is_hurried: bool, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.serve.client.CLOSE_SECONDS", 0.0)
+
+    async def closed() -> Ending:
+        client = EngineClient(EngineSetup("", {}, "fp32", Rules()), Progress(1), lambda *_a, **_k: None)
+        process, (ours, theirs) = Ending(5), socket.socketpair()
+        with ours, theirs:
+            client._life = Life(process, ours, None, 0.0)  # type: ignore[arg-type]
+            client.is_hurried = is_hurried
+            await client.close(seconds=1000.0)
+        return process
+
+    assert asyncio.run(closed()).is_killed is is_killed

@@ -34,6 +34,7 @@ FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
 REAP_SECONDS = 2.0
 STABLE_SECONDS = 60.0
+CLOSE_SECONDS = 5.0
 """An engine that ran so long may be started again at once when it dies."""
 
 
@@ -101,6 +102,8 @@ class EngineClient:
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
         self.given_up = asyncio.Event()
+        self.is_hurried = False
+        """What the engine still has to write to its tiers is not waited for."""
         self._life: Life | None = None
         self._was_ready = False
         self._is_closing = False
@@ -147,18 +150,18 @@ class EngineClient:
                 life.connection.send(order)
             life.pipe.shutdown(socket.SHUT_RDWR)
 
-    async def close(self, seconds: float = 5.0) -> None:
-        """Ends the process: kindly by closing the pipe, else by force."""
+    async def close(self, seconds: float = CLOSE_SECONDS) -> None:
+        """Ends the process: kindly by closing the pipe, else by force. Whoever hurries waits no longer than usual."""
         self._is_closing = True
         life, self._life = self._life, None
         if life is None:
             return
         life.orders.put(None)
-        try:
-            await asyncio.to_thread(life.process.wait, seconds)
-        except subprocess.TimeoutExpired:
-            life.process.kill()
-            await asyncio.to_thread(life.process.wait)
+        begun = time.monotonic()
+        while life.process.poll() is None:
+            if time.monotonic() - begun > (CLOSE_SECONDS if self.is_hurried else seconds):
+                life.process.kill()
+            await asyncio.sleep(0.02)
 
     def _died(self, life: Life, exit_code: int) -> None:
         if self._is_closing or life is not self._life:

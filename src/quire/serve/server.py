@@ -2,6 +2,7 @@
 
 signal ──▶ draining: new calls are told 503, /health/ready is false, those under way go on
        ──▶ the last one ends, or drain_seconds pass ──▶ the engine ends ──▶ the server ends
+           with tiers the engine may take drain_seconds once more: it writes what waits for them
 a second signal ends it at once
 """
 
@@ -24,7 +25,7 @@ from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.serve import logs
 from quire.serve.app import make_app
-from quire.serve.client import EngineClient, EngineGone
+from quire.serve.client import CLOSE_SECONDS, EngineClient, EngineGone
 from quire.serve.edge import Edge
 from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineSetup, Ready
@@ -140,7 +141,7 @@ async def _serve(
         for task in (failing, telling):
             task.cancel()
         logs.tell("stopped", requests=service.allowances.total)
-        await client.close()
+        await client.close(max(CLOSE_SECONDS, settings.drain_seconds) if any(setup.tiers.values()) else CLOSE_SECONDS)
     if client.boot_failure is not None:
         raise EngineFailed(client.boot_failure.message, client.boot_failure.exit_code)
 
@@ -184,6 +185,7 @@ def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:
 
     def stop() -> None:
         if service.is_draining:
+            service.client.is_hurried = True
             _end(service, server)
             return
         service.is_draining = True

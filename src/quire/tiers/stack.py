@@ -21,14 +21,16 @@ from typing import Protocol
 from quire.core.connector import Connector, Layout
 from quire.core.tier import Answer, Ends, Found, Load, Place, Staged, TierStatus
 from quire.plan.records import Records
+from quire.tiers.behind import Behind
 from quire.tiers.costs import RateMeter, Totals, host_status
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
-from quire.tiers.threads import Threads
+from quire.tiers.threads import Threads, close_all
 
 LOAD_THREADS = 2
 BEHIND_SHARE = 0.5
-"""Of host memory, at most, for records that wait to be written elsewhere: a slow tier must not fill it."""
+"""Of host memory, at most, for records that wait to be written elsewhere, in equal parts for those tiers: a slow one
+must not fill it."""
 
 
 class Memory(Protocol):
@@ -77,12 +79,17 @@ class Stack:
         self._open: dict[int, OpenLoad] = {}
         self._coming: dict[int, Record] = {}
         """Stores that a step will copy, by number."""
+        self._promised: dict[int, list[bool]] = {}
+        """The same: whether each tier below will get it."""
         self._accepted_at: dict[int, float] = {}
         self._coming_names: set[bytes] = set()
         self._numbers = 0
         self._answers: deque[Answer] = deque()
-        self._behind_blocks = 0
-        self._readers, self._writer = Threads(LOAD_THREADS, "quire-load"), Threads(1, "quire-store")
+        share = BEHIND_SHARE * memory.blocks / max(1, sum(not tier.brings_only for tier in self.tiers))
+        self._behind = [
+            Behind(tier, self._shelf, self.parts, self._lock, share, self.counters, clock) for tier in self.tiers
+        ]
+        self._readers = Threads(LOAD_THREADS, "quire-load")
         self._out, self._back = Threads(1, "quire-out"), Threads(1, "quire-back")
         """Wait for copies beside the steps, which are done in order each way."""
         for tier in self.tiers:
@@ -239,6 +246,7 @@ class Stack:
                 return None
             self._numbers += 1
             self._coming[self._numbers] = record
+            self._promised[self._numbers] = [behind.promise(record) for behind in self._behind]
             self._accepted_at[self._numbers] = self._clock()
             self._coming_names.add(name)
             return Place(self._numbers, record.blocks)
@@ -253,28 +261,13 @@ class Stack:
             self.wake()
             self.counters["stored"] += 1
             self._meters["write"].note(record.size_bytes, self._clock() - self._accepted_at.pop(number))
-            is_behind = any(tier.can_write for tier in self.tiers)
-            if is_behind and self._behind_blocks + len(record.blocks) > BEHIND_SHARE * self._shelf.blocks:
-                self.counters["not_written_behind"] += 1
-                is_behind = False
-            if not is_behind:
-                self._shelf.unpin(record)
-                return
-            self._behind_blocks += len(record.blocks)
-        self._writer.submit(partial(self._write_behind, record))
-
-    def _write_behind(self, record: Record) -> None:
-        parts = self._memory.parts(record.blocks, record.size_bytes)
-        for tier in self.tiers:
-            tier.write(record.name, parts)
-        with self._lock:
-            self._behind_blocks -= len(record.blocks)
+            for behind, is_promised in zip(self._behind, self._promised.pop(number), strict=True):
+                behind.add(record, is_promised)
             self._shelf.unpin(record)
 
     def _mend(self) -> None:
-        for tier in self.tiers:
-            if tier.take_turn():
-                self._writer.submit(tier.mend)
+        for behind in self._behind:
+            behind.turn()
 
     def status(self) -> tuple[TierStatus, ...]:
         """Host memory, then the tiers below it."""
@@ -302,13 +295,13 @@ class Stack:
 
     def flush(self) -> None:
         """Waits until everything stored by now is written behind, or given up."""
-        for threads in (self._out, self._back, self._writer):
+        for threads in (self._out, self._back, *(behind.writer for behind in self._behind)):
             threads.flush()
 
     def close(self) -> None:
         """What waits to be written is written first; loads under way are given up."""
         self._readers.drop()
-        for threads in (self._readers, self._out, self._back, self._writer):
-            threads.close()
+        close_all([self._out, self._back])
+        close_all([self._readers, *(one for behind in self._behind for one in (behind.writer, behind.mender))])
         for tier in self.tiers:
             tier.close()

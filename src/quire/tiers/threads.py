@@ -5,61 +5,80 @@ Who closes them waits as long as something gets done. What never returns is left
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 PATIENCE_SECONDS = 10.0
 """Nothing was done for so long: nothing will be."""
+POLL_SECONDS = 0.1
 Action = Callable[[], object]
 _LOG = logging.getLogger("quire.tiers")
 
 
 class Threads:
     def __init__(self, count: int, name: str) -> None:
-        self._count, self._name = count, name
+        self.count, self.name = count, name
         self._actions: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._done = 0
+        self.done = 0
+        """Actions, of one thread or about so many of several."""
         self._threads: list[threading.Thread] = []
         """That were needed so far."""
 
     def submit(self, action: Action) -> None:
         with self._lock:
-            if len(self._threads) < self._count:
-                self._threads.append(threading.Thread(target=self._run, name=self._name, daemon=True))
+            if len(self._threads) < self.count:
+                self._threads.append(threading.Thread(target=self._run, name=self.name, daemon=True))
                 self._threads[-1].start()
         self._actions.put(action)
 
     def flush(self) -> None:
         """Waits until everything submitted by now is done; for a single thread."""
-        assert self._count == 1, "several threads have no common order"
+        assert self.count == 1, "several threads have no common order"
         reached = threading.Event()
         self.submit(reached.set)
         reached.wait()
 
-    def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """What was submitted is done first."""
+    def alive(self) -> list[threading.Thread]:
+        return [thread for thread in self._threads if thread.is_alive()]
+
+    def end(self) -> None:
+        """Its threads end when what was submitted is done."""
         for _ in self._threads:
             self._actions.put(None)
-        for thread in self._threads:
-            done = -1
-            while thread.is_alive() and done != self._done:
-                done = self._done
-                thread.join(patience_seconds)
-        if lost := sum(thread.is_alive() for thread in self._threads):
-            _LOG.warning("%s: %d of %d threads wait for what never comes", self._name, lost, self._count)
+
+    def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
+        """What was submitted is done first."""
+        close_all([self], patience_seconds)
 
     def drop(self) -> None:
         """Forgets what no thread has begun."""
-        while not self._actions.empty():
-            self._actions.get()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._actions.get_nowait()
 
     def _run(self) -> None:
         while (action := self._actions.get()) is not None:
             try:
                 action()
             except Exception:
-                _LOG.exception("%s: a transfer failed", self._name)
-            self._done += 1
+                _LOG.exception("%s: a transfer failed", self.name)
+            self.done += 1
+
+
+def close_all(pools: Sequence[Threads], patience_seconds: float = PATIENCE_SECONDS) -> None:
+    """Ends them together: however many of them hang, who waits does so until nothing was done for that long."""
+    for pool in pools:
+        pool.end()
+    done, since = 0, time.monotonic()
+    while (alive := [one for pool in pools for one in pool.alive()]) and time.monotonic() - since < patience_seconds:
+        alive[0].join(min(POLL_SECONDS, patience_seconds))
+        if (now_done := sum(pool.done for pool in pools)) != done:
+            done, since = now_done, time.monotonic()
+    for pool in pools:
+        if lost := len(pool.alive()):
+            _LOG.warning("%s: %d of %d threads wait for what never comes", pool.name, lost, pool.count)

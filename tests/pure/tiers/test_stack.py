@@ -8,18 +8,15 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections import Counter
-from collections.abc import Sequence
 from random import Random
 
 import numpy as np
 import pytest
 
-from quire.check.promises import check_books, check_nothing_left
-from quire.core.events import Event, What
+from quire.check.promises import check_books
+from quire.core.events import What
 from quire.core.memory import Memory, Part
-from quire.core.request import Ending, Request
-from quire.core.rules import Rules
-from quire.engine.engine import Engine
+from quire.core.request import Request
 from quire.kinds import counts
 from quire.models.shape import Layer, ModelShape
 from quire.peered import fingerprint_of
@@ -28,63 +25,10 @@ from quire.plan.records import Records, host_plan, size_bytes
 from quire.plan.settings import Budget, Settings
 from quire.tiered import layout_of
 from quire.tiers.shelf import HostShelf
-from quire.tiers.stack import Stack
-from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, small_plan
+from scenes_of_tiers import Bytes, Drawer, World, small_plan
 from small_kinds import KINDS
 
 MIXES = [["full"], ["full", "window"], ["state", "full", "chunked"], ["state"]]
-
-
-class World:
-    """An engine on the real stack, with a few blocks of host memory and some connectors."""
-
-    def __init__(self, names: list[str], connectors: Sequence[Drawer], blocks: int, load_seconds: float = 10.0) -> None:
-        self.plan = small_plan(names)
-        self.records = Records(self.plan)
-        self.memory = Bytes(blocks, self.records.block_bytes)
-        self.now = 0.0
-        self.stack = Stack(self.records, self.memory, connectors, LAYOUT, lambda: self.now)
-        self.runner = CheckingRunner(self.plan, self.stack, self.memory)
-        self.told: list[Event] = []
-        self.engine = Engine(
-            self.plan,
-            self.runner,
-            tier=self.stack,
-            keeper=self.stack,
-            rules=Rules(load_seconds=load_seconds),
-            listeners=[self.told.append],
-        )
-
-    def ask(self, name: str, prompt: np.ndarray, outputs: int = 3, scope: str = "") -> None:
-        stream = self.engine.submit(Request(name, prompt.astype(np.int32), outputs, scope=scope))
-        self.engine.drain()
-        assert stream.ending is Ending.LENGTH
-
-    def loaded(self) -> list[int]:
-        return [event.numbers["tokens"] for event in self.told if event.what is What.LOADED]
-
-    def drop_cache(self) -> None:
-        self.engine.scheduler.reuse.index.drop()
-
-    def forget(self) -> None:
-        """Everything that is not below."""
-        self.stack.flush()
-        self.drop_cache()
-        shelf = self.stack._shelf
-        fillers = [shelf.reserve(b"filler", 1) for _ in range(shelf.blocks)]
-        for filler in fillers:
-            assert filler is not None
-            shelf.unpin(filler)
-
-    def check_nothing_is_held(self) -> None:
-        """No record is pinned, none is on its way, and after the last request the pool holds nothing but the cache."""
-        self.stack.flush()
-        check_nothing_left(self.engine.scheduler)
-        assert not self.stack._open
-        assert not self.stack._coming
-        shelf = self.stack._shelf
-        assert shelf.free_blocks + sum(len(one.blocks) for one in shelf._records.values()) == shelf.blocks
-        assert not any(one.pins for one in shelf._records.values())
 
 
 @pytest.mark.parametrize("names", MIXES, ids=" ".join)
@@ -241,19 +185,6 @@ def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_
     assert min(told[What.LOADED], told[What.LOAD_FAILED], told[What.STORED]) > 5, told
     assert world.runner.checked > 20
     assert drawer.calls["failed"] > 0
-
-
-def test_a_slow_tier_below_does_not_fill_host_memory() -> None:
-    """What waits to be written takes half of it at most; the rest is not written, and that is counted."""
-    drawer = Drawer()
-    world = World(["full"], [drawer], blocks=24)
-    drawer.gate.clear()
-    for talk in range(4):
-        world.ask(f"talk {talk}", 1000 * talk + np.arange(100))
-    assert world.stack._behind_blocks <= 12
-    assert world.stack.counters["not_written_behind"] >= 36
-    drawer.gate.set()
-    world.check_nothing_is_held()
 
 
 def test_a_stack_tells_what_travelled_how_long_and_what_is_on_its_way() -> None:

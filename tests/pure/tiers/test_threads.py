@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+import queue
 import subprocess
 import sys
 import threading
 
 import pytest
 
-from quire.tiers.threads import Threads
+from quire.tiers.threads import Threads, close_all
 
 
 def test_what_was_submitted_is_done_in_order_before_the_end() -> None:
@@ -65,3 +66,39 @@ def test_a_process_ends_although_a_transfer_never_does() -> None:
         "import threading; from quire.tiers.threads import Threads; Threads(1, 'one').submit(threading.Event().wait)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
+
+
+class Contested:
+    """A queue whose last action another thread takes, right after somebody saw it there."""
+
+    def empty(self) -> bool:
+        return False
+
+    def get_nowait(self) -> None:
+        raise queue.Empty
+
+    def get(self) -> None:
+        raise AssertionError("it would wait for ever")
+
+
+@pytest.mark.story
+def test_whoever_drops_never_waits_for_what_another_thread_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = Threads(2, "two")
+    monkeypatch.setattr(threads, "_actions", Contested())
+    threads.drop()
+
+
+@pytest.mark.story
+def test_however_many_never_return_whoever_closes_is_patient_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock of its own, by which each wait takes as long as it may."""
+    now, gate, began = [0.0], threading.Event(), threading.Semaphore(0)
+    pools = [Threads(2, "two"), Threads(1, "one")]
+    for pool in (pools[0], *pools):
+        pool.submit(lambda: began.release() or gate.wait())
+    for _ in range(3):
+        began.acquire()
+    monkeypatch.setattr("quire.tiers.threads.time.monotonic", lambda: now[0])
+    monkeypatch.setattr(threading.Thread, "join", lambda _, seconds: now.__setitem__(0, now[0] + seconds))
+    close_all(pools, patience_seconds=10.0)
+    assert 10.0 <= now[0] < 10.5
+    gate.set()

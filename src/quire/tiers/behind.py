@@ -1,0 +1,127 @@
+"""Records of host memory on their way to one tier below it.
+
+    accepted ──room in the tier's share──▶ due      pinned until it is written; the beginning of a prefix comes first
+             └─────────none─────────────▶ spare    unpinned: written when what is due has gone, if it is still there
+
+Each tier has a thread that writes and one that mends, so that none waits for another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+
+from quire.tiers.guarded import GuardedTier
+from quire.tiers.shelf import HostShelf, Record
+from quire.tiers.threads import Threads
+
+LATE_SECONDS = 60.0
+"""A write that takes longer holds up nothing but its own record."""
+_LOG = logging.getLogger("quire.tiers")
+
+
+class Behind:
+    def __init__(
+        self,
+        tier: GuardedTier,
+        shelf: HostShelf,
+        parts: Callable[[Record], list[memoryview]],
+        lock: threading.Lock,
+        most_blocks: float,
+        counters: Counter[str],
+        clock: Callable[[], float],
+    ) -> None:
+        """`lock` guards the shelf; `most_blocks` of it are pinned for this tier at most."""
+        self.tier, self.pinned_blocks, self.is_late = tier, 0, False
+        self._shelf, self._parts, self._lock, self._most_blocks = shelf, parts, lock, most_blocks
+        self._counters, self._clock = counters, clock
+        self._due: deque[Record] = deque()
+        self._spare: deque[Record] = deque()
+        """The last one goes first: of a prefix that is its beginning."""
+        self._begun_at: float | None = None
+        """The write that the connector has in hand."""
+        self.writer, self.mender = Threads(1, f"quire-store-{tier.name}"), Threads(1, f"quire-mend-{tier.name}")
+
+    # ── with the lock ─────────────────────────────────────────────────────
+
+    def promise(self, record: Record) -> bool:
+        """Whether it stays in host memory until it is written; then it is counted from now on."""
+        if not self.tier.can_write or self.is_late or not self._has_room(record):
+            return False
+        self.pinned_blocks += len(record.blocks)
+        return True
+
+    def _has_room(self, record: Record) -> bool:
+        return self.pinned_blocks + len(record.blocks) <= self._most_blocks
+
+    def add(self, record: Record, is_promised: bool) -> None:
+        """Its bytes are there."""
+        if is_promised:
+            record.pins += 1
+            self._due.append(record)
+        elif self.tier.can_write and not self.is_late:
+            self._spare.append(record)
+            if len(self._spare) > self._shelf.blocks:
+                self._spare.popleft()
+                self._counters["not_written_behind"] += 1
+        else:
+            return
+        self.writer.submit(self._write)
+
+    def _next(self) -> Record | None:
+        if self._due:
+            return self._due.popleft()
+        while self._spare:
+            if not self._spare[-1].is_published:  # host memory needed its blocks
+                self._spare.pop()
+                self._counters["not_written_behind"] += 1
+            elif self._has_room(self._spare[-1]) or not self.pinned_blocks:
+                record = self._spare.pop()
+                record.pins += 1
+                self.pinned_blocks += len(record.blocks)
+                return record
+            else:
+                break  # what was promised comes first
+        return None
+
+    def _release(self, record: Record) -> None:
+        self.pinned_blocks -= len(record.blocks)
+        self._shelf.unpin(record)
+
+    # ── without ───────────────────────────────────────────────────────────
+
+    def _write(self) -> None:
+        """Whatever waits: what is spare has often to wait until the last that is due was written."""
+        while (record := self._begun()) is not None:
+            self.tier.write(record.name, self._parts(record))
+            with self._lock:
+                self._release(record)
+                was_late, self.is_late, self._begun_at = self.is_late, False, None
+            self.writer.done += 1
+            if was_late:
+                _LOG.warning("tier %s: the write has returned; it is written to again", self.tier.name)
+
+    def _begun(self) -> Record | None:
+        with self._lock:
+            record = self._next()
+            self._begun_at = None if record is None else self._clock()
+            return record
+
+    def turn(self) -> None:
+        """Sees whether the tier works again, if it is time to, and whether it still writes."""
+        if self.tier.take_turn():
+            self.mender.submit(self.tier.mend)
+        with self._lock:
+            is_late = self._begun_at is not None and self._clock() - self._begun_at > LATE_SECONDS
+            if self.is_late or not is_late:
+                return
+            self.is_late = True
+            given_up = len(self._due) + len(self._spare)
+            while self._due:
+                self._release(self._due.popleft())
+            self._spare.clear()
+            self._counters["not_written_behind"] += given_up
+        told = "tier %s: a write has not returned for %g s; nothing is written there until it does, %d records were not"
+        _LOG.warning(told, self.tier.name, LATE_SECONDS, given_up)
