@@ -144,9 +144,10 @@ class Records:
 
     def most_pages(self, plan: KindPlan, tokens: int) -> int:
         """Of one kind, what an idle request of up to so many tokens keeps, by the demand that rows have too."""
-        last, page_tokens = self._whole(tokens), plan.page_tokens
+        page_tokens = plan.page_tokens
         if plan.kind.grows:
-            return last // page_tokens
+            return self._whole(tokens) // page_tokens
+        last = max(tokens, self.unit_tokens)  # a turn may also end behind the last whole unit
         boundaries = np.arange(max(1, last - plan.kind.period_tokens(page_tokens)), last + 1)
         return int(plan.kind.pages(boundaries, counts(0), counts(0), page_tokens).max())
 

@@ -18,6 +18,7 @@ from quire.core.events import What
 from quire.core.memory import Memory, Part
 from quire.core.request import Request
 from quire.kinds import counts
+from quire.models.read import read_model
 from quire.models.shape import Layer, ModelShape
 from quire.peered import fingerprint_of
 from quire.plan.make import make_plan
@@ -287,6 +288,16 @@ def test_a_boundary_record_has_the_pages_that_a_request_standing_there_needs(nam
             assert len(set(span.logical.tolist())) == len(span.logical)
             assert boundary % 8 or len(span.logical) == before
             assert size_bytes(records.at(boundary)) <= records.largest_boundary_bytes
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(("model", "max_length"), [("mistral-7b-v0.1", 127), ("gemma-3-27b", 190)])
+def test_no_boundary_up_to_the_longest_request_takes_more_than_the_largest(model: str, max_length: int) -> None:
+    """A turn may also end behind the last whole unit: 16 MiB at 113 tokens, where 8 MiB were told to connectors."""
+    plan = make_plan(read_model(model), Settings(max_length=max_length), Budget(pool_bytes=8 << 30))
+    records = Records(plan)
+    most = max(size_bytes(records.at(boundary)) for boundary in range(1, max_length + 1))
+    assert 0 < most <= records.largest_boundary_bytes
 
 
 def test_a_shelf_hands_out_every_block_once_and_forgets_the_least_recently_used() -> None:
