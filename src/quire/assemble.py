@@ -24,6 +24,7 @@ from quire.engine.engine import Engine
 from quire.engine.recorder import RecordingEngine, open_recording
 from quire.fetch.find import configuration, converted
 from quire.fetch.folder import Progress, in_silence
+from quire.identity import weights_identity
 from quire.machine import Machine, available_bytes, chosen_device, machine_of
 from quire.models.drafted import drafted
 from quire.models.read import read_config
@@ -33,7 +34,7 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
 from quire.scheduler.ngrams import NGramDrafter
-from quire.tiered import Tiers, attach, connector_of, weights_identity
+from quire.tiered import Tiers, attach, connector_of
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
@@ -215,7 +216,8 @@ def assemble(
     start = _on_cpu if device == "cpu" else partial(_on_gpu, compiled=compiled, deterministic=deterministic)
     runner, finish = start(folder, plan, dtype, grammars, advance, draft)
     drafter = None if not plan.lookahead else NGramDrafter() if draft is None else LeftOpen()
-    identity = "".join(weights_identity(own) for own in (folder, draft) if own is not None)
+    checkpoints = [own for own in (folder, draft) if own is not None and tiers.is_shared]
+    identity = "".join(weights_identity(own, progress or in_silence) for own in checkpoints)
     identity += dtype.value + runner.model.scales + ("" if runner.draft is None else runner.draft.model.scales)
     beside = Beside()
     tiers = tiers_beside(beside, plan, tiers, identity)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def fingerprint_of(plan: Plan, weights: str) -> str:
-    """`weights`: tells models of one shape apart (`quire.tiered.weights_identity`)."""
+    """`weights`: tells models of one shape apart (`quire.identity`)."""
     return Portable(plan).fingerprint(weights, __version__)
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from quire.core.connector import Connector, Layout
 from quire.core.errors import InputError
 from quire.core.peer import Peer, Role
@@ -34,11 +32,8 @@ if TYPE_CHECKING:
 
 STAGING_BYTES = 256 * MIB
 """Host memory where only a disk or a server was asked for: what travels needs a place on the way."""
-STRIDE_BYTES, SAMPLE_BYTES = 1 << 16, 64
-"""Of each stretch of a file so many bytes are looked at: a matrix that was trained further has hundreds of them."""
 MEMBERS = ("name", "register", "has", "write", "read", "drop", "close")
 """Of a connector."""
-WEIGHT_FILES = ("*.safetensors", "*.gguf", "*.bin", "config.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +56,17 @@ class Tiers:
         return not (self.host_bytes or self.disk or self.remote or self.connectors or self.peer)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether records leave the process: then they must tell whose weights they are of."""
+        return bool(self.disk or self.remote or self.connectors or self.peer)
+
+    @property
     def memory_bytes(self) -> int:
         return self.host_bytes or STAGING_BYTES
 
 
 def attach(plan: Plan, runner: TorchRunner, tiers: Tiers, weights: str) -> Stack:
-    """`weights`: tells models of one shape apart (`weights_identity`)."""
+    """`weights`: tells models of one shape apart (`quire.identity`)."""
     from quire.movers.host import HostMemory, check_budget
     from quire.worker.staging import Staging
 
@@ -121,19 +121,6 @@ def layout_of(plan: Plan, weights: str) -> Layout:
         records.largest_boundary_bytes,
         json.dumps(encode(plan)["stages"]),
     )
-
-
-def weights_identity(folder: Path) -> str:
-    """A digest of names, sizes and samples of a checkpoint's files: two trainings of one shape differ in it."""
-    digest = hashlib.sha256()
-    for path in sorted({path for pattern in WEIGHT_FILES for path in folder.glob(pattern)}):
-        size = path.stat().st_size
-        digest.update(json.dumps([path.name, size]).encode())
-        data = np.memmap(path, np.uint8, "r") if size else np.empty(0, dtype=np.uint8)
-        whole = size // STRIDE_BYTES * STRIDE_BYTES
-        digest.update(data[:whole].reshape(-1, STRIDE_BYTES)[:, :SAMPLE_BYTES].tobytes())
-        digest.update(data[whole:].tobytes())
-    return digest.hexdigest()
 
 
 def describe(plan: Plan, tiers: Tiers, behind: Sequence[GuardedTier]) -> list[str]:

@@ -121,7 +121,7 @@ def start(options: argparse.Namespace) -> LLM:
         tiers=tiers,
         draft_model=options.draft_model,
         draft_tokens=options.draft_tokens,
-        progress=Bar(hidden=("load",)),
+        progress=Bar(hidden=("load", "digest")),
     )
     for line in describe(llm.plan, tiers, llm.parts.stack.tiers) if llm.parts.stack else ():
         print(line, file=sys.stderr)

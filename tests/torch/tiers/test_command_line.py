@@ -6,7 +6,6 @@ import argparse
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from doubles import Sieve
@@ -15,8 +14,9 @@ from quire.cli.main import build_parser, main
 from quire.core.errors import DoesNotFit
 from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
+from quire.identity import PIECE_BYTES, weights_identity
 from quire.movers.host import check_budget
-from quire.tiered import Tiers, _connectors, describe, layout_of, weights_identity
+from quire.tiered import Tiers, _connectors, describe, layout_of
 from quire.tiers.guarded import GuardedTier
 from tiny_models import plan_of
 
@@ -63,30 +63,43 @@ def test_the_report_at_the_start_counts_what_stays_warm_in_tiers_that_work(tmp_p
     assert 0 < 2 * warm[0] <= warm[1]
 
 
-def test_other_weights_of_the_same_shape_have_another_fingerprint(tmp_path: Path) -> None:
-    """One byte in the middle of a large file is not looked for; other training changes all of them."""
-    plan = plan_of("llama", batch_tokens=32)
-    identities = set()
-    for content in (b"a" * 100_000, b"b" * 100_000, b"a" * 100_001):
-        (tmp_path / "model.safetensors").write_bytes(content)
-        identities.add(weights_identity(tmp_path))
-    assert len(identities) == 3
-    assert len({layout_of(plan, identity).fingerprint for identity in identities}) == 3
-
-
 @pytest.mark.story
-def test_a_single_matrix_that_was_trained_further_makes_another_fingerprint(tmp_path: Path) -> None:
-    """128 KiB of 64 MiB, wherever they lie."""
-    data = np.zeros(64 << 20, dtype=np.uint8)
-    identities = set()
-    for begin in (0, 12_345_678, len(data) - (128 << 10)):
-        trained = data.copy()
-        trained[begin : begin + (128 << 10)] = 1
-        trained.tofile(tmp_path / "model.safetensors")
-        identities.add(weights_identity(tmp_path))
-    data.tofile(tmp_path / "model.safetensors")
-    identities.add(weights_identity(tmp_path))
-    assert len(identities) == 4
+def test_weights_that_differ_in_one_byte_have_another_fingerprint(tmp_path: Path) -> None:
+    """Wherever it lies: in a piece, at its ends, in another file; and the same weights have the same one."""
+    plan = plan_of("llama", batch_tokens=32)
+    (tmp_path / "config.json").write_text("{}")
+    fingerprints = []
+    for changed in (None, None, 0, 5_000, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 999):
+        data = bytearray(PIECE_BYTES + 1_000)
+        if changed is not None:
+            data[changed] = 1
+        (tmp_path / "model.safetensors").write_bytes(data)
+        fingerprints.append(layout_of(plan, weights_identity(tmp_path)).fingerprint)
+    (tmp_path / "model.safetensors").write_bytes(bytes(PIECE_BYTES + 1_001))
+    fingerprints.append(layout_of(plan, weights_identity(tmp_path)).fingerprint)
+    assert fingerprints[0] == fingerprints[1]
+    assert len(set(fingerprints)) == len(fingerprints) - 1
+
+
+def test_digesting_weights_tells_how_far_it_is(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(PIECE_BYTES + 1_000))
+    told: list[tuple[str, int, int]] = []
+    weights_identity(tmp_path, lambda *progress: told.append(progress))
+    total = PIECE_BYTES + 1_000
+    assert told == [("digest", PIECE_BYTES, total), ("digest", total, total)]
+
+
+@pytest.mark.parametrize(
+    ("tiers", "is_shared"),
+    [
+        (Tiers(), False),
+        (Tiers(host_bytes=1 << 20), False),
+        (Tiers(disk=Path("folder")), True),
+        (Tiers(host_bytes=1 << 20, remote="redis://host"), True),
+    ],
+)
+def test_only_records_that_leave_the_process_must_tell_whose_they_are(tiers: Tiers, is_shared: bool) -> None:
+    assert tiers.is_shared is is_shared
 
 
 @pytest.mark.network

@@ -1,0 +1,58 @@
+"""Which weights a checkpoint has: a digest of every byte, for engines that exchange what they computed.
+
+    file ──▶ pieces ──threads──▶ SHA-256 of each ──in order──▶ one SHA-256
+
+Whoever keeps records to itself needs none: no other weights ever see them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from quire.core.units import GIB, MIB, format_bytes
+from quire.fetch.folder import Progress, in_silence
+
+PIECE_BYTES = 16 * MIB
+MOST_THREADS = 8
+LONG_BYTES = 2 * GIB
+"""From here on whoever watches no progress is told why the start takes longer."""
+WEIGHT_FILES = ("*.safetensors", "*.gguf", "*.bin", "config.json")
+_LOG = logging.getLogger("quire.tiers")
+
+
+def weights_identity(folder: Path, progress: Progress = in_silence) -> str:
+    """Over names, sizes and all bytes of a checkpoint's files: two that differ in one of them differ in it."""
+    files = sorted({path for pattern in WEIGHT_FILES for path in folder.glob(pattern)})
+    sizes = {path: path.stat().st_size for path in files}
+    total, done = sum(sizes.values()), 0
+    if total >= LONG_BYTES and progress is in_silence:
+        _LOG.warning(
+            "tiers: %s of weights are digested: records of others are never taken", format_bytes(total)
+        )
+    digest = hashlib.sha256(json.dumps([[path.name, size] for path, size in sizes.items()]).encode())
+    with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
+        for piece_digest, size in threads.map(_digest, *zip(*_pieces(sizes), strict=True)) if total else ():
+            digest.update(piece_digest)
+            done += size
+            progress("digest", done, total)
+    return digest.hexdigest()
+
+
+def _pieces(sizes: dict[Path, int]) -> Iterator[tuple[Path, int]]:
+    """Each with where it begins."""
+    for path, size in sizes.items():
+        for begin in range(0, size, PIECE_BYTES):
+            yield path, begin
+
+
+def _digest(path: Path, begin: int) -> tuple[bytes, int]:
+    with path.open("rb") as file:
+        file.seek(begin)
+        data = file.read(PIECE_BYTES)
+    return hashlib.sha256(data).digest(), len(data)
