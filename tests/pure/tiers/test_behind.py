@@ -68,7 +68,8 @@ def test_a_write_that_never_returns_keeps_no_other_tier_from_being_written_to_or
     world.ask("first", np.arange(100))
     wait_until(lambda: len(other.kept) == 12)
     tier = world.stack.tiers[1]
-    tier._failed("somebody stumbled over the cable", reading=True)
+    tier.attempt("stand", lambda: 1 // 0)
+    assert not tier.can_write
     world.now += 500.0
     world.ask("second", 1000 + np.arange(100))
     wait_until(lambda: tier.can_write)
