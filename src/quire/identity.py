@@ -32,9 +32,7 @@ def weights_identity(folder: Path, progress: Progress = in_silence) -> str:
     sizes = {path: path.stat().st_size for path in files}
     total, done = sum(sizes.values()), 0
     if total >= LONG_BYTES and progress is in_silence:
-        _LOG.warning(
-            "tiers: %s of weights are digested: records of others are never taken", format_bytes(total)
-        )
+        _LOG.warning("tiers: %s of weights are digested: records of others are never taken", format_bytes(total))
     digest = hashlib.sha256(json.dumps([[path.name, size] for path, size in sizes.items()]).encode())
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
         for piece_digest, size in threads.map(_digest, *zip(*_pieces(sizes), strict=True)) if total else ():

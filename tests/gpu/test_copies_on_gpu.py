@@ -90,7 +90,7 @@ def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(n
     service.check()
     for again in range(2):
         stack.flush()
-        service.engine.drop_cache()
+        service.engine.scheduler.reuse.index.drop()
         service.runner.arena.bytes[: plan.stages[0].pool_bytes].fill_(0xFF)
         service.check(label=f"again {again} ")
     loaded = [event.numbers["tokens"] for event in told if event.what is What.LOADED]

@@ -12,7 +12,7 @@ the boundary before it, so that no kind strands another.
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -312,13 +312,12 @@ class PrefixIndex:
                 self._forget(np.array([leaf]))
         self.leaves.clear()
 
-    def drop_under(self, beginnings: Set[bytes], root: bytes) -> None:
-        """The same for chains that begin with one of these keys, or with the end of a turn right behind `root`."""
-        while leaves := [leaf for leaf in self.nodes.leaves().tolist() if self._begins_with(leaf, beginnings, root)]:
+    def drop_scope(self, scope: bytes) -> None:
+        """The same for chains of one scope: their keys begin with it."""
+        while leaves := [leaf for leaf in self.nodes.leaves().tolist() if self._is_of(leaf, scope)]:
             for path in map(self.nodes.path, leaves):
                 forks = np.flatnonzero(self.nodes.children[path[:-1]] > 1)
                 self._forget(path[int(forks[-1]) + 1 if len(forks) else 0 :])
 
-    def _begins_with(self, leaf: int, beginnings: Set[bytes], root: bytes) -> bool:
-        first = int(self.nodes.path(leaf)[0])
-        return self.nodes.key[first] in beginnings or self._before.get(first) == root
+    def _is_of(self, node: int, scope: bytes) -> bool:
+        return bool((self.nodes.key[node] or b"").startswith(scope))

@@ -10,7 +10,7 @@ import numpy as np
 
 from quire.check.definitions import Ints
 from quire.check.doubles import Fate, FaultyTier
-from quire.core.tier import Answer, Ends, Found, Load, Place, Store
+from quire.core.tier import Answer, Ends, Found, Load, Place, Store, is_of
 from quire.plan.plan import Plan
 from quire.plan.records import Records, Span, boundary_name, unit_name
 
@@ -52,6 +52,10 @@ class KeepingTier(FaultyTier):
             return None
         self._coming.append(name)
         return Place(len(self._coming) - 1, ())
+
+    def forget(self, scope: bytes) -> None:
+        for name in [name for name in self._kept if is_of(name, scope)]:
+            del self._kept[name]
 
     def seconds_to_load(self, size_bytes: int) -> float | None:
         """A load may cost anything, beside steps that nobody measures."""

@@ -8,6 +8,12 @@ A connector is asked from threads that may wait; the engine never waits for one.
     read(name, parts)    load into staging memory; False: it is not there (any more), or not what it should be
     drop(name)           forget it, if it is there
 
+It may also have
+
+    forget(scope)        drop every record of the layout whose name has these bytes behind its first one; empty: all
+
+Without, what it has outlives a cache that was dropped.
+
 Whatever goes wrong is an exception: then the record is computed again, and the connector is left alone for a while.
 One that says `brings_only = True` is only read: nobody writes to it, and no round trip is tried when it is registered.
 The parts given to `write` hold another record soon after it returned: keep their bytes, not the memory.

@@ -17,6 +17,13 @@ import numpy.typing as npt
 
 Blocks = tuple[int, ...]
 """Blocks of staging memory, in order: together they hold one record (`quire.plan.records`)."""
+SCOPE_BYTES = 8
+"""Of each key, its first ones: whose prefix it is."""
+
+
+def is_of(name: bytes, scope: bytes) -> bool:
+    """Whether a record is of this scope: names are a letter and a key. An empty scope: everyone's."""
+    return name.startswith(scope, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,11 @@ class Keeper(Protocol):
 
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
         """Makes room for a record. None: there is none, and nothing is kept."""
+        ...
+
+    def forget(self, scope: bytes) -> None:
+        """From now on it brings back nothing of a scope (its `SCOPE_BYTES`; empty: of anyone) that it was given
+        before."""
         ...
 
     def seconds_to_load(self, size_bytes: int) -> float | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from quire.cache.keys import scope_of
 from quire.core.drafting import Drafter
 from quire.core.errors import InputError
 from quire.core.events import Listener
@@ -22,7 +23,6 @@ from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
 from quire.scheduler.explain import Explanation, explain
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import Waiting
 
 
 @dataclass(slots=True, eq=False)
@@ -76,7 +76,7 @@ class Engine:
         self.history, self.counters = History(), Counters()
         told: tuple[Listener, ...] = (self.history, self.counters, *listeners)
         self.scheduler = Scheduler(plan, rules or Rules(), tier, told, drafter, keeper)
-        self._is_measuring = keeper is not None
+        self._keeper, self._is_measuring = keeper, keeper is not None
         self._launch_seconds: list[float] = []
         """Of the steps in flight: what launching them took."""
         self.runner = runner
@@ -86,8 +86,6 @@ class Engine:
         self.pause = pause
         """Called where only a load could bring something to do."""
         self.streams: dict[str, Stream] = {}
-        self._beginnings: dict[str, set[bytes]] = {}
-        """By scope: the first keys of its prompts, under which the cache may keep something."""
         self._deadlines: dict[str, float] = {}
         self._failures: list[tuple[int, str]] = []
 
@@ -98,7 +96,6 @@ class Engine:
         self.scheduler.submit(request)
         stream = Stream(request, self)
         self.streams[request.name] = stream
-        self._note_beginning(request)
         if request.deadline is not None:
             self._deadlines[request.name] = request.deadline
         return stream
@@ -107,34 +104,17 @@ class Engine:
         self._end(self.scheduler.cancel(name))
 
     def drop_cache(self, scope: str | None = None) -> int:
-        """Forgets what was computed for a scope, or for everyone; what running requests hold stays with them, and can
-        be forgotten once they have handed it over. Returns how many prefixes went, counted in units."""
-        self.scheduler.reuse.catch_up()
-        index = self.scheduler.reuse.index
-        before = len(index.nodes)
-        if scope is None:
-            index.drop()
-            self._beginnings.clear()
-        else:
-            index.drop_under(self._beginnings.pop(scope, set()), self.scheduler.reuse.root_of(scope))
-        for ticket in self._live_tickets():
-            self._beginnings.setdefault(ticket.request.scope, set()).add(ticket.keys[0])
+        """Forgets what was computed for a scope, or for everyone, in the pool and in tiers; what running requests hold
+        stays with them, and can be forgotten once they have handed it over. Returns how many prefixes went of the
+        pool, counted in units."""
+        reuse = self.scheduler.reuse
+        reuse.catch_up()
+        index, before = reuse.index, len(reuse.index.nodes)
+        own = b"" if scope is None else scope_of(reuse.root_of(scope))
+        index.drop() if scope is None else index.drop_scope(own)
+        if self._keeper is not None:
+            self._keeper.forget(own)
         return before - len(index.nodes)
-
-    def _note_beginning(self, request: Request) -> None:
-        """What the cache has forgotten meanwhile is left out whenever a scope's list has doubled."""
-        waiting = self.scheduler.queue.find(request.name)
-        if waiting is None or not waiting.keys:
-            return
-        known = self._beginnings.setdefault(request.scope, set())
-        known.add(waiting.keys[0])
-        if len(known) > 2 * len(self.scheduler.reuse.index.nodes) + len(self.streams) + 64:
-            nodes, live = self.scheduler.reuse.index.nodes, {ticket.keys[0] for ticket in self._live_tickets()}
-            self._beginnings[request.scope] = {key for key in known if key in live or nodes.find(key) is not None}
-
-    def _live_tickets(self) -> list[Waiting]:
-        """Of requests whose tokens have names."""
-        return [ticket for ticket in (*self.scheduler.tickets.values(), *self.scheduler.queue) if ticket.keys]
 
     def running(self) -> list[Stream]:
         """Of the requests that have a row: the only ones that can yield something in a step."""

@@ -212,6 +212,9 @@ class _RecordedKeeper:
         self._inputs.setdefault("places", []).append(place and astuple(place))
         return place
 
+    def forget(self, scope: bytes) -> None:
+        self._keeper.forget(scope)
+
     def seconds_to_load(self, size_bytes: int) -> float | None:
         seconds = self._keeper.seconds_to_load(size_bytes)
         self._inputs.setdefault("seconds_to_load", []).append(seconds)

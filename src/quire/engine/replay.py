@@ -94,6 +94,8 @@ class _Played:
         place = self._next("places")
         return place and Place(place[0], tuple(place[1]))
 
+    def forget(self, scope: bytes) -> None: ...
+
     def seconds_to_load(self, size_bytes: int) -> float | None:
         del size_bytes
         seconds: float | None = self._next("seconds_to_load")

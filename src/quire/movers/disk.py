@@ -117,6 +117,16 @@ class DiskFolder:
             (self._root / self._file(name)).unlink(missing_ok=True)
         self._forget(self._file(name))
 
+    def forget(self, scope: bytes) -> None:
+        """Also what other engines have put there."""
+        try:
+            for entry in os.scandir(self._folder):
+                if entry.name.endswith(SUFFIX) and entry.name.startswith(scope.hex(), 2):
+                    Path(entry.path).unlink(missing_ok=True)
+                    self._forget(f"{self._folder.name}/{entry.name}")
+        except OSError as error:
+            raise TierFailed(f"cannot remove files from {self._folder}: {error.strerror}") from error
+
     def close(self) -> None:
         """Nothing is open between calls."""
 

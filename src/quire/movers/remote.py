@@ -9,7 +9,7 @@ have a timeout of their own, a short one, for they are made between steps.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +19,8 @@ from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
 
 SCHEMES = ("redis", "rediss", "unix")
 LOOKUP_SECONDS, TRANSFER_SECONDS, CONNECT_SECONDS = 0.1, 5.0, 1.0
+SCAN_COUNT = 1000
+"""Keys that the server looks at in one go."""
 Answer = TypeVar("Answer")
 _LOG = logging.getLogger("quire.tiers")
 
@@ -105,6 +107,13 @@ class RemoteStore:
 
     def drop(self, name: bytes) -> None:
         self._ask("forget", lambda: self._transfers.delete(self._key(name)))
+
+    def forget(self, scope: bytes) -> None:
+        pattern = f"quire:1:{self._layout.fingerprint[:32]}:??{scope.hex()}*"
+        self._ask("forget", lambda: [self._transfers.unlink(key) for key in self._scanned(pattern)])
+
+    def _scanned(self, pattern: str) -> Iterator[Any]:
+        yield from self._transfers.scan_iter(match=pattern, count=SCAN_COUNT)
 
     def close(self) -> None:
         self._lookups.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from quire.cache.keys import end_key, extend, root_hash, root_key
+from quire.cache.keys import end_key, extend, root_hash, root_key, scope_of
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.prefix import Hit, Miss, PrefixIndex, missed
@@ -67,7 +67,7 @@ class Reuse:
             return
         waiting.root = self.root_of(waiting.request.scope)
         start = root_hash(waiting.root, self.index.unit)
-        waiting.keys, waiting.behind = extend(start, waiting.request.prompt, self.index.unit)
+        waiting.keys, waiting.behind = extend(start, scope_of(waiting.root), waiting.request.prompt, self.index.unit)
         if self.index.coverage.has_boundaries and (shared := self.junctions.add(waiting.keys)):
             self._want(waiting.keys, shared)
 
@@ -288,6 +288,7 @@ class Reuse:
         known, unit = len(ticket.keys), self.index.unit
         if known < units:
             assert ticket.behind is not None, "whoever has a row was named"
-            more, ticket.behind = extend(ticket.behind, self.rows.tokens(row, known * unit, units * unit), unit)
+            tokens = self.rows.tokens(row, known * unit, units * unit)
+            more, ticket.behind = extend(ticket.behind, scope_of(ticket.root), tokens, unit)
             ticket.keys += more
         return ticket.keys

@@ -262,9 +262,11 @@ class EngineClient:
         number = next(self._numbers)
         return await self._ask(number, Explain(number, tuple(names)), seconds)
 
-    async def drop_cache(self, scope: str | None, seconds: float) -> int:
+    async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
+        """Units that went, and the tiers that keep what they have."""
         number = next(self._numbers)
-        return int(await self._ask(number, DropCache(number, scope), seconds))
+        units, keeping = await self._ask(number, DropCache(number, scope), seconds)
+        return units, keeping
 
     async def _ask(self, number: int, question: Explain | DropCache, seconds: float) -> Any:
         self._questions[number] = asyncio.get_running_loop().create_future()

@@ -237,7 +237,8 @@ class EngineLoop:
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._told(name)))))
             case DropCache(number, scope):
-                self.connection.send(Reply(number, self.engine.drop_cache(scope)))
+                keeping = self.stack.keeping() if self.stack is not None else []
+                self.connection.send(Reply(number, (self.engine.drop_cache(scope), keeping)))
 
     def _submit(self, request: Request) -> None:
         """A deadline is given in seconds from now: clocks of two processes have nothing in common."""

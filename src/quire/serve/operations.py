@@ -131,16 +131,17 @@ async def drop_cache(
     scope: Annotated[str | None, Query(max_length=256, description="An admin's alone: whose.")] = None,
     everything: Annotated[bool, Query(description="An admin's alone: all scopes.")] = False,
 ) -> Response:
-    """Forgets what was computed for the key's own scope."""
+    """Forgets what was computed for the key's own scope, in the pool and in tiers; `kept_by`: those that cannot."""
     service, tenant = _service(request), request.state.tenant
     if (everything or scope not in (None, tenant.scope)) and not tenant.is_admin:
         raise ApiError(403, "this key may drop the cache of its own scope alone", "not_admin", "scope")
     chosen = None if everything else tenant.scope if scope is None else scope
     try:
-        units = await service.client.drop_cache(chosen, ANSWER_SECONDS)
+        units, keeping = await service.client.drop_cache(chosen, ANSWER_SECONDS)
     except QuireError as error:
         raise gone(error) from None
-    return json_response({"dropped_units": units, "unit_tokens": service.plan.reuse_unit_tokens})
+    unit_tokens = service.plan.reuse_unit_tokens
+    return json_response({"dropped_units": units, "unit_tokens": unit_tokens, "kept_by": keeping})
 
 
 # ── health ───────────────────────────────────────────────────────────────

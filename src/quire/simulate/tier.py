@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
-from quire.core.tier import Answer, Ends, Found, Load, Place
+from quire.core.tier import Answer, Ends, Found, Load, Place, is_of
 from quire.plan.records import Records
 from quire.tiers.shelf import HostShelf, Record
 
@@ -99,7 +99,7 @@ class SimulatedTier:
             for one in self._transfers.values():
                 one.fate, one.due = Fate.LATE, max(one.due, self._clock() + 2 * self._load_seconds)
             if self._outages.count % 2:
-                self._shelf.forget_all()
+                self._shelf.forget()
         return True
 
     def begin(self, load: Load) -> None:
@@ -167,6 +167,11 @@ class SimulatedTier:
         self._coming[self._numbers] = record
         self._coming_names.add(name)
         return Place(self._numbers, record.blocks)
+
+    def forget(self, scope: bytes) -> None:
+        self._shelf.forget(scope)
+        for record in self._coming.values():
+            record.is_forgotten = record.is_forgotten or is_of(record.name, scope)
 
     def stored(self, number: int) -> None:
         record = self._coming.pop(number)

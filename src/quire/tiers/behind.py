@@ -11,8 +11,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from quire.core.tier import is_of
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.shelf import HostShelf, Record
 from quire.tiers.threads import Threads
@@ -40,6 +41,8 @@ class Behind:
         self._due: deque[Record] = deque()
         self._spare: deque[Record] = deque()
         """The last one goes first: of a prefix that is its beginning."""
+        self._to_forget: list[bytes] = []
+        """Scopes."""
         self._begun_at: float | None = None
         """The write that the connector has in hand."""
         self.writer, self.mender = Threads(1, f"quire-store-{tier.name}"), Threads(1, f"quire-mend-{tier.name}")
@@ -58,7 +61,9 @@ class Behind:
 
     def add(self, record: Record, is_promised: bool) -> None:
         """Its bytes are there."""
-        if is_promised:
+        if record.is_forgotten:
+            self.pinned_blocks -= len(record.blocks) * is_promised
+        elif is_promised:
             record.pins += 1
             self._due.append(record)
         elif self.tier.can_write and not self.is_late:
@@ -69,6 +74,19 @@ class Behind:
         else:
             return
         self.writer.submit(self._write)
+
+    def forget(self, scope: bytes) -> None:
+        """What waits is not written; what was is dropped behind the write that is under way."""
+        gone = [record for record in self._due if is_of(record.name, scope)]
+        self._due = deque(record for record in self._due if not is_of(record.name, scope))
+        self._spare = deque(record for record in self._spare if not is_of(record.name, scope))
+        for record in gone:
+            self._release(record)
+        if self.tier.can_forget:
+            self._to_forget.append(scope)
+            self.writer.submit(self._forget)
+        elif not self.tier.brings_only:
+            _LOG.warning("tier %s: cannot forget, and keeps what it has", self.tier.name)
 
     def _next(self) -> Record | None:
         if self._due:
@@ -92,6 +110,28 @@ class Behind:
 
     # ── without ───────────────────────────────────────────────────────────
 
+    def has(self, names: Sequence[bytes]) -> list[bool]:
+        """What is still to be forgotten is not there."""
+        found = self.tier.has(names)
+        return [one and self._may_bring(name) for name, one in zip(names, found, strict=True)]
+
+    def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
+        return self._may_bring(name) and self.tier.read(name, parts)
+
+    def _may_bring(self, name: bytes) -> bool:
+        return not any(is_of(name, scope) for scope in self._to_forget)
+
+    def _forget(self) -> None:
+        """A tier that fails at it is asked again when it works again."""
+        for scope in tuple(self._to_forget):
+            if self.tier.forget(scope):
+                self._to_forget.remove(scope)
+
+    def _mend(self) -> None:
+        self.tier.mend()
+        if self._to_forget:
+            self.writer.submit(self._forget)
+
     def _write(self) -> None:
         """Whatever waits: what is spare has often to wait until the last that is due was written."""
         while (record := self._begun()) is not None:
@@ -112,7 +152,7 @@ class Behind:
     def turn(self) -> None:
         """Sees whether the tier works again, if it is time to, and whether it still writes."""
         if self.tier.take_turn():
-            self.mender.submit(self.tier.mend)
+            self.mender.submit(self._mend)
         with self._lock:
             is_late = self._begun_at is not None and self._clock() - self._begun_at > LATE_SECONDS
             if self.is_late or not is_late:

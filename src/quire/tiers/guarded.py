@@ -130,6 +130,16 @@ class GuardedTier:
         with self._counting:
             self.counters["bytes_written"] += sum(map(len, parts))
 
+    @property
+    def can_forget(self) -> bool:
+        """Whether its connector can tell whose records are whose (`quire.core.connector`)."""
+        return callable(getattr(self.connector, "forget", None))
+
+    def forget(self, scope: bytes) -> bool:
+        """Whether everything that it has of a scope is gone."""
+        forget: Callable[[bytes], None] = getattr(self.connector, "forget")  # noqa: B009
+        return self.can_read and bool(self._try("forget", lambda: [forget(scope)], reading=False))
+
     def attempt(self, what: str, action: Callable[[], Result]) -> Result | None:
         """Something else that only this connector can do, under the same guard; None: it failed."""
         return self._try(what, action, reading=True)

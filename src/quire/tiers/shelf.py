@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from quire.core.tier import Blocks
+from quire.core.tier import Blocks, is_of
 
 
 @dataclass(slots=True, eq=False)
@@ -19,6 +19,8 @@ class Record:
     blocks: Blocks
     pins: int = 1
     is_published: bool = False
+    is_forgotten: bool = False
+    """It is on its way in, and never to be found."""
 
 
 class HostShelf:
@@ -67,8 +69,9 @@ class HostShelf:
         return Record(name, size_bytes, tuple(self._free.pop() for _ in range(count)))
 
     def publish(self, record: Record) -> None:
-        """Its bytes are there. If another one of this name came first, it stays private and goes with its last pin."""
-        if record.name not in self._records:
+        """Its bytes are there. If it was forgotten, or another one of this name came first, it stays private and goes
+        with its last pin."""
+        if record.name not in self._records and not record.is_forgotten:
             record.is_published = True
             self._records[record.name] = record
 
@@ -82,9 +85,9 @@ class HostShelf:
         """Of records that nobody reads or writes."""
         return sum(len(record.blocks) for record in self._records.values() if not record.pins)
 
-    def forget_all(self) -> None:
-        """What is pinned goes with its last pin."""
-        for record in list(self._records.values()):
+    def forget(self, scope: bytes = b"") -> None:
+        """Everything, or what is of a scope; what is pinned goes with its last pin."""
+        for record in [record for record in self._records.values() if is_of(record.name, scope)]:
             if record.pins:
                 del self._records[record.name]
                 record.is_published = False

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Protocol
 
 from quire.core.connector import Connector, Layout
-from quire.core.tier import Answer, Ends, Found, Load, Place, Staged, TierStatus
+from quire.core.tier import Answer, Ends, Found, Load, Place, Staged, TierStatus, is_of
 from quire.plan.records import Records
 from quire.tiers.behind import Behind
 from quire.tiers.costs import RateMeter, Totals, host_status
@@ -113,9 +113,9 @@ class Stack:
         with self._lock:
             found = [name in self._shelf for name in names]
             lost = sum(one.is_begun and one.is_reading and one.is_cancelled for one in self._open.values())
-        for tier in self.tiers if lost < LOAD_THREADS else ():  # else nobody is left who could read
+        for behind in self._behind if lost < LOAD_THREADS else ():  # else nobody is left who could read
             missing = [place for place, is_there in enumerate(found) if not is_there]
-            for place, is_there in zip(missing, tier.has([names[place] for place in missing]), strict=True):
+            for place, is_there in zip(missing, behind.has([names[place] for place in missing]), strict=True):
                 found[place] = is_there
         return found
 
@@ -161,7 +161,7 @@ class Stack:
         reason, self._open[number].is_begun = "", True
         for record in missing:
             parts = self._memory.parts(record.blocks, record.size_bytes)
-            if self._open[number].is_cancelled or not any(tier.read(record.name, parts) for tier in self.tiers):
+            if self._open[number].is_cancelled or not any(behind.read(record.name, parts) for behind in self._behind):
                 reason = "a record is gone"
                 break
             with self._lock:
@@ -264,6 +264,22 @@ class Stack:
             for behind, is_promised in zip(self._behind, self._promised.pop(number), strict=True):
                 behind.add(record, is_promised)
             self._shelf.unpin(record)
+
+    def forget(self, scope: bytes) -> None:
+        """What is on its way in is not published; what lies below is dropped there, and until then nobody looks."""
+        with self._lock:
+            self._shelf.forget(scope)
+            loading = [record for opened in self._open.values() for record in opened.records]
+            for record in (*self._coming.values(), *loading):
+                if is_of(record.name, scope):
+                    record.is_forgotten = True
+                    self._coming_names.discard(record.name)
+            for behind in self._behind:
+                behind.forget(scope)
+
+    def keeping(self) -> list[str]:
+        """Tiers that cannot forget: whoever asks for it is told."""
+        return [tier.name for tier in self.tiers if not (tier.can_forget or tier.brings_only)]
 
     def _mend(self) -> None:
         for behind in self._behind:

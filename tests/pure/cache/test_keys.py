@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.cache.keys import extend, keys_of, root_hash, root_key
+from quire.cache.keys import extend, keys_of, root_hash, root_key, scope_of
 from quire.scheduler.junctions import Junctions
 
 ROOT = root_key(("layout", "scope"))
@@ -16,7 +16,7 @@ TOKENS = np.arange(100, dtype=np.int32)
 def test_a_prompt_that_becomes_known_bit_by_bit_has_the_keys_of_the_whole() -> None:
     keys, behind = [], root_hash(ROOT, 8)
     for begin, end in ((0, 16), (16, 24), (24, 96)):
-        more, behind = extend(behind, TOKENS[begin:end], 8)
+        more, behind = extend(behind, scope_of(ROOT), TOKENS[begin:end], 8)
         keys += more
     assert keys == keys_of(ROOT, TOKENS, 8)
     assert len(keys) == len(set(keys)) == 12
@@ -24,8 +24,9 @@ def test_a_prompt_that_becomes_known_bit_by_bit_has_the_keys_of_the_whole() -> N
 
 def test_a_hash_can_be_gone_on_from_twice() -> None:
     """A preempted request names its tokens again, from where its prompt ended."""
-    _, behind = extend(root_hash(ROOT, 8), TOKENS[:16], 8)
-    assert extend(behind, TOKENS[16:32], 8)[0] == extend(behind, TOKENS[16:32], 8)[0]
+    _, behind = extend(root_hash(ROOT, 8), scope_of(ROOT), TOKENS[:16], 8)
+    first, again = (extend(behind, scope_of(ROOT), TOKENS[16:32], 8)[0] for _ in range(2))
+    assert first == again
 
 
 def test_keys_tell_tokens_scopes_and_units_apart() -> None:

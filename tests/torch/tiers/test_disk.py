@@ -181,6 +181,21 @@ def test_a_file_that_somebody_takes_for_left_behind_before_it_is_locked_is_begun
     assert read(disk) == DATA
 
 
+@pytest.mark.parametrize("scope", [b"", bytes(8)])
+def test_what_is_forgotten_is_gone_for_every_engine_and_nothing_else_is(tmp_path: Path, scope: bytes) -> None:
+    disk, other = folder(tmp_path), folder(tmp_path, layout=OTHER)
+    for one in (disk, other):
+        write(one)
+        write(one, OTHER_NAME)
+    late = folder(tmp_path)
+    disk.forget(scope)
+    assert disk.has([NAME, OTHER_NAME]) == [False, bool(scope)]
+    assert [read(one) for one in (disk, late)] == [None, None]
+    assert other.has([NAME, OTHER_NAME]) == [True, True]
+    left = list((tmp_path / LAYOUT.fingerprint[:32]).iterdir())
+    assert disk._used_bytes == sum(file.stat().st_size for file in left)
+
+
 @pytest.mark.story
 def test_a_folder_that_can_only_be_read_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(folder(tmp_path))

@@ -71,6 +71,22 @@ def test_engines_that_share_a_server_find_each_others_records_and_no_foreign_one
         store.close()
 
 
+def test_what_is_forgotten_is_gone_from_the_server_and_nothing_else_is(valkey: Any, client: redis.Redis) -> None:
+    ours, others = registered(url(valkey)), registered(url(valkey), OTHER)
+    names = [b"u" + bytes([scope]) * 8 + bytes([place]) * 24 for scope in (1, 2) for place in range(3)]
+    for store in (ours, others):
+        for name in names:
+            store.write(name, [memoryview(b"data")])
+    ours.forget(bytes([1]) * 8)
+    assert ours.has(names) == [False] * 3 + [True] * 3
+    ours.forget(b"")
+    assert ours.has(names) == [False] * 6
+    assert others.has(names) == [True] * 6
+    assert len(client.keys()) == 6
+    for store in (ours, others):
+        store.close()
+
+
 def test_what_others_left_under_our_name_is_dropped(valkey: Any, client: redis.Redis) -> None:
     """Nonsense, a record cut short, one with a wrong byte, one of another layout."""
     store, foreign = registered(url(valkey)), registered(url(valkey), OTHER)

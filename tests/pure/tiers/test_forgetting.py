@@ -1,0 +1,136 @@
+"""A cache that is dropped is dropped on every tier: nothing that was computed before is found again, by nobody."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from quire.cache.keys import scope_of
+from quire.core.request import Request
+from quire.core.tier import is_of
+from scenes_of_tiers import Drawer, World
+
+PROMPT = np.arange(100)
+MIXES = [["full"], ["full", "window"], ["state", "full", "chunked"], ["state"]]
+
+
+class Archive(Drawer):
+    """A drawer that can tell whose records are whose, if it has its day."""
+
+    is_stuck = False
+
+    def forget(self, scope: bytes) -> None:
+        self.calls["forget"] += 1
+        if self.is_stuck:
+            raise OSError("the drawer is stuck")
+        for name in [name for name in self.kept if is_of(name, scope)]:
+            del self.kept[name]
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("names", MIXES, ids=" ".join)
+@pytest.mark.parametrize("has_tier_below", [False, True])
+def test_what_was_dropped_is_loaded_from_no_tier(names: list[str], has_tier_below: bool) -> None:
+    world = World(names, [Archive()] * has_tier_below, blocks=128)
+    for scope in ("one", "two"):
+        world.ask(f"{scope} first", PROMPT, scope=scope)
+    world.engine.drop_cache("one")
+    world.drop_cache()
+    world.ask("one again", PROMPT, scope="one")
+    assert world.loaded() == []
+    world.ask("two again", PROMPT, scope="two")
+    assert world.loaded() == [96]
+    world.engine.drop_cache()
+    world.ask("two at last", PROMPT, scope="two")
+    assert world.loaded() == [96]
+    world.check_nothing_is_held()
+
+
+@pytest.mark.story
+def test_another_engine_on_the_same_tier_finds_nothing_of_what_was_dropped() -> None:
+    archive = Archive()
+    world = World(["full", "window"], [archive], blocks=128)
+    for scope in ("one", "two"):
+        world.ask(scope, PROMPT, scope=scope)
+    world.engine.drop_cache("one")
+    world.stack.flush()
+    restarted = World(["full", "window"], [archive], blocks=128)
+    for scope in ("one", "two"):
+        restarted.ask(scope, PROMPT, scope=scope)
+    assert restarted.loaded() == [96]
+    world.check_nothing_is_held()
+
+
+def test_what_is_on_its_way_out_when_its_scope_is_dropped_goes_nowhere() -> None:
+    """Writes that wait, and stores that the next step will copy."""
+    archive = Archive()
+    world = World(["full"], [archive], blocks=64)
+    archive.gate.clear()
+    world.ask("written", PROMPT, scope="one")
+    world.engine.submit(Request("stored", (1000 + PROMPT).astype(np.int32), 3, scope="one"))
+    while not world.stack._coming and world.engine.step():
+        pass
+    world.engine.drop_cache("one")
+    archive.gate.set()
+    world.engine.drain()
+    world.engine.drop_cache("one")
+    world.stack.flush()
+    assert not archive.kept
+    assert not len(world.stack._shelf)
+    assert world.stack._behind[0].pinned_blocks == 0
+    world.check_nothing_is_held()
+
+
+def test_a_load_that_is_under_way_when_its_scope_is_dropped_leaves_nothing_in_host_memory() -> None:
+    archive = Archive()
+    world = World(["full"], [archive], blocks=64)
+    world.ask("cold", PROMPT, scope="one")
+    world.forget()
+    archive.gate.clear()
+    stream = world.engine.submit(Request("warm", PROMPT.astype(np.int32), 3, scope="one"))
+    while not world.stack._open:
+        world.engine.step()
+    world.engine.drop_cache("one")
+    assert not world.engine.scheduler.reuse.index.nodes.leaves().size
+    before = set(world.stack._shelf._records)
+    archive.gate.set()
+    while any(one.is_reading for one in world.stack._open.values()):
+        time.sleep(0.001)
+    assert set(world.stack._shelf._records) == before
+    world.engine.drain()
+    assert stream.ended is not None
+    world.check_nothing_is_held()
+
+
+def test_a_tier_that_cannot_forget_now_is_not_asked_for_that_scope_until_it_did() -> None:
+    archive = Archive()
+    world = World(["full"], [archive], blocks=64)
+    for scope in ("one", "two"):
+        world.ask(scope, PROMPT, scope=scope)
+    world.stack.flush()
+    archive.is_stuck = True
+    world.engine.drop_cache("one")
+    world.stack.flush()
+    assert archive.calls["forget"] == 1
+    assert len(archive.kept) == 24
+    world.forget()
+    for scope in ("one", "two"):
+        world.ask(f"{scope} again", PROMPT, scope=scope)
+    assert world.loaded() == [96]
+    archive.is_stuck = False
+    world.now += 100.0
+    world.ask("somebody else", 5000 + PROMPT)
+    behind = world.stack._behind[0]
+    while behind._to_forget:
+        time.sleep(0.001)
+    world.stack.flush()
+    one, two = (scope_of(world.engine.scheduler.reuse.root_of(scope)) for scope in ("one", "two"))
+    assert [sum(is_of(name, scope) for name in archive.kept) for scope in (one, two)] == [0, 12]
+    world.check_nothing_is_held()
+
+
+def test_a_tier_that_cannot_forget_at_all_is_named() -> None:
+    world = World(["full"], [Archive(), Drawer()], blocks=64)
+    assert world.stack.keeping() == ["drawer"]
