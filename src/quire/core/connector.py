@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from quire.core.errors import QuireError
 
@@ -63,3 +63,10 @@ class Connector(Protocol):
     def drop(self, name: bytes) -> None: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Forgets(Protocol):
+    """A connector that can also drop what is of one scope."""
+
+    def forget(self, scope: bytes) -> None: ...

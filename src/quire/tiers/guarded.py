@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from quire.core.connector import Connector, Layout, TierFailed
+from quire.core.connector import Connector, Forgets, Layout, TierFailed
 from quire.core.tier import TierStatus
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
@@ -29,6 +29,7 @@ class GuardedTier:
     def __init__(self, connector: Connector, layout: Layout, clock: Callable[[], float]) -> None:
         self.connector, self.name = connector, connector.name
         self.brings_only: bool = getattr(connector, "brings_only", False)
+        self.can_forget = isinstance(connector, Forgets)
         self.can_read = self.can_write = False
         self.reason = "not registered yet"
         self.counters: Counter[str] = Counter()
@@ -130,15 +131,14 @@ class GuardedTier:
         with self._counting:
             self.counters["bytes_written"] += sum(map(len, parts))
 
-    @property
-    def can_forget(self) -> bool:
-        """Whether its connector can tell whose records are whose (`quire.core.connector`)."""
-        return callable(getattr(self.connector, "forget", None))
-
     def forget(self, scope: bytes) -> bool:
         """Whether everything that it has of a scope is gone."""
-        forget: Callable[[bytes], None] = getattr(self.connector, "forget")  # noqa: B009
-        return self.can_read and bool(self._try("forget", lambda: [forget(scope)], reading=False))
+        return self.can_read and self._try("forget", lambda: self._forget(scope), reading=False) is True
+
+    def _forget(self, scope: bytes) -> bool:
+        assert isinstance(self.connector, Forgets), "asked before"
+        self.connector.forget(scope)
+        return True
 
     def attempt(self, what: str, action: Callable[[], Result]) -> Result | None:
         """Something else that only this connector can do, under the same guard; None: it failed."""
