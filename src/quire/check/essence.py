@@ -33,7 +33,7 @@ KNOWN = {
     "tickets _entered drafts _views _line _order _order_is_stale _arrivals _now steps flying meter typical_output",
     "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _copies _tell",
     "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _tell _told _epochs",
-    "Loads": "_tier _seconds _unit _has_ends _open _number_of _numbers",
+    "Loads": "_tier _seconds _size_of _unit _has_ends _open _number_of _numbers",
     "StepMeter": "_count _tokens _seconds _squares _products",
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept _lookahead",

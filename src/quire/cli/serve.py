@@ -66,6 +66,10 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
         "--step-seconds", type=float, default=DEFAULTS.step_seconds, metavar="S",
         help="a step that takes longer is no progress (default 30)",
     )  # fmt: skip
+    group.add_argument(
+        "--load-seconds", type=float, default=DEFAULTS.load_seconds, metavar="S",
+        help="what a tier has not brought by then is computed (default 5; and 1 more for each 256 MiB)",
+    )  # fmt: skip
 
 
 def _add_http_options(group: argparse._ArgumentGroup) -> None:

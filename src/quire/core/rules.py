@@ -7,6 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from quire.core.errors import InputError
+from quire.core.units import MIB
+
+LOAD_SECONDS, SLOWEST_LOAD_BYTES = 5.0, 256 * MIB
+"""The bytes a second: a tier that brings less is not worth the wait."""
 
 
 class Policy(str, Enum):
@@ -24,8 +28,9 @@ class Rules:
     weights: Mapping[str, float] = field(default_factory=dict)
     """By tenant, for fair shares; 1 for whoever is not named."""
     queue_bound: int = 4096
-    load_seconds: float = 5.0
-    """A load from a tier that has not answered by then is given up, and its tokens are computed."""
+    load_seconds: float = LOAD_SECONDS
+    """A load from a tier that has not answered by then is given up, and its tokens are computed: so many seconds, and
+    one more for each `SLOWEST_LOAD_BYTES`."""
 
     def __post_init__(self) -> None:
         for tenant, weight in self.weights.items():
@@ -35,3 +40,7 @@ class Rules:
             raise InputError(f"a queue of {self.queue_bound} takes nobody: give at least 1")
         if not self.load_seconds > 0:
             raise InputError(f"a load may take {self.load_seconds} seconds: give a number above 0")
+
+    def seconds_to_load(self, size_bytes: int) -> float:
+        """How long a load of so many bytes may take."""
+        return self.load_seconds + size_bytes // SLOWEST_LOAD_BYTES

@@ -19,7 +19,7 @@ from quire.core.peer import Errand, Offer
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine, Stream
 from quire.plan.plan import Plan
-from quire.plan.records import Records, boundary_name, unit_name
+from quire.plan.records import Records, boundary_name, size_bytes, unit_name
 from quire.tiers.shelf import Record
 from quire.tiers.stack import Stack
 
@@ -72,6 +72,11 @@ class Prefills:
                 self._settle(errand, stream)
 
     def _begin(self, errand: Errand) -> None:
+        needed, most = self._needed_blocks(errand), int(HELD_SHARE * self._stack.blocks)
+        if needed > most:
+            told = f"its records take {needed:,} blocks of host memory, and {most:,} at most may wait to be fetched"
+            self._answer(errand, f"{told}: raise --host-memory")
+            return
         deadline = self._engine.clock() + errand.seconds
         request = Request(errand.name, errand.prompt, 1, scope=errand.scope, deadline=deadline)
         try:
@@ -109,6 +114,12 @@ class Prefills:
         self.counters["not_offered" if reason else "offered"] += 1
         errand.reason = reason
         errand.is_over.set()
+
+    def _needed_blocks(self, errand: Errand) -> int:
+        """What would be held for it."""
+        records, units = self._records, (len(errand.prompt) - 1) // self._records.unit_tokens
+        boundary = size_bytes(records.at(units * records.unit_tokens)) if records.has_boundaries and units else 0
+        return units * records.blocks(records.unit_bytes) + records.blocks(boundary)
 
     def _names(self, errand: Errand) -> list[bytes]:
         root = self._engine.scheduler.reuse.root_of(errand.scope)

@@ -137,6 +137,10 @@ class Records:
         boundary = size_bytes(self.at(tokens)) if self.has_boundaries else 0
         return tokens // self.unit_tokens * self.unit_bytes + boundary
 
+    def most_prefix_bytes(self, tokens: int) -> int:
+        """No prefix of up to so many tokens takes more."""
+        return tokens // self.unit_tokens * self.unit_bytes + self._boundary_bytes(tokens)
+
     def _boundary_bytes(self, tokens: int) -> int:
         """No boundary up to so many tokens takes more."""
         others = sum(self.most_pages(plan, tokens) * plan.unique_page_bytes for _, _, plan in self._others)

@@ -94,7 +94,7 @@ def explain(scheduler: Scheduler, name: str, overlap: int = 1) -> Explanation | 
             reason,
             _kinds(scheduler, waiting),
             overlap * _tokens_left(scheduler, older),
-            scheduler.loads.longest_seconds * len(older),
+            sum(scheduler.loads.seconds_for(one.request.limit) for one in older),
             _until(scheduler, [*ahead, waiting]),
         )
     row = scheduler.rows.row_of.get(name)

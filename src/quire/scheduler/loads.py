@@ -12,7 +12,7 @@ answer that comes afterwards has a number that nobody waits for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -37,10 +37,18 @@ class Outcome:
 
 
 class Loads:
-    def __init__(self, tier: Tier | None, seconds: float, unit: int, has_ends: bool = False) -> None:
-        """`has_ends`: a request may also go on from where a turn ended between two units."""
+    def __init__(
+        self,
+        tier: Tier | None,
+        seconds: Callable[[int], float],
+        size_of: Callable[[int], int],
+        unit: int,
+        has_ends: bool = False,
+    ) -> None:
+        """`seconds`: that a load of so many bytes may take; `size_of`: bytes of so many tokens. `has_ends`: a request
+        may also go on from where a turn ended between two units."""
         self._tier = tier
-        self._seconds = seconds
+        self._seconds, self._size_of = seconds, size_of
         self._unit = unit
         self._has_ends = has_ends
         self._open: dict[int, tuple[Load, int, float]] = {}
@@ -56,10 +64,9 @@ class Loads:
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def longest_seconds(self) -> float:
-        """That a request waits for its load."""
-        return 0.0 if self._tier is None else self._seconds
+    def seconds_for(self, tokens: int) -> float:
+        """What a load of up to so many tokens may take; without a tier there is none."""
+        return 0.0 if self._tier is None else self._seconds(self._size_of(tokens))
 
     def offer(self, waiting: Waiting) -> int:
         """How many tokens of a request the tier can bring, all but the last one at most, if that can be more than were
@@ -91,7 +98,11 @@ class Loads:
         end = self._ends(waiting, waiting.offer, units)[-1] if behind else b""
         load = Load(self._numbers, waiting.request.name, tuple(waiting.keys[:units]), waiting.offer, end, held_tokens)
         self._numbers += 1
-        self._open[load.number] = (load, row, waiting.again[1] if waiting.again else now + self._seconds)
+        self._open[load.number] = (
+            load,
+            row,
+            waiting.again[1] if waiting.again else now + self.seconds_for(load.tokens),
+        )
         self._number_of[row] = load.number
         self._tier.begin(load)
         return load
@@ -108,6 +119,10 @@ class Loads:
         if self._tier is not None:
             self._tier.cancel(number)
 
+    def next_deadline(self) -> float:
+        """Of those that are under way: the first."""
+        return min(deadline for _, _, deadline in self._open.values())
+
     def over(self, now: float) -> Iterator[Outcome]:
         """Loads that were answered, then those that are late."""
         for answer in self._tier.answers() if self._tier is not None else ():
@@ -123,7 +138,7 @@ class Loads:
         for number in [number for number, (_, _, deadline) in self._open.items() if deadline <= now]:
             if self._tier is not None:
                 self._tier.cancel(number)
-            yield self._close(number, f"no answer in {self._seconds:g} s")
+            yield self._close(number, f"no answer in {self.seconds_for(self._open[number][0].tokens):g} s")
 
     def _close(self, number: int, reason: str, has_less: bool = False) -> Outcome:
         load, row, deadline = self._open.pop(number)

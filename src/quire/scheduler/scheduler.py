@@ -65,7 +65,8 @@ class Scheduler:
         self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell, keeper)
         self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
         self.drafts = Drafts(plan, self.memories, self.rows, drafter, self._tell)
-        self.loads = Loads(tier, rules.load_seconds, self.reuse.index.unit, self.reuse.index.coverage.has_boundaries)
+        index, size_of = self.reuse.index, self.reuse.stores.size_of
+        self.loads = Loads(tier, rules.seconds_to_load, size_of, index.unit, index.coverage.has_boundaries)
         self._entered: dict[int, Waiting] = {}
         """Rows that have new tenants since the last step."""
         self._views = tuple(tuple(table.view for table in memory.tables) for memory in self.memories)

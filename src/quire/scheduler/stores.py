@@ -68,6 +68,10 @@ class Stores:
         for place in self._keeper.renew(names) if self._keeper is not None else ():
             self._take(names[place], [], chain, taken)
 
+    def size_of(self, tokens: int) -> int:
+        """Bytes of all records of a prefix of so many tokens, at most."""
+        return self._records.most_prefix_bytes(tokens)
+
     def way_back(self, tokens: int, compute_seconds: float | None) -> WayBack | None:
         """How a request with so many tokens computed had best come back; None: there is no tier."""
         if self._keeper is None:

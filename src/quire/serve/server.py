@@ -20,7 +20,7 @@ from typing import Any
 import uvicorn
 
 from quire.core.errors import InputError, QuireError
-from quire.core.rules import Policy, Rules
+from quire.core.rules import LOAD_SECONDS, Policy, Rules
 from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.serve import logs
@@ -54,12 +54,12 @@ class _Server(uvicorn.Server):
         yield
 
 
-def rules_of(ring: KeyRing, queue: int) -> Rules:
+def rules_of(ring: KeyRing, queue: int, load_seconds: float = LOAD_SECONDS) -> Rules:
     """Tenants get fair shares by their weights; without keys it is first come, first served."""
     if ring.is_open:
-        return Rules(policy=Policy.FIRST_COME, queue_bound=queue)
+        return Rules(policy=Policy.FIRST_COME, queue_bound=queue, load_seconds=load_seconds)
     weights = {tenant.name: tenant.weight for tenant in ring.tenants()}
-    return Rules(policy=Policy.FAIR, weights=weights, queue_bound=queue)
+    return Rules(policy=Policy.FAIR, weights=weights, queue_bound=queue, load_seconds=load_seconds)
 
 
 def run(
@@ -83,7 +83,7 @@ def run(
     """Serves until a signal comes, at what `listen` has opened. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level)
     ring = KeyRing(settings.keys)
-    rules = rules_of(ring, settings.queue)
+    rules = rules_of(ring, settings.queue, settings.load_seconds)
     setup = EngineSetup(
         str(folder),
         encode(plan),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.core.errors import InputError
+from quire.core.rules import LOAD_SECONDS
 from quire.core.units import KIB, MIB
 
 
@@ -23,6 +24,8 @@ class ServeSettings:
     """A step that takes longer is no progress."""
     request_seconds: float = 600.0
     drain_seconds: float = 60.0
+    load_seconds: float = LOAD_SECONDS
+    """And one more for each 256 MiB (`quire.core.rules`)."""
     body_bytes: int = 4 * MIB
     body_seconds: float = 30.0
     header_bytes: int = 16 * KIB
@@ -33,7 +36,7 @@ class ServeSettings:
     """Prompts and answers in the logs."""
 
     def __post_init__(self) -> None:
-        for name in ("step_seconds", "request_seconds", "body_seconds", "header_seconds"):
+        for name in ("step_seconds", "request_seconds", "body_seconds", "header_seconds", "load_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} is {getattr(self, name)}: give a number above 0")
         if not 0 <= self.drain_seconds < float("inf"):

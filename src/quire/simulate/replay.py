@@ -66,7 +66,7 @@ class Replay:
         self.clock = VirtualClock()
         self.recorder = Recorder(trace.requests)
         self.seeds = np.array([seed_of(asked.name) for asked in trace.requests], dtype=np.uint64)
-        self.tier = _tier(plan, host, rules.load_seconds, self.clock)
+        self.tier = _tier(plan, host, rules, self.clock)
         self.runner = CostRunner(cost, self.clock, self.recorder, self.seeds, self.tier)
         self.engine = Engine(
             plan,
@@ -78,7 +78,8 @@ class Replay:
             pause=self._wait_for_load,
             listeners=[self.recorder.hear],
         )
-        self._load_seconds, self._moved = rules.load_seconds, (0, 0.0)
+        self._longest_seconds = 1 + self.engine.scheduler.loads.seconds_for(plan.max_length)  # ends differ a little
+        self._moved = (0, 0.0)
         self.recorder.attach(self.engine.scheduler.rows.row_of, plan.max_requests)
         self.memory = MemoryUse(self.engine.scheduler.memories)
         has_tails = any(not kind.kind.grows for stage in plan.stages for kind in stage.kinds)
@@ -107,9 +108,9 @@ class Replay:
         assert self.tier is not None
         if self._moved[0] != self.recorder.steps:
             self._moved = self.recorder.steps, self.clock.now
-        late = self._moved[1] + self._load_seconds
-        if self.clock.now > late:
+        if self.clock.now > self._moved[1] + self._longest_seconds:
             raise Stalled(f"nothing was computed for {self.clock.now - self._moved[1]:g} s, and requests wait")
+        late = self.engine.scheduler.loads.next_deadline()
         coming = self._coming[0][0] if self._coming else late
         self.clock.now = max(self.clock.now, min(self.tier.next_moment(), coming, late)) + TICK_SECONDS
 
@@ -178,10 +179,10 @@ class Replay:
         )
 
 
-def _tier(plan: Plan, host: HostCost | None, load_seconds: float, clock: VirtualClock) -> SimulatedTier | None:
+def _tier(plan: Plan, host: HostCost | None, rules: Rules, clock: VirtualClock) -> SimulatedTier | None:
     if host is None or plan.host is None:
         return None
-    return SimulatedTier(Records(plan), plan.host.blocks, host, load_seconds, clock)
+    return SimulatedTier(Records(plan), plan.host.blocks, host, rules, clock)
 
 
 def _followers(requests: Sequence[Asked]) -> list[list[int]]:

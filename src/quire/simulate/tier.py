@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from random import Random
 
+from quire.core.rules import Rules
 from quire.core.tier import Answer, Ends, Found, Load, Place, is_of
 from quire.plan.records import Records
 from quire.tiers.shelf import HostShelf, Record
@@ -68,11 +69,9 @@ class Outages:
 class SimulatedTier:
     """Tier, keeper and shelf of an engine on virtual time."""
 
-    def __init__(
-        self, records: Records, blocks: int, cost: HostCost, load_seconds: float, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, records: Records, blocks: int, cost: HostCost, rules: Rules, clock: Callable[[], float]) -> None:
         self.counters: Counter[str] = Counter()
-        self._records, self._cost, self._clock, self._load_seconds = records, cost, clock, load_seconds
+        self._records, self._cost, self._clock, self._rules = records, cost, clock, rules
         self._shelf = HostShelf(blocks, records.block_bytes)
         self._random = None if cost.faults_seed is None else Random(cost.faults_seed)
         self._outages = None if self._random is None else Outages(self._random)
@@ -97,7 +96,7 @@ class SimulatedTier:
         if self._outages.count != self.counters["outages"]:
             self.counters["outages"] = self._outages.count
             for one in self._transfers.values():
-                one.fate, one.due = Fate.LATE, max(one.due, self._clock() + 2 * self._load_seconds)
+                one.fate, one.due = Fate.LATE, max(one.due, self._late(one.load))
             if self._outages.count % 2:
                 self._shelf.forget()
         return True
@@ -111,8 +110,11 @@ class SimulatedTier:
         self._channel_free_at = max(self._channel_free_at, self._clock()) + (
             sum(size for _, size in wanted) / self._cost.bytes_per_second
         )
-        late = self._clock() + 2 * self._load_seconds if fate is Fate.LATE else 0.0
+        late = self._late(load) if fate is Fate.LATE else 0.0
         self._transfers[load.number] = _Transfer(load, records, fate, max(late, self._channel_free_at))
+
+    def _late(self, load: Load) -> float:
+        return self._clock() + 2 * self._rules.seconds_to_load(self._records.most_prefix_bytes(load.tokens))
 
     def _drawn(self) -> Fate:
         if self._random is None or self._random.random() >= FAULT_RATE:

@@ -12,6 +12,7 @@ from quire.core.events import Event, What
 from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
 from quire.engine.engine import Engine
+from quire.plan.records import Records
 
 MIXES = [["full"], ["full", "window"], ["sink", "full"], ["chunked", "full"], ["state", "full", "window"]]
 
@@ -70,6 +71,28 @@ def test_a_load_that_does_not_finish_costs_nothing_but_time(names: list[str], en
     assert stream.ending is Ending.LENGTH
     reasons = {"failed": ["disk on fire"], "late": ["no answer in 3 s"], "cancelled": ["the tier failed"]}
     assert [e.reason for e in events if e.what is What.LOAD_FAILED] == reasons[ending]
+    assert is_empty(engine)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("names", MIXES[:2])
+def test_a_load_has_a_second_more_for_each_so_many_bytes(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Five seconds brought 2.8 GiB from a disk; whoever had more to load always came late."""
+    monkeypatch.setattr("quire.core.rules.SLOWEST_LOAD_BYTES", 4096)
+    tier = ScriptedTier(8)
+    engine, events, now = loading_engine(names, tier, rules=Rules(load_seconds=3.0))
+    engine.submit(request("r", 150, 5))
+    engine.step()
+    (load,) = tier.begun
+    seconds = 3 + Records(small_plan(names, 60)).most_prefix_bytes(load.tokens) // 4096
+    assert seconds > 4
+    now[0] = seconds - 0.5
+    engine.step()
+    assert [event for event in events if event.what is What.LOAD_FAILED] == []
+    now[0] = float(seconds)
+    engine.step()
+    assert [event.reason for event in events if event.what is What.LOAD_FAILED] == [f"no answer in {seconds} s"]
+    run(engine, 50)
     assert is_empty(engine)
 
 

@@ -546,7 +546,7 @@ def test_what_is_here_already_is_not_asked_for_and_neither_are_short_prompts() -
     waiting.engine.drain()
     assert stream.ended is not None
     assert not waiting.take("again")
-    waiting.engine.drop_cache()
+    waiting.engine.scheduler.reuse.index.drop()
     assert not waiting.take("in host memory")
     other = PROMPT[::-1].copy()
     assert waiting.take("another", other)
@@ -643,8 +643,8 @@ def test_the_same_prompt_twice_is_held_twice_and_in_another_scope_computed_again
 @pytest.mark.parametrize(
     ("blocks", "prompt", "said"),
     [
-        (9, PROMPT, "no room for its records: raise --host-memory"),
-        (20, PROMPT, "full of prompts that wait to be fetched"),
+        (9, PROMPT, "blocks of host memory, and 4 at most may wait to be fetched: raise --host-memory"),
+        (20, PROMPT, "blocks of host memory, and 10 at most may wait to be fetched: raise --host-memory"),
         (64, np.arange(PLAN.max_length + 1, dtype=np.int32), "can never run"),
     ],
 )
@@ -656,6 +656,27 @@ def test_what_cannot_be_offered_is_answered_with_the_reason(blocks: int, prompt:
     assert said in errand.reason
     assert not computing.pins()
     assert not len(computing.prefills)
+    computing.stack.close()
+
+
+@pytest.mark.story
+def test_a_prompt_that_host_memory_could_never_hold_is_refused_before_it_is_computed() -> None:
+    computing = Computing(blocks=20)
+    errand = computing.prefills.ask("", PROMPT, 5.0)
+    computing.prefills.turn()
+    assert errand.is_over.is_set()
+    assert errand.reason.startswith("its records take ")
+    assert not computing.engine.streams
+    computing.stack.close()
+
+
+def test_prompts_that_wait_to_be_fetched_take_half_of_host_memory_together() -> None:
+    computing = Computing(blocks=40)
+    first, second = (computing.prefills.ask(scope, PROMPT, 5.0) for scope in "ab")
+    computing.finish(first)
+    computing.finish(second)
+    assert first.offer is not None
+    assert "full of prompts that wait to be fetched" in second.reason
     computing.stack.close()
 
 
