@@ -98,11 +98,8 @@ class Loads:
         end = self._ends(waiting, waiting.offer, units)[-1] if behind else b""
         load = Load(self._numbers, waiting.request.name, tuple(waiting.keys[:units]), waiting.offer, end, held_tokens)
         self._numbers += 1
-        self._open[load.number] = (
-            load,
-            row,
-            waiting.again[1] if waiting.again else now + self.seconds_for(load.tokens),
-        )
+        deadline = waiting.again[1] if waiting.again else now + self.seconds_for(load.tokens)
+        self._open[load.number] = (load, row, deadline)
         self._number_of[row] = load.number
         self._tier.begin(load)
         return load

@@ -108,9 +108,10 @@ class Replay:
         assert self.tier is not None
         if self._moved[0] != self.recorder.steps:
             self._moved = self.recorder.steps, self.clock.now
-        if self.clock.now > self._moved[1] + self._longest_seconds:
+        stalled = self._moved[1] + self._longest_seconds
+        if self.clock.now > stalled:
             raise Stalled(f"nothing was computed for {self.clock.now - self._moved[1]:g} s, and requests wait")
-        late = self.engine.scheduler.loads.next_deadline()
+        late = min(stalled, self.engine.scheduler.loads.next_deadline())
         coming = self._coming[0][0] if self._coming else late
         self.clock.now = max(self.clock.now, min(self.tier.next_moment(), coming, late)) + TICK_SECONDS
 

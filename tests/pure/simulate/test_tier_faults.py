@@ -106,7 +106,7 @@ def test_equal_seeds_give_equal_runs() -> None:
 def test_a_stall_is_noticed() -> None:
     """A planted one: a load without end, whose deadline nobody keeps."""
     replay = replay_of(talks(turns=2, count=1), HostCost(1.0))
-    replay.engine.scheduler.loads._seconds = np.inf
+    replay.engine.scheduler.loads._seconds = lambda _: np.inf
     with pytest.raises(Stalled):
         replay.play(lambda *_: replay.engine.scheduler.reuse.index.drop())
 
