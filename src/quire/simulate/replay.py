@@ -78,7 +78,7 @@ class Replay:
             pause=self._wait_for_load,
             listeners=[self.recorder.hear],
         )
-        self._longest_seconds = 1 + self.engine.scheduler.loads.seconds_for(plan.max_length)  # ends differ a little
+        self._longest_seconds = self.engine.scheduler.loads.seconds_for(plan.max_length)
         self._moved = (0, 0.0)
         self.recorder.attach(self.engine.scheduler.rows.row_of, plan.max_requests)
         self.memory = MemoryUse(self.engine.scheduler.memories)
