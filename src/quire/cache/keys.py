@@ -25,7 +25,7 @@ DIGEST_BYTES = 32 - SCOPE_BYTES
 @lru_cache(maxsize=1024)
 def root_key(fields: tuple[str, ...]) -> bytes:
     """Over typed, length-prefixed fields, so that no two lists of fields can run into each other."""
-    digest = hashlib.sha256(b"quire-prefix/3")
+    digest = hashlib.sha256(b"quire-prefix/2")
     for field in fields:
         data = field.encode()
         digest.update(b"s" + len(data).to_bytes(8, "little") + data)

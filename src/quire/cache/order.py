@@ -13,6 +13,8 @@ from __future__ import annotations
 import math
 from typing import Protocol
 
+from quire.core.tier import SCOPE_BYTES
+
 MOST_PROOF = 4
 """Hits that count: what was popular once does not stay for ever."""
 LUCK = 0.25
@@ -45,7 +47,7 @@ class ByValue:
         self._floor = 0.0
 
     def rank(self, key: bytes, hits: int, worth: float) -> float:
-        chance = (int.from_bytes(key[:6], "little") + 1) / (1 << 48)
+        chance = (int.from_bytes(key[SCOPE_BYTES : SCOPE_BYTES + 6], "little") + 1) / (1 << 48)
         return self._floor + worth * (min(hits, MOST_PROOF) - 1 - LUCK * math.log(chance))
 
     def forgot(self, rank: float) -> None:
