@@ -134,7 +134,7 @@ def test_a_torn_recording_is_played_up_to_where_it_is_torn(tmp_path: Path, capsy
         replay(path)
 
 
-WHOLE = gzip.compress(json.dumps({"quire_recording": 3}).encode() * 1000)
+WHOLE = gzip.compress(json.dumps({"quire_recording": 3}).encode() * 1000, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,7 @@ WHOLE = gzip.compress(json.dumps({"quire_recording": 3}).encode() * 1000)
         (WHOLE[:20] + b"\xff" * 20 + WHOLE[40:], "is not a recording: Error -3"),
         (WHOLE[:15], "is torn behind line 0"),
     ],
+    ids=["plain", "damaged", "torn"],
 )
 def test_a_gzip_that_is_none_is_told_in_a_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, why: str
