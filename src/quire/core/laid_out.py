@@ -1,7 +1,10 @@
 """How weights of linear layers lie in main memory, where a CPU computes in fp32 (`worker/linears.py` lays them out).
 
-    rows     in × out             a row for each input; one cache line more where rows would crowd into a few sets
-    panels   out/256 × in × 256   a head that is tied to an embedding, a second time; the last panel is filled up
+    rows     in × out                    a row for each input
+    panels   number × in × out/number    wide ones: as many panels as make each narrow, a power of two
+
+Neither takes more than the numbers themselves. A head that is tied to an embedding is kept a second time, in panels;
+the last of its outputs are filled up where panels do not divide them.
 
 What is counted when a plan is made, and what is allocated when a model is loaded.
 """
@@ -13,9 +16,8 @@ from dataclasses import dataclass
 from quire.core.dtypes import DType
 from quire.core.units import ceil_div
 
-LINE_BYTES = 64
-CROWDED_BYTES = 2048
-PANEL_OUTPUTS = 256
+PANEL_OUTPUTS = 384
+"""Of a panel, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +33,10 @@ class Held:
         return self.on_cpu and self.dtype is DType.FP32
 
 
-def is_crowded(outputs: int) -> bool:
-    """Whether rows of so many outputs get a cache line more."""
-    return outputs > 0 and outputs * DType.FP32.bytes % CROWDED_BYTES == 0
-
-
 def panels(outputs: int) -> int:
-    return ceil_div(outputs, PANEL_OUTPUTS)
+    """How many: threads that divide them between each other have equally many."""
+    return 1 << (ceil_div(outputs, PANEL_OUTPUTS) - 1).bit_length()
 
 
 def panel_bytes(inputs: int, outputs: int) -> int:
-    return panels(outputs) * inputs * PANEL_OUTPUTS * DType.FP32.bytes
+    return panels(outputs) * inputs * ceil_div(outputs, panels(outputs)) * DType.FP32.bytes

@@ -26,8 +26,6 @@ class Weights:
     """Divided by ranks, kept at the checkpoint's dtype: biases, convolutions, decays."""
     replicated: int = 0
     """On every rank at the checkpoint's dtype: norms, routers."""
-    crowded: int = 0
-    """Rows of matrices that get a cache line more where a CPU computes (`core/laid_out.py`)."""
 
     def __add__(self, other: Weights) -> Weights:
         return Weights(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))

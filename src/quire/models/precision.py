@@ -23,8 +23,8 @@ class Precision:
     plain: Fraction
     matrices: Fraction
     experts: Fraction
-    line_bytes: int = 0
-    """Of each crowded row."""
+    has_panels: bool = False
+    """A tied head is kept a second time (`core/laid_out.py`)."""
 
     def bytes_of(self, parameters: int) -> int:
         """Parameters that no quantisation touches."""
@@ -32,7 +32,7 @@ class Precision:
 
     def divided(self, weights: Weights) -> int:
         bits = weights.matrices * self.matrices + weights.experts * self.experts + weights.plain * self.plain
-        return math.ceil(bits / 8) + weights.crowded * self.line_bytes
+        return math.ceil(bits / 8)
 
     def replicated(self, weights: Weights) -> int:
         return math.ceil((weights.latent * self.matrices + weights.replicated * self.plain) / 8)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.core.errors import ModelError
-from quire.core.laid_out import LINE_BYTES, Held, is_crowded, panel_bytes
+from quire.core.laid_out import Held, panel_bytes
 from quire.models.blueprint import Block, Blueprint, Family
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
 from quire.models.fields import Fields, shown
@@ -68,7 +68,7 @@ def read_config(
     blueprint = family.read(fields)
     precision = read_precision(fields)
     if held is not None and held.is_laid_out:
-        precision = replace(precision, line_bytes=LINE_BYTES)
+        precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)
     if held is not None and fields.section("quantization_config") is not None:
         notes += (f"quantised weights are counted as the checkpoint has them, the rest as {held.dtype.value}",)
@@ -186,9 +186,8 @@ def _head_bytes(blueprint: Blueprint, precision: Precision) -> int:
     """A tied head has bytes of its own only where it is kept a second time, in panels."""
     inputs, outputs = blueprint.hidden_size, blueprint.vocab_size
     if blueprint.tied:
-        return panel_bytes(inputs, outputs) if precision.line_bytes else 0
-    more = inputs * precision.line_bytes if is_crowded(outputs) else 0
-    return precision.bytes_of(inputs * outputs + blueprint.head_bias) + more
+        return panel_bytes(inputs, outputs) if precision.has_panels else 0
+    return precision.bytes_of(inputs * outputs + blueprint.head_bias)
 
 
 def _layer(block: Block, precision: Precision) -> Layer:

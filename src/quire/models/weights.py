@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.core.laid_out import is_crowded
 from quire.models.blueprint import Weights
 from quire.models.memories import Heads
 
@@ -14,12 +13,7 @@ def norms(*widths: int) -> Weights:
 
 
 def linear(inputs: int, outputs: int, bias: bool = False) -> Weights:
-    return Weights(matrices=inputs * outputs, plain=outputs if bias else 0) + rows(inputs, outputs)
-
-
-def rows(inputs: int, *outputs: int) -> Weights:
-    """What linear layers of the same inputs take beside their numbers."""
-    return Weights(crowded=inputs * sum(map(is_crowded, outputs)))
+    return Weights(matrices=inputs * outputs, plain=outputs if bias else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +67,18 @@ def latent_attention(hidden: int, sizes: LatentSizes, bias: bool = False) -> Wei
     query = sizes.heads * (sizes.nope + sizes.rope)
     down = hidden * (sizes.rank + sizes.rope)
     total = Weights(latent=down, replicated=sizes.rank + ((sizes.rank + sizes.rope) if bias else 0))
-    total += rows(hidden, sizes.rank + sizes.rope)
     if sizes.query_rank is None:
         total += linear(hidden, query)
     else:
         total += Weights(latent=hidden * sizes.query_rank, replicated=sizes.query_rank * (2 if bias else 1))
-        total += linear(sizes.query_rank, query) + rows(hidden, sizes.query_rank)
+        total += linear(sizes.query_rank, query)
     total += linear(sizes.rank, sizes.heads * (sizes.nope + sizes.value))
     return total + linear(sizes.heads * sizes.value, hidden, bias)
 
 
 def indexer(hidden: int, query_rank: int, heads: int, width: int) -> Weights:
     """DeepSeek's sparse indexer: every rank computes it whole."""
-    total = Weights(latent=query_rank * heads * width + hidden * width + hidden * heads, replicated=2 * width)
-    return total + rows(query_rank, heads * width) + rows(hidden, width, heads)
+    return Weights(latent=query_rank * heads * width + hidden * width + hidden * heads, replicated=2 * width)
 
 
 def draft_glue(hidden: int) -> Weights:

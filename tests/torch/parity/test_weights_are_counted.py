@@ -34,8 +34,6 @@ SMOLLM2 = {
     "max_position_embeddings": 8192, "tie_word_embeddings": True, "dtype": "bfloat16",
 }  # fmt: skip
 """With 2 of its 30 layers."""
-CUT_OTHERWISE = {"glm", "persimmon", "gpt_neox", "gpt2", "gpt_bigcode", "beam", "granitemoeshared", "granitemoe_swa"}
-"""Their products are counted as other families have them: a cache line more or less for each row of some."""
 LAID_OUT = [family.model_type for family in (*dense.FAMILIES, *sparse.FAMILIES)]
 LAID_OUT += ["llama", "gemma3_text", "deepseek_v3", "bamba", "qwen3_next", "lfm2", "jamba", "mamba2", "falcon_h1"]
 
@@ -53,10 +51,10 @@ def test_a_tiny_model_weighs_what_its_configuration_says(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", sorted(set(LAID_OUT) - CUT_OTHERWISE))
+@pytest.mark.parametrize("name", sorted(set(LAID_OUT)))
 def test_a_tiny_model_takes_what_was_counted_once_it_is_laid_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows that crowd the cache, and the second copy of a tied head, included. Tiny rows count as crowded here."""
-    monkeypatch.setattr(laid_out, "CROWDED_BYTES", 64)
+    """The second copy of a tied head included. Tiny weights have panels here."""
+    monkeypatch.setattr(laid_out, "PANEL_OUTPUTS", 24)
     config = tiny_config(name)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     lay_out(model)
@@ -82,7 +80,7 @@ def test_plan_boot_and_memory_have_one_figure_for_weights(
     drafted = plan_folder(tmp_path, settings, None, DType.FP32, draft=tmp_path)
     assert _weights(together["ledger"]) == _weights(document(drafted)["ledger"]) == 2 * _allocated(model)
     halved = run_json(capsys, str(tmp_path), "--max-length", "2k", "--dtype", "bf16")
-    copied = 4 * (49152 * 576 + 2 * 2 * 576 * 16)  # panels, and a line for each row of two products in two layers
+    copied = 4 * 49152 * 576  # the head's panels
     assert 2 * _weights(halved["ledger"]) == _weights(planned["ledger"]) - copied
 
 

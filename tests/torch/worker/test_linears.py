@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from quire.core import laid_out
 from quire.worker.linears import lay_out
 from quire.worker.model import build
 from quire.worker.tiny import tiny_config
@@ -15,17 +16,33 @@ from quire.worker.tiny import tiny_config
 torch.set_num_threads(1)
 
 
-@pytest.mark.parametrize("outputs", [100, 512, 1536])
-def test_a_weight_keeps_its_shape_and_its_products(outputs: int) -> None:
-    """Rows of outputs are dense in memory, apart from a cache line where they would crowd the cache."""
-    linear = nn.Linear(64, outputs)
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("outputs", "panels"), [(100, 0), (385, 0), (512, 2), (1536, 4)])
+def test_a_weight_keeps_its_products(outputs: int, panels: int, has_bias: bool) -> None:
+    """In panels where there are equal ones, in rows where there are not; for few tokens, for many, for none."""
+    linear = nn.Linear(64, outputs, bias=has_bias)
     before = copy.deepcopy(linear)
     assert lay_out(linear) == 1
-    assert torch.equal(linear.weight, before.weight)
-    assert linear.weight.stride() == (1, outputs if outputs == 100 else outputs + 16)
-    for tokens in (1, 16, 300):
-        x = torch.randn(tokens, 64)
+    assert len(getattr(linear, "panels", ())) == panels
+    for tokens in (0, 1, 16, 300):
+        x = torch.randn(1, tokens, 64)
         torch.testing.assert_close(linear(x), before(x))
+        torch.testing.assert_close(linear(x[0]), before(x[0]))
+
+
+def test_whoever_looks_at_a_weight_finds_it_and_it_is_kept_once() -> None:
+    """Two layers share it: what one of them is asked for is no business of the other's."""
+    first, second, before = nn.Linear(64, 512), nn.Linear(64, 512), nn.Linear(64, 512)
+    first.weight = second.weight = nn.Parameter(before.weight.detach().clone())
+    assert lay_out(nn.ModuleList([first, second])) == 1
+    assert first.get_buffer("panels").data_ptr() == second.get_buffer("panels").data_ptr()
+    x = torch.randn(3, 64)
+    expected = [linear(x) for linear in (first, second)]
+    assert torch.equal(first.weight, before.weight)
+    assert first.weight.stride() == (1, 512)
+    assert not list(first.buffers())
+    for linear, found in zip((first, second), expected, strict=True):
+        torch.testing.assert_close(linear(x), found)
 
 
 def test_what_an_embedding_reads_and_other_precisions_stay() -> None:
@@ -36,20 +53,22 @@ def test_what_an_embedding_reads_and_other_precisions_stay() -> None:
     assert head.weight.is_contiguous()
 
 
-@pytest.mark.parametrize("outputs", [50, 512, 700])
+@pytest.mark.parametrize("outputs", [50, 512, 701])
 def test_a_tied_head_puts_out_the_same_from_panels(outputs: int) -> None:
     """Whether or not panels divide the vocabulary, for few tokens, for many, and where nobody samples."""
     embedding, head = nn.Embedding(outputs, 8), nn.Linear(8, outputs)
     head.weight = embedding.weight
     lay_out(nn.ModuleList([embedding, head]))
-    for tokens in (0, 1, 16, 65):
+    for tokens in (0, 1, 16, 129):
         x = torch.randn(1, tokens, 8)
         torch.testing.assert_close(head(x), nn.functional.linear(x, embedding.weight, head.bias))
 
 
-@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "qwen3_moe", "bamba"])
-def test_a_model_computes_what_it_did(name: str) -> None:
-    """Whatever reads weights on its own (latents, experts, convolutions) does too."""
+@pytest.mark.parametrize("panel_outputs", [24, 384])
+@pytest.mark.parametrize("name", ["llama", "deepseek_v3", "qwen3_moe", "bamba", "mamba"])
+def test_a_model_computes_what_it_did(name: str, panel_outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reads weights on its own (latents, experts, convolutions, steps of a state) does too."""
+    monkeypatch.setattr(laid_out, "PANEL_OUTPUTS", panel_outputs)
     model = build(tiny_config(name), torch.float32).eval()
     model.set_attn_implementation("eager")
     tokens = torch.arange(3, 43)[None]

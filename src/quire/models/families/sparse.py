@@ -11,7 +11,7 @@ from quire.models.families.dense import first_full, use_bias
 from quire.models.families.feedforward import FeedForward, FeedForwardReader, deepseek, mixed, mixtral, uniform
 from quire.models.fields import Fields
 from quire.models.memories import Heads
-from quire.models.weights import AttentionStyle, experts, mlp, router, rows
+from quire.models.weights import AttentionStyle, experts, mlp, router
 
 _COUNT = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SHARED = ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts")
@@ -107,11 +107,6 @@ def _hunyuan(fields: Fields, hidden: int, layers: int) -> FeedForward:
     return uniform(one.sparse + mlp(hidden, one.width), layers, one.width)
 
 
-def _own_gate(_fields: Fields, hidden: int, heads: Heads) -> Weights:
-    """Counted with the queries, and a product of its own."""
-    return rows(hidden, heads.query * heads.key_dim)
-
-
 def _per_head_gate(_fields: Fields, hidden: int, heads: Heads) -> Weights:
     return Weights(matrices=hidden * heads.query)
 
@@ -126,9 +121,7 @@ _GRANITE = {
 _OLMOE = {"vocab_size": 50304, "intermediate_size": 2048, "max_position_embeddings": 4096, "num_experts": 64}
 
 FAMILIES = (
-    family("afmoe", "AfmoeForCausalLM", Design(
-        _gated, _afmoe_kinds, dense_layers(_listed, ""), norms=4, more=_own_gate,
-    ), {
+    family("afmoe", "AfmoeForCausalLM", Design(_gated, _afmoe_kinds, dense_layers(_listed, ""), norms=4), {
         "vocab_size": 200192, "intermediate_size": 6144, "max_position_embeddings": 16384, "sliding_window": 1024,
         "moe_intermediate_size": 1408, "num_experts": 64, "head_dim": 128,
     }),
