@@ -36,10 +36,12 @@ class Share(nn.Module):
         self.tokens: torch.Tensor | None = None
         self.found: torch.Tensor | None = None
 
+    def multiply(self, tokens: torch.Tensor) -> torch.Tensor:
+        return (self.product or functional.linear)(tokens, self.weight, self.bias)
+
     def take(self, tokens: torch.Tensor, begin: int, end: int, is_last: bool) -> torch.Tensor:
         if self.found is None or self.tokens is not tokens:
-            multiply = self.product or functional.linear
-            self.tokens, self.found = tokens, multiply(tokens, self.weight, self.bias)
+            self.tokens, self.found = tokens, self.multiply(tokens)
         part = self.found[..., begin:end]
         if is_last:
             self.tokens = self.found = None
@@ -103,7 +105,7 @@ def _replace(module: nn.Module, names: tuple[str, ...], linears: list[nn.Linear]
 
 def gate(model: nn.Module, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
     """How many gated MLPs multiply and join their halves by `product`, of the tokens and both halves' weight."""
-    gates = [module for module in model.modules() if _is_gated(module)]
+    gates = [module for module in model.modules() if is_gated(module)]
     for module in gates:
         module.product = product  # type: ignore[assignment]
         module.__class__ = Gated
@@ -120,7 +122,7 @@ class Gated(nn.Module):
         return found
 
 
-def _is_gated(module: nn.Module) -> bool:
+def is_gated(module: nn.Module) -> bool:
     """Its forward names these four and nothing else; the halves are one weight without a bias."""
     half, code = getattr(module, "gate_proj", None), getattr(type(module).forward, "__code__", None)
     if not isinstance(half, Part) or half.share.bias is not None or code is None or sorted(code.co_names) != GATED:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from quire.core import laid_out
-from quire.worker.linears import lay_out
+from quire.worker.linears import GatedInPlace, PanelledShare, lay_out
 from quire.worker.model import build
 from quire.worker.tiny import tiny_config
 
@@ -62,6 +62,26 @@ def test_a_tied_head_puts_out_the_same_from_panels(outputs: int) -> None:
     for tokens in (0, 1, 16, 129):
         x = torch.randn(1, tokens, 8)
         torch.testing.assert_close(head(x), nn.functional.linear(x, embedding.weight, head.bias))
+
+
+@torch.inference_mode()
+def test_what_reads_the_same_tokens_is_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries, keys and values; the halves of a gated MLP, joined where they lie. Each still shows its weight."""
+    monkeypatch.setattr(laid_out, "PANEL_OUTPUTS", 24)
+    layer = build(tiny_config("llama"), torch.float32).model.layers[0]
+    before, tokens = copy.deepcopy(layer), torch.randn(1, 5, layer.hidden_size)
+    lay_out(layer)
+    given = tokens.clone()
+    assert isinstance(layer.mlp, GatedInPlace)
+    for _ in range(2):
+        torch.testing.assert_close(layer.mlp(tokens), before.mlp(tokens))
+        assert torch.equal(tokens, given)
+    for name in ("q_proj", "k_proj", "v_proj"):
+        part, apart = (getattr(one.self_attn, name) for one in (layer, before))
+        assert isinstance(part.share, PanelledShare)
+        torch.testing.assert_close(part(tokens), apart(tokens))
+    assert torch.equal(layer.self_attn.k_proj.weight, before.self_attn.k_proj.weight)
+    torch.testing.assert_close(layer.self_attn.k_proj(tokens), before.self_attn.k_proj(tokens))
 
 
 @pytest.mark.parametrize("panel_outputs", [24, 384])

@@ -88,9 +88,9 @@ def test_heads_have_scales_of_their_own_that_fit_what_the_model_makes() -> None:
     """Keys 4,096 times as large, queries as much smaller: no score changes, and no bit of what is stored either."""
     services = [Service("llama", plan_of("llama")) for _ in range(2)]
     model, grown = (service.runner.model for service in services)
-    for name, parameter in grown.model.named_parameters():
-        if "k_proj" in name or "q_proj" in name:
-            parameter.data *= 4096.0 if "k_proj" in name else 1 / 4096.0
+    for name, module in grown.model.named_modules():
+        if name.endswith(("k_proj", "q_proj")):
+            module.weight.data *= 4096.0 if name.endswith("k_proj") else 1 / 4096.0
     grown = TorchModel(grown.model, services[1].runner.arena)
     services[1].runner.model = grown
     scales = [one.seat.arena.layers[0]["key"].scales for one in (model, grown)]
