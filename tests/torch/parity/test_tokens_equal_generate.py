@@ -70,11 +70,11 @@ def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str, overlap: i
 def test_guesses_change_no_token(name: str, overlap: int) -> None:
     service = Service(name, plan_of(name, batch_tokens=64, lookahead=LOOKAHEAD), overlap, NGramDrafter())
     service.check()
-    sums = service.engine.counters.sums
-    drafted, hits = sums[What.DRAFTED, "drafted"], sums[What.ADMITTED, "hit_tokens"]
+    before = service.engine.counters.sums
     service.check("again")
-    assert sums[What.DRAFTED, "drafted"] > drafted > 0
-    assert sums[What.ADMITTED, "hit_tokens"] > hits
+    after = service.engine.counters.sums
+    assert after[What.DRAFTED, "drafted"] > before[What.DRAFTED, "drafted"] > 0
+    assert after[What.ADMITTED, "hit_tokens"] > before[What.ADMITTED, "hit_tokens"]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, PAGE, UNBOUNDED])
