@@ -66,7 +66,7 @@ def test_no_launch_waits_whatever_rows_ask_of_the_sampler(monkeypatch: pytest.Mo
     monkeypatch.setattr(hurried.service.runner, "launch", hurried.checked)
     hurried.send(WISHES, "again")
     hurried.service.engine.drain()
-    assert hurried.launches > 10
+    assert hurried.launches >= 10
 
 
 @pytest.mark.story

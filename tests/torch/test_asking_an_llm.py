@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,15 @@ def test_after_a_step_that_failed_it_can_be_asked_again(llm: LLM, place: str, mo
     assert answer(llm) == expected
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Whoever runs the tests in the background may have told them not to hear Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("part", ["schedule", "apply"])
 def test_an_interrupted_call_leaves_the_books_in_order(llm: LLM, part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C is heard, behind the step that it came in; a stream of someone else goes on."""

@@ -11,7 +11,9 @@ what one leaves behind must be read before the next is played.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -182,9 +184,21 @@ def record(action: Callable[[], Played], pool: Any) -> tuple[Callable[[], None],
             action()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
+    with uncollected(), torch.cuda.graph(graph, pool=pool):
         left = action()
     return graph.replay, Played(borrowed(left.logits), borrowed(left.tokens))
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A recording of an engine that is gone, let go by the garbage collector meanwhile, would spoil a new one."""
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def borrowed(tensor: torch.Tensor) -> torch.Tensor:

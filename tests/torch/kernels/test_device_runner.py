@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 
@@ -10,6 +11,7 @@ import torch
 
 from device_models import DeviceService
 from quire.core.events import What
+from quire.worker.graphs import uncollected
 from tiny_models import plan_of
 
 NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
@@ -60,3 +62,11 @@ def _noting(traced: list[object]) -> Callable[..., object]:
         return module.forward
 
     return backend
+
+
+def test_nothing_is_collected_while_a_step_is_recorded() -> None:
+    """A recording that is let go meanwhile would spoil it."""
+    assert gc.isenabled()
+    with uncollected():
+        assert not gc.isenabled()
+    assert gc.isenabled()
