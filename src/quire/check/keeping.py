@@ -53,6 +53,9 @@ class KeepingTier(FaultyTier):
         self._coming.append(name)
         return Place(len(self._coming) - 1, ())
 
+    def give_up(self, number: int) -> None:
+        """It was kept if it was copied, and holds nothing until then."""
+
     def forget(self, scope: bytes) -> None:
         for name in [name for name in self._kept if is_of(name, scope)]:
             del self._kept[name]

@@ -125,6 +125,11 @@ class Keeper(Protocol):
         """Makes room for a record. None: there is none, and nothing is kept."""
         ...
 
+    def give_up(self, number: int) -> None:
+        """The step that should have copied a record was abandoned: unless the copy is made after all, its room is free
+        again."""
+        ...
+
     def forget(self, scope: bytes) -> None:
         """From now on it brings back nothing of a scope (its `SCOPE_BYTES`; empty: of anyone) that it was given
         before."""

@@ -186,13 +186,13 @@ class Engine:
         return result
 
     def _abandon(self, error: BaseException) -> None:
-        """A step failed or was interrupted, and nobody knows how far it came: whoever has a row ends, and the cache is
-        forgotten, for what should have been copied there may be missing. Who waits will run."""
+        """A step failed or was interrupted, and nobody knows how far it came: whoever has a row ends. Who waits will
+        run."""
         self._launch_seconds.clear()
+        self._failures.clear()
         for ended in self.scheduler.abandon():
             self.streams[ended.request.name].failure = f"a step that it was part of failed ({error!r}): ask again"
             self._end(ended)
-        self.drop_cache()
 
     def _time(self) -> float:
         return self.clock() if self._is_measuring else 0.0

@@ -212,6 +212,9 @@ class _RecordedKeeper:
         self._inputs.setdefault("places", []).append(place and astuple(place))
         return place
 
+    def give_up(self, number: int) -> None:
+        self._keeper.give_up(number)
+
     def forget(self, scope: bytes) -> None:
         self._keeper.forget(scope)
 

@@ -94,6 +94,8 @@ class _Played:
         place = self._next("places")
         return place and Place(place[0], tuple(place[1]))
 
+    def give_up(self, number: int) -> None: ...
+
     def forget(self, scope: bytes) -> None: ...
 
     def seconds_to_load(self, size_bytes: int) -> float | None:

@@ -502,13 +502,17 @@ class Scheduler:
         return self._ended(sampled, tokens)
 
     def abandon(self) -> list[Ended]:
-        """Steps in flight do not come back: ends everyone who has a row, and hands nothing over."""
-        for step in self.flying:
-            for number, _ in step.loads:
-                self.loads.drop(number)
-        self.flying.clear()
+        """Steps in flight do not come back: ends everyone who has a row, hands nothing over, and forgets what the pool
+        keeps, for what should have been copied there may be missing. Tiers keep what they have."""
         tickets = list(self.tickets.items())
-        return [self._over(one, self._vacate(row, hand_over=False), Ending.CANCELLED) for row, one in tickets]
+        ended = [self._over(one, self._vacate(row, hand_over=False), Ending.CANCELLED) for row, one in tickets]
+        for number in [number for step in self.flying for number, _ in step.loads]:
+            self.loads.drop(number)
+        self.reuse.catch_up()
+        self.reuse.index.drop()
+        self.reuse.stores.give_up(self.flying)
+        self.flying.clear()
+        return ended
 
     def _ended(self, rows: Ints, tokens: Ints) -> list[Ended]:
         state = self.rows

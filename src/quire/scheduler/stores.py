@@ -8,14 +8,14 @@ afterwards, it has read them. So no page is held for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
 from quire.cache.nodes import Chain
 from quire.cache.prefix import PrefixIndex
 from quire.core.events import What
-from quire.core.step import Ints
+from quire.core.step import Ints, Step
 from quire.core.tier import Keeper, Store
 from quire.plan.plan import Plan
 from quire.plan.records import Records, Span, boundary_name, mark_name, size_bytes, unit_name
@@ -83,6 +83,13 @@ class Stores:
         taken = tuple(self.due)
         self.due.clear()
         return taken
+
+    def give_up(self, steps: Iterable[Step]) -> None:
+        """Steps do not come back: what they should have copied is not kept, nor what is due, for it may rest on copies
+        that they did not make."""
+        for store in (*(store for step in steps for store in step.stores), *self.take_due()):
+            assert self._keeper is not None
+            self._keeper.give_up(store.place.number)
 
     def _boundaries(self, chain: Chain) -> list[int]:
         """Places in the chain behind which every kind could go on."""

@@ -170,6 +170,12 @@ class SimulatedTier:
         self._coming_names.add(name)
         return Place(self._numbers, record.blocks)
 
+    def give_up(self, number: int) -> None:
+        record = self._coming.pop(number, None)
+        if record is not None:
+            self._coming_names.discard(record.name)
+            self._shelf.unpin(record)
+
     def forget(self, scope: bytes) -> None:
         self._shelf.forget(scope)
         for record in self._coming.values():

@@ -62,7 +62,7 @@ class Behind:
     def add(self, record: Record, is_promised: bool) -> None:
         """Its bytes are there."""
         if record.is_forgotten:
-            self.pinned_blocks -= len(record.blocks) * is_promised
+            self.withdraw(record, is_promised)
         elif is_promised:
             record.pins += 1
             self._due.append(record)
@@ -74,6 +74,10 @@ class Behind:
         else:
             return
         self.writer.submit(self._write)
+
+    def withdraw(self, record: Record, is_promised: bool) -> None:
+        """It will not come."""
+        self.pinned_blocks -= len(record.blocks) * is_promised
 
     def forget(self, scope: bytes) -> None:
         """What waits is not written; what was is dropped behind the write that is under way."""

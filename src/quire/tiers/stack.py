@@ -71,6 +71,9 @@ class Stack:
         self._records, self._memory, self._clock, self._lands_later = records, memory, clock, lands_later
         self._copying: dict[int, float] = {}
         """Loads that a step is copying from host memory, and since when."""
+        self._landing: set[int] = set()
+        self._storing: set[int] = set()
+        """Loads and stores whose copies go on beside the steps."""
         self._copies = RateMeter()
         self._meters = {"read": Totals(), "write": Totals()}
         self.unit_tokens, self.blocks = records.unit_tokens, memory.blocks
@@ -183,7 +186,8 @@ class Stack:
             if opened is None:
                 return
             opened.is_cancelled = True
-            if not opened.is_reading and number not in self._copying:
+            if not opened.is_reading and number not in self._landing:
+                self._copying.pop(number, None)  # of a step that was abandoned
                 del self._open[number]
                 self._let_go(opened.records)
 
@@ -201,6 +205,7 @@ class Stack:
         """`byte_seconds`: what copying a byte took, where that is known better than by the clock."""
         with self._lock:
             opened, begun = self._open.pop(number), self._copying.pop(number)
+            self._landing.discard(number)
             records, size = opened.records, sum(record.size_bytes for record in opened.records)
             seconds = self._clock() - begun if byte_seconds is None else size * byte_seconds
             self._copies.note(size, seconds)
@@ -210,6 +215,9 @@ class Stack:
             self._answers.append(Answer(number, True, is_staged=False))
 
     def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
+        with self._lock:
+            self._storing.update(stored)
+            self._landing.update(landed)
         (self._out if stored else self._back).submit(lambda: self._copied(wait(), stored, landed))
 
     def _copied(self, seconds: float, stored: Sequence[int], landed: Sequence[int]) -> None:
@@ -256,6 +264,7 @@ class Stack:
         self._mend()
         with self._lock:
             record = self._coming.pop(number)
+            self._storing.discard(number)
             self._coming_names.discard(record.name)
             self._shelf.publish(record)
             self.wake()
@@ -263,6 +272,17 @@ class Stack:
             self._meters["write"].note(record.size_bytes, self._clock() - self._accepted_at.pop(number))
             for behind, is_promised in zip(self._behind, self._promised.pop(number), strict=True):
                 behind.add(record, is_promised)
+            self._shelf.unpin(record)
+
+    def give_up(self, number: int) -> None:
+        with self._lock:
+            if number in self._storing or number not in self._coming:
+                return
+            record = self._coming.pop(number)
+            self._coming_names.discard(record.name)
+            del self._accepted_at[number]
+            for behind, is_promised in zip(self._behind, self._promised.pop(number), strict=True):
+                behind.withdraw(record, is_promised)
             self._shelf.unpin(record)
 
     def forget(self, scope: bytes) -> None:
