@@ -54,6 +54,13 @@ def test_tokens_are_whole_numbers(llm: LLM) -> None:
         llm.generate([[3.5, 4.0]])  # type: ignore[list-item]
 
 
+@pytest.mark.parametrize("prompt", [[[1, 2], [3, 4]], [1, None], [[1], [2, 3]], [True, False]])
+def test_a_prompt_that_is_no_list_of_numbers_is_refused(llm: LLM, prompt: list[Any]) -> None:
+    with pytest.raises(InputError, match="token numbers"):
+        llm.generate([prompt])
+    assert len(answer(llm)) == 12
+
+
 def test_a_bias_for_a_token_that_the_model_has_not_got_is_refused(llm: LLM) -> None:
     steps = llm.engine.scheduler.steps
     with pytest.raises(InputError, match="logit_bias names token 1000000: the model's tokens are 0 to"):

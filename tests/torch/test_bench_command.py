@@ -24,6 +24,7 @@ from quire.core.sampling import Sampling
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
 from quire.plan.settings import Settings
+from quire.worker.linears import lay_out
 from quire.worker.sampler import Sampler
 
 SMALL = ("smollm2-135m", "--layers", "2", "--device", "cpu")
@@ -151,6 +152,7 @@ def test_kernels_need_a_gpu_and_say_what_runs_without(
 
 def test_what_cannot_be_measured_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not in the catalogue" in refused(capsys, "bench", "serve", "no-such-model")
+    assert "give both" in refused(capsys, "bench", "decode", *SMALL, "--top-p", "0.5")
     assert "transformers has no code for models of type rwkv7" in refused(capsys, "bench", "serve", "rwkv7-world-0.1b")
     assert "--lenght is not understood: did you mean --length?" in refused(capsys, "bench", "decode", "--lenght", "9")
     short = refused(capsys, "bench", "decode", *SMALL, "--length", "60")
@@ -221,3 +223,12 @@ def test_of_experts_a_step_reads_those_that_its_tokens_choose(name: str) -> None
     whole = sum(part.numel() * part.element_size() for part in model.parameters())
     one, many = (weights_read(model, tokens) for tokens in (1, 100_000))
     assert 0 < one < 0.5 * many <= whole
+
+
+@pytest.mark.parametrize("name", ["smollm2-135m", "llama-3.2-1b"])
+def test_weights_that_were_laid_out_anew_are_read_all_the_same(name: str) -> None:
+    """A head that is tied to an embedding is read in its own panels, which are filled up a little."""
+    model = model_of(config_of(name, 1), torch.device("cpu"), torch.float32)
+    before = weights_read(model, 4)
+    assert lay_out(model)
+    assert before <= weights_read(model, 4) < 1.02 * before

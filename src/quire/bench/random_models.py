@@ -66,8 +66,10 @@ def weights_read(model: Any, tokens: int) -> float:
     of experts those that some token is likely to choose."""
     config, total = model.config, 0.0
     touched = 1 - (1 - expert_share(config)) ** tokens
-    for name, part in model.named_parameters():
-        if "embed_tokens" in name and not config.tie_word_embeddings:
+    moved = [(name, part) for name, part in model.named_buffers() if name.endswith(".panels")]
+    has_own_head = not config.tie_word_embeddings or hasattr(model.get_output_embeddings(), "panels")
+    for name, part in (*model.named_parameters(), *moved):
+        if "embed_tokens" in name and has_own_head:
             continue
         is_expert = any(known in name for known in EXPERT_WEIGHTS)
         total += part.numel() * part.element_size() * (touched if is_expert else 1.0)

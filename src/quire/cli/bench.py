@@ -90,6 +90,8 @@ def _decode(options: argparse.Namespace) -> Report:
         cases = (Case(options.model or cases[0].model, (size,), options.layers),)
     kv_dtype = KV_DTYPES[options.kv_dtype]
     chosen = {"is_compiled": not options.no_compile, "is_deterministic": options.deterministic}
+    if options.top_p < 1 and not options.temperature:
+        raise InputError("--top-p says what rows draw from, and at --temperature 0 none draws: give both")
     sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=0)
     return bench(cases, device, _tell, **chosen, kv_dtype=kv_dtype, steps=options.steps, sampling=sampling)
 

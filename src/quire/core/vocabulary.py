@@ -14,8 +14,14 @@ from quire.core.sampling import Sampling
 
 def known_prompt(tokens: Sequence[int] | npt.NDArray[np.integer], vocabulary_tokens: int) -> Tokens:
     """A prompt as requests have it: each number is one of the model's tokens."""
-    numbers = np.asarray(tokens)
-    if numbers.size and numbers.dtype.kind not in "iuO":
+    try:
+        numbers = np.asarray(tokens)
+    except ValueError as error:
+        raise InputError(f"the prompt is no list of token numbers: {error}") from error
+    if numbers.ndim != 1:
+        raise InputError(f"the prompt has {numbers.ndim} dimensions: give each prompt as one list of token numbers")
+    is_whole = numbers.dtype.kind in "iu" or all(type(number) is int for number in numbers.tolist())
+    if not is_whole:
         raise InputError(f"the prompt has numbers of sort {numbers.dtype}: token numbers are whole")
     beyond = numbers[(numbers < 0) | (numbers >= vocabulary_tokens)]
     if len(beyond):

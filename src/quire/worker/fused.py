@@ -75,14 +75,14 @@ def _joined(tensors: Sequence[torch.Tensor]) -> nn.Parameter:
 
 def fuse(model: nn.Module) -> int:
     """How many products were put together from several."""
-    count = 0
-    for module in list(model.modules()):
-        for names in TOGETHER:
-            linears = [getattr(module, name, None) for name in names]
-            if _fit(linears):
-                _replace(module, names, linears)  # type: ignore[arg-type]
-                count += 1
-    return count
+    places = [(module, names) for module in model.modules() for names in TOGETHER if _fit(_named(module, names))]
+    for module, names in places:  # what is replaced goes at once: weights are never all there twice
+        _replace(module, names, _named(module, names))  # type: ignore[arg-type]
+    return len(places)
+
+
+def _named(module: nn.Module, names: tuple[str, ...]) -> list[nn.Module | None]:
+    return [getattr(module, name, None) for name in names]
 
 
 def _fit(linears: list[nn.Module | None]) -> bool:

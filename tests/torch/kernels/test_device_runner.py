@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 from device_models import DeviceService
 from quire.core.events import What
-from quire.worker.graphs import uncollected
+from quire.worker import graphs
 from tiny_models import plan_of
 
 NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
@@ -64,9 +65,17 @@ def _noting(traced: list[object]) -> Callable[..., object]:
     return backend
 
 
-def test_nothing_is_collected_while_a_step_is_recorded() -> None:
-    """A recording that is let go meanwhile would spoil it."""
-    assert gc.isenabled()
-    with uncollected():
-        assert not gc.isenabled()
+def test_nothing_is_collected_while_a_step_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recording that is let go meanwhile would spoil it. Without a GPU, what CUDA has to say is left out."""
+    for name in ("Stream", "stream", "graph", "CUDAGraph", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, MagicMock())
+    monkeypatch.setattr(graphs, "borrowed", lambda tensor: tensor)
+    was_collecting: list[bool] = []
+
+    def action() -> graphs.Played:
+        was_collecting.append(gc.isenabled())
+        return graphs.Played(torch.zeros(1), torch.zeros(1))
+
+    graphs.record(action, pool=None)
+    assert was_collecting == [True] * graphs.WARM_UPS + [False]
     assert gc.isenabled()

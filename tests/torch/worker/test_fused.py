@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
+from typing import Any
+
+import pytest
 import torch
 from torch import nn
 
-from quire.worker.fused import Part, fuse
+from quire.worker.fused import Part, Share, fuse
 
 
 class Gated(nn.Module):
@@ -51,6 +55,22 @@ def test_layers_that_read_the_same_tokens_multiply_once() -> None:
     finally:
         torch.nn.functional.linear = original
     assert len(calls) == 1
+
+
+def test_what_was_put_together_goes_before_the_next_is() -> None:
+    """Else all weights would be in memory twice."""
+    model = nn.Sequential(Gated(), Gated())
+    first = weakref.ref(model[0].gate_proj)
+    made = []
+
+    def noting(share: Share, linears: list[nn.Linear], init: Any = Share.__init__) -> None:
+        made.append(first() is None)
+        init(share, linears)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Share, "__init__", noting)
+        fuse(model)
+    assert made == [False, True]
 
 
 def test_weights_are_views_of_one_and_nothing_is_kept_of_a_step() -> None:
