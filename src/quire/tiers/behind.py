@@ -146,6 +146,8 @@ class Behind:
             self.writer.done += 1
             if was_late:
                 _LOG.warning("tier %s: the write has returned; it is written to again", self.tier.name)
+            if self._to_forget and self.tier.can_write:  # with no record in hand: it may be of that scope
+                self._forget()
 
     def _begun(self) -> Record | None:
         with self._lock:
