@@ -52,3 +52,5 @@ def test_tiers_that_do_not_work_promise_nothing_and_the_server_serves(tiny_folde
         ]
         with server.client() as client:
             assert chat(client, messages=LONG, max_tokens=2).status_code == 200
+            kept_by = [client.delete("/v1/cache").json()["kept_by"] for _ in range(2)]
+            assert kept_by == [["disk", "remote", "sieve"]] * 2

@@ -237,7 +237,7 @@ class EngineLoop:
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._told(name)))))
             case DropCache(number, scope):
-                keeping = self.stack.keeping() if self.stack is not None else []
+                keeping = self.stack.keeping() if self.stack is not None else []  # before each has this to forget, too
                 self.connection.send(Reply(number, (self.engine.drop_cache(scope), keeping)))
 
     def _submit(self, request: Request) -> None:

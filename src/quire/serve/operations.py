@@ -131,7 +131,7 @@ async def drop_cache(
     scope: Annotated[str | None, Query(max_length=256, description="An admin's alone: whose.")] = None,
     everything: Annotated[bool, Query(description="An admin's alone: all scopes.")] = False,
 ) -> Response:
-    """Forgets what was computed for the key's own scope, in the pool and in tiers; `kept_by`: those that cannot."""
+    """Forgets what was computed for the key's own scope, in the pool and in tiers; `kept_by`: those that cannot now."""
     service, tenant = _service(request), request.state.tenant
     if (everything or scope not in (None, tenant.scope)) and not tenant.is_admin:
         raise ApiError(403, "this key may drop the cache of its own scope alone", "not_admin", "scope")

@@ -114,6 +114,12 @@ class Behind:
 
     # ── without ───────────────────────────────────────────────────────────
 
+    def is_keeping(self) -> bool:
+        """Whether it cannot forget, now or at all, or has something to forget since before."""
+        if not self.tier.can_forget:
+            return not self.tier.brings_only
+        return bool(self._to_forget) or self.is_late or not self.tier.can_read
+
     def has(self, names: Sequence[bytes]) -> list[bool]:
         """What is still to be forgotten is not there."""
         found = self.tier.has(names)

@@ -298,8 +298,8 @@ class Stack:
                 behind.forget(scope)
 
     def keeping(self) -> list[str]:
-        """Tiers that cannot forget: whoever asks for it is told."""
-        return [tier.name for tier in self.tiers if not (tier.can_forget or tier.brings_only)]
+        """Tiers that cannot forget, or have not yet what they were told to: whoever asks for it is told."""
+        return [behind.tier.name for behind in self._behind if behind.is_keeping()]
 
     def _mend(self) -> None:
         for behind in self._behind:

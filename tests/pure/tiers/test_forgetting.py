@@ -163,6 +163,53 @@ def test_a_tier_that_cannot_forget_now_is_not_asked_for_that_scope_until_it_did(
     world.check_nothing_is_held()
 
 
+@pytest.mark.story
+def test_a_tier_that_has_not_forgotten_yet_is_named_until_it_has() -> None:
+    """Who drops a cache again is told whether it was dropped the last time."""
+    archive = Archive()
+    world = World(["full"], [archive], blocks=64)
+    world.ask("one", PROMPT, scope="one")
+    world.stack.flush()
+    assert world.stack.keeping() == []
+    archive.is_stuck = True
+    world.engine.drop_cache("one")
+    world.stack.flush()
+    assert world.stack.keeping() == ["drawer"]
+    archive.is_stuck = False
+    world.now += 100.0
+    world.ask("somebody else", 5000 + PROMPT)
+    while world.stack._behind[0]._to_forget:
+        time.sleep(0.001)
+    assert world.stack.keeping() == []
+    world.check_nothing_is_held()
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("is_down", [False, True])
+def test_a_tier_that_cannot_be_asked_now_is_named(is_down: bool) -> None:
+    """It is down, or a write has not returned for so long that nobody waits for it."""
+    archive = Archive()
+    world = World(["full"], [archive], blocks=64)
+    archive.gate.clear()
+    world.ask("one", PROMPT, scope="one")
+    behind = world.stack._behind[0]
+    while behind._begun_at is None:
+        time.sleep(0.001)
+    assert world.stack.keeping() == []
+    if is_down:
+        behind.tier.attempt("look", refuse)
+    else:
+        world.now += 100.0
+        behind.turn()
+    assert world.stack.keeping() == ["drawer"]
+    archive.gate.set()
+    world.check_nothing_is_held()
+
+
+def refuse() -> None:
+    raise OSError("nobody is there")
+
+
 def test_a_tier_that_cannot_forget_at_all_is_named() -> None:
     world = World(["full"], [Archive(), Drawer()], blocks=64)
     assert world.stack.keeping() == ["drawer"]
