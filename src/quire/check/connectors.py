@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from random import Random
 
-from quire.core.connector import Connector, Layout
+from quire.core.connector import Connector, Forgets, Layout
 
 Make = Callable[[Layout], Connector]
 """A registered connector."""
@@ -142,6 +142,31 @@ CHECKS: dict[str, Check] = {
 }
 
 
+def _is_forgotten(make: Make, layout: Layout) -> None:
+    """A connector that does not tell layouts apart is not asked to forget everything: that may be anybody's."""
+    connector, foreign = make(layout), make(replace(layout, fingerprint="f" * 64))
+    assert isinstance(connector, Forgets), "asked before"
+    (one, _), (other, data) = _record(90), _record(91)
+    scope = one[1:9]
+    dropped, left = [b"u" + one[1:], b"b" + one[1:]], [b"u" + other[1:], b"b" + other[1:]]
+    for to, name in [(connector, name) for name in dropped + left] + [(foreign, name) for name in dropped]:
+        _write(to, name, data)
+    connector.forget(scope)
+    _expect(connector.has(dropped) == [False, False], "has() finds what was forgotten")
+    _expect(_read(connector, dropped[0], len(data)) is None, "read() brings what was forgotten")
+    _expect(connector.has(left) == [True, True], "forget() of one scope took a record of another")
+    _expect(foreign.has(dropped) == [True, True], "forget() took a record of another layout")
+    connector.forget(b"")
+    _expect(connector.has(left) == [False, False], "forget() of the empty scope left a record")
+    _expect(foreign.has(dropped) == [True, True], "forget() of the empty scope took a record of another layout")
+
+
+CHECKS_OF_FORGETTING: dict[str, Check] = {
+    "a scope that was forgotten is gone, and nothing else; an empty one is all of the layout": _is_forgotten,
+}
+"""Of one that can (`forget`)."""
+
+
 def _knows_nothing(make: Make, layout: Layout) -> None:
     connector = make(layout)
     _expect(connector.has([_record(80)[0], _record(81)[0]]) == [False, False], "has() does not answer name by name")
@@ -168,7 +193,7 @@ def check_connector(new: Callable[[], Connector], layout: Layout) -> Iterator[tu
     first = new()
     with suppress(Exception):  # told below, of another one
         first.close()
-    for sentence, check in (CHECKS_OF_BRINGING if getattr(first, "brings_only", False) else CHECKS).items():
+    for sentence, check in _checks_of(first).items():
         made: list[Connector] = []
 
         def make(own: Layout, made: list[Connector] = made) -> Connector:
@@ -177,6 +202,12 @@ def check_connector(new: Callable[[], Connector], layout: Layout) -> Iterator[tu
             return made[-1]
 
         yield sentence, _problem(check, make, layout, made)
+
+
+def _checks_of(connector: Connector) -> dict[str, Check]:
+    if getattr(connector, "brings_only", False):
+        return CHECKS_OF_BRINGING
+    return CHECKS | CHECKS_OF_FORGETTING if isinstance(connector, Forgets) else CHECKS
 
 
 def _problem(check: Check, make: Make, layout: Layout, made: Sequence[Connector]) -> str:

@@ -133,6 +133,51 @@ class Boaster(Bringer):
         return True
 
 
+class Forgetful(Good):
+    """Can tell whose records are whose."""
+
+    def forget(self, scope: bytes) -> None:
+        for key in [key for key in self.kept if self.is_of(key, scope)]:
+            del self.kept[key]
+
+    def is_of(self, key: str, scope: bytes) -> bool:
+        return key.startswith(self.layout) and key.startswith(scope.hex(), len(self.layout) + 2)
+
+
+class NeverForgets(Forgetful):
+    def is_of(self, key: str, scope: bytes) -> bool:
+        del key, scope
+        return False
+
+
+class ForgetsUnitsAlone(Forgetful):
+    def is_of(self, key: str, scope: bytes) -> bool:
+        return key.startswith((b"u" + scope).hex(), len(self.layout))
+
+
+class ForgetsEverything(Forgetful):
+    def is_of(self, key: str, scope: bytes) -> bool:
+        del scope
+        return key.startswith(self.layout)
+
+
+class ForgetsNoEmptyScope(Forgetful):
+    def is_of(self, key: str, scope: bytes) -> bool:
+        return bool(scope) and super().is_of(key, scope)
+
+
+class ForgetsForOthers(Forgetful):
+    """Of whichever layout."""
+
+    def is_of(self, key: str, scope: bytes) -> bool:
+        return key.startswith(scope.hex(), len(self.layout) + 2)
+
+
+class ForgetsForOthersAtLast(Forgetful):
+    def is_of(self, key: str, scope: bytes) -> bool:
+        return not scope or super().is_of(key, scope)
+
+
 BAD: dict[str, Callable[[dict[str, bytes]], Good]] = {
     "records of another layout are not there": ForgetsLayout,
     "what is written comes back, whatever its size": FirstPartOnly,
@@ -149,13 +194,39 @@ def failures(make: Callable[[dict[str, bytes]], Good]) -> list[str]:
 
 
 def test_what_conforms_passes(tmp_path: Path) -> None:
-    assert failures(Good) == []
+    assert failures(Good) == failures(Forgetful) == []
     assert not [problem for _, problem in check_connector(lambda: DiskFolder(tmp_path, 1 << 26), LAYOUT) if problem]
 
 
 @pytest.mark.parametrize("sentence", BAD)
 def test_each_fault_is_named(sentence: str) -> None:
     assert sentence in failures(BAD[sentence])
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (NeverForgets, "has() finds what was forgotten"),
+        (ForgetsUnitsAlone, "has() finds what was forgotten"),
+        (ForgetsEverything, "forget() of one scope took a record of another"),
+        (ForgetsForOthers, "forget() took a record of another layout"),
+        (ForgetsNoEmptyScope, "forget() of the empty scope left a record"),
+        (ForgetsForOthersAtLast, "forget() of the empty scope took a record of another layout"),
+    ],
+)
+def test_a_connector_that_forgets_too_little_or_too_much_is_found_out(make: type[Forgetful], told: str) -> None:
+    kept: dict[str, bytes] = {}
+    problems = [problem for _, problem in check_connector(lambda: make(kept), LAYOUT) if problem]
+    assert problems == [told]
+
+
+@pytest.mark.story
+def test_a_connector_that_takes_records_of_other_layouts_is_not_told_to_forget_everything() -> None:
+    """What else lies in a store that somebody checks is not the kit's to lose."""
+    kept = {"a" * 64 + "somebody's": b"treasure"}
+    assert [problem for _, problem in check_connector(lambda: ForgetsForOthers(kept), LAYOUT) if problem]
+    assert kept["a" * 64 + "somebody's"] == b"treasure"
 
 
 @pytest.mark.story
