@@ -21,7 +21,7 @@ from quire.core.laid_out import Held
 from quire.core.rules import Rules
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine, open_recording
+from quire.engine.recorder import RecordingEngine, open_recording, require_recordable
 from quire.fetch.find import configuration, converted
 from quire.fetch.folder import Progress, in_silence
 from quire.identity import weights_identity
@@ -199,6 +199,8 @@ def assemble(
     require_gpu(deterministic, device, compiled)
     if record is not None and tiers.peer is not None:
         raise InputError("a recording does not know what another engine computes: leave --record or --role out")
+    if record is not None:
+        require_recordable(record)
     settings = settings or Settings()
     settings = following(settings, dtype) if kv_dtype is None else replace(settings, kv_dtype=kv_dtype)
     plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)

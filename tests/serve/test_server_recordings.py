@@ -10,7 +10,7 @@ import pytest
 
 from quire.assemble import assemble
 from quire.cli.main import main
-from quire.core.errors import InputError
+from quire.core.errors import InputError, QuireError
 from quire.core.peer import Peer, Role
 from quire.engine.replay import replay
 from quire.llm import LLM
@@ -65,3 +65,22 @@ def test_what_two_engines_do_together_is_not_recorded(tiny_folder: Path, tmp_pat
     tiers = Tiers(host_bytes=8 << 20, peer=Peer(Role.DECODE, "127.0.0.1", 1, tmp_path / "secret"))
     with pytest.raises(InputError, match="leave --record or --role out"):
         assemble(tiny_folder, tiers=tiers, record=tmp_path / "run.jsonl")
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("name", ["run.jsonl.gz", "nowhere/run.jsonl"])
+def test_a_recording_that_cannot_be_written_is_refused_before_a_model_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """There is no model at all: whoever looked for it first would say so."""
+    record = tmp_path / name
+    with pytest.raises(InputError, match="cannot record to"):
+        assemble(tmp_path / "no-model", record=record)
+    assert main(["serve", str(tmp_path / "no-model"), "--port", "0", "--record", str(record)]) == 2
+    assert "cannot record to" in capsys.readouterr().err
+
+
+def test_a_boot_that_fails_leaves_no_recording(tmp_path: Path) -> None:
+    with pytest.raises(QuireError):
+        assemble(tmp_path / "no-model", record=tmp_path / "run.jsonl")
+    assert not list(tmp_path.iterdir())

@@ -109,8 +109,11 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(typed: argparse.Namespace) -> None:
     options = complete(_add, typed)
+    from quire.engine.recorder import require_recordable
     from quire.serve.server import listen
 
+    if options.record is not None:
+        require_recordable(options.record)
     with listen(options.host, options.port) as listener:
         _serve(options, listener)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from quire.plan.plan import Plan
 
 FORMAT = 3
 Line = dict[str, Any]
+_LOG = logging.getLogger("quire.recording")
 
 
 def open_recording(path: Path) -> IO[str]:
@@ -52,6 +54,12 @@ def open_recording(path: Path) -> IO[str]:
         except OSError as error:
             raise InputError(f"cannot record to {path}: {error.strerror or error}") from error
     raise AssertionError("numbers do not end")
+
+
+def require_recordable(path: Path) -> None:
+    """Raises what `open_recording` would, before anything heavy happens, and leaves no file behind."""
+    with open_recording(path) as file:
+        Path(file.name).unlink()
 
 
 class RecordingEngine(Engine):
@@ -96,7 +104,16 @@ class RecordingEngine(Engine):
         return value
 
     def _write(self, line: Line) -> None:
-        self._file.write(json.dumps(line) + "\n")
+        """A recording that cannot go on ends where it is; who waits for the engine does not notice."""
+        if self._file.closed:
+            return
+        try:
+            self._file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            why = error.strerror or error
+            _LOG.warning("%s ends here, and the engine goes on without a recording: %s", self._file.name, why)
+            with contextlib.suppress(OSError):  # what is left of the line is tried once more
+                self._file.close()
 
     def _write_inputs(self, line: Line) -> None:
         self._write({**line, "inputs": self._inputs})

@@ -25,10 +25,11 @@ EVENTS = {
     "stopped": "the server ends; `requests` that had to be cut off",
     "internal_error": "a bug in Quire; `where`, `exception`",
     "tier": "a tier failed or works again; `message`",
+    "recording": "a recording could not be written and ends; `message`; the engine goes on without",
     "http": "a connection that is no HTTP, or one too many; `message`",
 }
 """By name: what it tells. Each appears in docs/operations.md."""
-OTHERS = {"quire.tiers": "tier", "uvicorn.error": "http"}
+OTHERS = {"quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
 """Loggers of others, whose warnings are events here."""
 _logger = logging.getLogger("quire.serve")
 

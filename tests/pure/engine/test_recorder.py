@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from quire.core.request import Ending
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import StepResult
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine, open_recording
+from quire.engine.recorder import RecordingEngine, open_recording, require_recordable
 from quire.engine.replay import Diverged, replay
 
 
@@ -192,3 +194,58 @@ def test_a_recording_that_is_there_is_kept(tmp_path: Path) -> None:
         open_recording(tmp_path / "run.jsonl.gz")
     with pytest.raises(InputError, match=r"cannot record to .*: No such file or directory"):
         open_recording(tmp_path / "nowhere" / "run.jsonl")
+
+
+FULL = Path("/dev/full")
+needs_a_full_device = pytest.mark.skipif(not FULL.exists(), reason="needs a device that is always full")
+
+
+@needs_a_full_device
+@pytest.mark.story
+def test_a_disk_that_is_full_ends_the_recording_and_not_the_engine(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What was written until then plays back; the reason is told once."""
+    path = tmp_path / "run.jsonl"
+    engine, _ = recording(path)
+    stream = engine.submit(request("a", 100, 20))
+    for _ in range(8):
+        engine.step()
+    steps = engine.scheduler.steps
+    with FULL.open("w") as full, caplog.at_level(logging.WARNING, "quire.recording"):
+        os.dup2(full.fileno(), engine._file.fileno())
+        engine.drain()
+        engine.submit(request("b", 100, 5))
+        engine.cancel("b")
+        engine.drop_cache()
+        engine.close()
+    assert stream.ending is Ending.LENGTH
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path} ends here, and the engine goes on without a recording: No space left on device"
+    ]
+    assert replay(path).scheduler.steps == steps
+
+
+@needs_a_full_device
+@pytest.mark.story
+def test_an_engine_starts_where_not_even_the_first_line_can_be_written(caplog: pytest.LogCaptureFixture) -> None:
+    runner = ShadowRunner()
+    with caplog.at_level(logging.WARNING, "quire.recording"):
+        engine = RecordingEngine(FULL.open("w", buffering=1), small_plan(["full"], 60), runner)
+    runner.attach(engine.scheduler)
+    stream = engine.submit(request("a", 100, 5))
+    engine.drain()
+    engine.close()
+    assert stream.ending is Ending.LENGTH
+    assert len(caplog.records) == 1
+
+
+def test_whether_a_recording_can_be_written_is_found_out_without_leaving_one(tmp_path: Path) -> None:
+    (tmp_path / "run.jsonl").write_text("an older one")
+    require_recordable(tmp_path / "run.jsonl")
+    assert [path.name for path in tmp_path.iterdir()] == ["run.jsonl"]
+    assert (tmp_path / "run.jsonl").read_text() == "an older one"
+    with pytest.raises(InputError, match=r"name one without \.gz"):
+        require_recordable(tmp_path / "run.jsonl.gz")
+    with pytest.raises(InputError, match=r"cannot record to .*: No such file or directory"):
+        require_recordable(tmp_path / "nowhere" / "run.jsonl")
