@@ -174,7 +174,7 @@ _TOTALS = (
     ("quire_computed_tokens", "Tokens computed, of prompts and outputs", ("step", "tokens")),
     ("quire_prompt_tokens", "Tokens of prompts accepted", ("accepted", "prompt")),
     ("quire_output_tokens", "Tokens put out by requests that ended", ("ended", "outputs")),
-    ("quire_hit_tokens", "Tokens that were reused instead of computed", ("admitted", "hit_tokens")),
+    ("quire_hit_tokens", "Tokens found in the pool; what tiers brought is not among them", ("admitted", "hit_tokens")),
     ("quire_drafted_tokens", "Tokens guessed ahead", ("drafted", "drafted")),
     ("quire_accepted_tokens", "Guesses that came true", ("drafted", "accepted")),
     ("quire_evicted_tokens", "Tokens of prefixes forgotten", ("evicted", "tokens")),
