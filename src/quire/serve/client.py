@@ -33,8 +33,8 @@ from quire.serve.progress import Progress
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
 REAP_SECONDS = 2.0
-STABLE_SECONDS = 60.0
 CLOSE_SECONDS = 5.0
+STABLE_SECONDS = 60.0
 """An engine that ran so long may be started again at once when it dies."""
 
 
