@@ -53,7 +53,7 @@ class LLM:
         tiers: Tiers = NO_TIERS,
         draft_model: str | Path | None = None,
         draft_tokens: int | None = None,
-        record: Path | None = None,
+        record: str | Path | None = None,
         progress: Progress = in_silence,
     ) -> None:
         """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
@@ -83,7 +83,7 @@ class LLM:
             tiers=tiers,
             progress=progress,
             draft=draft,
-            record=record,
+            record=None if record is None else Path(record),
         )
         self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
         self._names = itertools.count()

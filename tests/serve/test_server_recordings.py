@@ -53,7 +53,7 @@ def test_what_a_killed_engine_did_can_be_played_back(
 def test_the_library_records_too(tiny_folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     settings = Settings(max_length=128, max_requests=2, batch_tokens=64)
-    llm = LLM(tiny_folder, settings=settings, budget=Budget(pool_bytes=4 << 20), record=path)
+    llm = LLM(tiny_folder, settings=settings, budget=Budget(pool_bytes=4 << 20), record=str(path))
     llm.generate("the fox", max_tokens=5, raw=True)
     llm.close()
     again = replay(path)
