@@ -36,7 +36,8 @@ class Campaign:
         short = self.coverage.not_exercised()
         if short:
             more = f" and {len(short) - 5} more" if len(short) > 5 else ""
-            return f"not exercised in {steps}: {', '.join(short[:5])}{more}"
+            missing = f"{', '.join(short[:5])}{more}"
+            return f"not exercised in {steps}: {missing}; no promise was broken: take more --steps or another --seed"
         return f"clean: {steps}, {self.episodes:,} episodes, every promise kept"
 
 
@@ -46,9 +47,13 @@ def episode_seed(seed: int, episode: int) -> int:
 
 
 def run_campaign(steps: int, seed: int, progress: Callable[[Campaign], None] | None = None) -> Campaign:
-    """At least `steps` steps, in whole episodes, or until something breaks."""
+    """At least `steps` steps, in whole episodes, or until something breaks; and up to half as many again, as long
+    as something that can happen did not happen often enough."""
     campaign = Campaign()
-    while campaign.coverage.steps < steps and campaign.failure is None:
+    coverage = campaign.coverage
+    while campaign.failure is None and (
+        coverage.steps < steps or (coverage.steps < 3 * steps // 2 and coverage.not_exercised())
+    ):
         run_episode(campaign, episode_seed(seed, campaign.episodes))
         if progress is not None:
             progress(campaign)
