@@ -9,10 +9,11 @@ from quire.core.version import __version__
 if TYPE_CHECKING:
     from quire.core.sampling import Sampling
     from quire.llm import LLM
+    from quire.plan.settings import Budget, Settings
     from quire.talk import Completion
     from quire.tiered import Tiers
 
-__all__ = ["LLM", "Completion", "Sampling", "Tiers", "__version__"]
+__all__ = ["LLM", "Budget", "Completion", "Sampling", "Settings", "Tiers", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -29,6 +30,10 @@ def __getattr__(name: str) -> Any:
         from quire.core.sampling import Sampling
 
         return Sampling
+    if name in ("Budget", "Settings"):
+        from quire.plan import settings
+
+        return getattr(settings, name)
     if name == "Tiers":
         from quire.tiered import Tiers
 

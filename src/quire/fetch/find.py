@@ -11,6 +11,7 @@ from typing import Any
 
 from quire.core.errors import InputError
 from quire.fetch.folder import Progress, cache_folder, in_silence
+from quire.models.catalogue import find_entry
 
 
 def find_folder(model: str | Path | None, progress: Progress = in_silence) -> Path:
@@ -26,8 +27,10 @@ def find_source(model: str | Path | None, progress: Progress = in_silence) -> Pa
         return fetch_default(progress)
     path = Path(model)
     if not path.is_dir() and not is_gguf(path):
+        is_shape = find_entry(str(model)) is not None
+        known = "the catalogue has its shape, for plans and benches, not its weights; " if is_shape else ""
         raise InputError(
-            f"{model}: there is no such folder or GGUF file; give a folder with config.json, a file *.gguf, "
+            f"{model}: there is no such folder or GGUF file; {known}give a folder with config.json, a file *.gguf, "
             "or none for the default model"
         )
     return path

@@ -76,6 +76,8 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
         open_gguf(tmp_path / "m.gguf")
     with pytest.raises(InputError, match="there is no such folder or GGUF file"):
         find_folder(tmp_path / "other.gguf")
+    with pytest.raises(InputError, match="the catalogue has its shape, for plans and benches, not its weights; give a"):
+        find_folder("gemma-3-27b")
 
 
 def test_a_bar_tells_how_far_the_weights_are(gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
