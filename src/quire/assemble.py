@@ -197,10 +197,7 @@ def assemble(
             f"weights cannot be held as {dtype.value}: choose one of {', '.join(d.value for d in TORCH_NAMES)}"
         )
     require_gpu(deterministic, device, compiled)
-    if record is not None and tiers.peer is not None:
-        raise InputError("a recording does not know what another engine computes: leave --record or --role out")
-    if record is not None:
-        require_recordable(record)
+    _require_record(record, tiers)
     settings = settings or Settings()
     settings = following(settings, dtype) if kv_dtype is None else replace(settings, kv_dtype=kv_dtype)
     plan = plan or plan_folder(folder, settings, budget, dtype, draft=draft, device=device)
@@ -235,6 +232,14 @@ def assemble(
     started = finish(tables)
     join_engine(beside, engine, plan, stack, tiers.peer, identity)
     return Assembled(engine, plan, tokenizer, grammars, folder, runner.model.vocab_size, stack, started, beside)
+
+
+def _require_record(record: Path | None, tiers: Tiers) -> None:
+    if record is None:
+        return
+    if tiers.peer is not None:
+        raise InputError("a recording does not know what another engine computes: leave --record or --role out")
+    require_recordable(record)
 
 
 def _on_cpu(

@@ -10,16 +10,13 @@ import numpy as np
 import pytest
 import torch
 
+from layer_memory import ROWS, LayerMemory
 from quire.core.dtypes import DType
-from quire.core.step import Step, TableView
 from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.plan import StagePlan
 from quire.plan.settings import Budget, Settings
-from quire.worker.arena import Arena
-from quire.worker.attention import Scores
-from quire.worker.backends import REFERENCE, Backend, choose
-from quire.worker.batch import make_batch
+from quire.worker.backends import REFERENCE, choose
 from quire.worker.kernels.backend import Triton
 from quire.worker.kernels.flash import FlashInfer
 from quire.worker.tiny import tiny_config
@@ -27,8 +24,7 @@ from quire.worker.tiny import tiny_config
 if torch.cuda.is_available():
     pytest.skip("a double of FlashInfer in plain torch, and kernels under the interpreter", allow_module_level=True)
 
-DEVICE = torch.device("cpu")
-ROWS, WIDTH, PAGE, COLUMNS = 4, 64, 16, 5
+WIDTH, PAGE, COLUMNS = 64, 16, 5
 STEPS = ((20, 7, 1, 70), (1, 30, 1, 2), (5, 9, 3, 2), (1, 1, 1, 1))
 """Tokens of each row: prompts and others mixed, prompts alone, decoding."""
 
@@ -77,29 +73,6 @@ def stage_of(name: str, **changes: object) -> StagePlan:
     return make_plan(read_config(fields, name), settings, Budget(pool_bytes=4 << 20)).require_fit().stages[0]
 
 
-class Memory:
-    """The first layer of each kind on one backend; every row has pages of its own, in random order."""
-
-    def __init__(self, stage: StagePlan, backend: Backend) -> None:
-        self.stage, self.backend = stage, backend
-        self.arena = Arena(stage, DEVICE)
-        self.arena.bytes.view(torch.float16).fill_(torch.nan)
-
-    def attend(self, kind: int, starts: np.ndarray, counts: np.ndarray, drawn: torch.Tensor) -> torch.Tensor:
-        plan, ones = self.stage.kinds[kind], np.ones(ROWS, dtype=np.int64)
-        pages = np.random.default_rng(1).permutation(ROWS * plan.groups * COLUMNS)
-        table = TableView(self.stage.addresses(kind, pages).reshape(ROWS, plan.groups, COLUMNS), 0)
-        tables = tuple(table for _ in self.stage.kinds)
-        ids = np.zeros(counts.sum(), dtype=np.int32)
-        step = Step(0, np.array([2, 0, 3, 1]), starts, counts, ones > 0, ones, ids)
-        batch = make_batch(step, self.stage, tables, DEVICE, [self.backend.prepare] * len(tables))
-        parts = self.arena.layers[plan.manifest[-1].layer]
-        query, key, value = drawn.split([4, 2, 2], dim=1)
-        return self.backend.attend(
-            batch.kinds[kind], (parts["key"], parts["value"]), query, (key, value), Scores(WIDTH**-0.5)
-        )
-
-
 @pytest.mark.parametrize(("name", "kind"), [("llama", "full"), ("gemma2", "window")])
 def test_prompts_read_the_pages_that_the_tables_name(name: str, kind: str) -> None:
     torch.manual_seed(0)
@@ -109,11 +82,12 @@ def test_prompts_read_the_pages_that_the_tables_name(name: str, kind: str) -> No
     )
     stage = stage_of(name)
     number = next(place for place, plan in enumerate(stage.kinds) if plan.kind.kind == kind)
-    flash, reference = Memory(stage, FlashInfer(library)), Memory(stage, REFERENCE)
+    backends = FlashInfer(library), REFERENCE
+    memories = [LayerMemory(stage, backend, torch.device("cpu"), torch.float16, COLUMNS) for backend in backends]
     starts = np.zeros(ROWS, dtype=np.int64)
     for counts in map(np.array, STEPS):
         drawn = torch.randn(int(counts.sum()), 8, WIDTH).half()
-        found, expected = (memory.attend(number, starts, counts, drawn) for memory in (flash, reference))
+        found, expected = (memory.attend(number, starts, counts, drawn, keys=2) for memory in memories)
         torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-2)
         starts = starts + counts
     assert sum(wrapper.runs for wrapper in made) == len(STEPS) - 1
