@@ -2,9 +2,9 @@
 
 Random weights. Scheduler, tables, uploads, model, sampling and results are the engine's own; prompts are not computed,
 their pages hold random numbers. A step of the engine is the mean over many, in wall-clock time. The bare step is the
-median of replays of its graph, half-way between. The floor is the time to read weights, keys and values (and to write
-states) at the speed of a plain read; on a GPU once more at the speed of torch's sum, which is slower. `simulated` is
-what `quire simulate` takes for the step on such a device.
+median of replays of its graph, half-way between. The floor is the time to read weights, and what rows hold half-way
+(and to write states), at the speed of a plain read; on a GPU once more at the speed of torch's sum, which is slower.
+`simulated` is what `quire simulate` takes for the step on such a device.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ CASES: dict[str, tuple[Case, ...]] = {
 """What is measured where nobody says what, by device."""
 STEPS = 48
 """Timed before the bare replays, and again after them."""
-LEAD_TOKENS = 12
+LEAD_TOKENS = 8
 """Of each row, before the first step that is timed."""
 WARM_STEPS = 4
 """Before each timing."""
@@ -139,14 +139,18 @@ class Decoding:
 
     def outputs(self, rows: int, length: int) -> int:
         """Of each row: the first one in decodes while all others come, and until both timings are over."""
-        filling = ceil_div(rows * length, self.batch_tokens - rows)
-        return filling + LEAD_TOKENS + 2 * (self.steps + WARM_STEPS) + STEPS_IN_FLIGHT
+        return self.filling(rows, length) + LEAD_TOKENS + 2 * (self.steps + WARM_STEPS) + STEPS_IN_FLIGHT
+
+    def filling(self, rows: int, length: int) -> int:
+        """Steps until all prompts have come."""
+        return ceil_div(rows * length, self.batch_tokens - rows)
 
     def fill(self, rows: int, length: int) -> None:
-        """All rows decode; half-way through what is timed the last one has `length` tokens, the first a few more."""
+        """All rows decode, and have about `length` tokens half-way through what is timed."""
         random, outputs = np.random.default_rng(0), self.outputs(rows, length)
-        prompts = random.integers(3, 10_000, (rows, length - self.steps - LEAD_TOKENS)).astype(np.int32)
-        streams = [
+        self.prompts = self.prompt_lengths(rows, length)
+        prompts = [random.integers(3, 10_000, tokens, dtype=np.int32) for tokens in self.prompts]
+        self.streams = streams = [
             self.engine.submit(Request(str(number), prompt, outputs, sampling=self.sampling))
             for number, prompt in enumerate(prompts)
         ]
@@ -160,6 +164,16 @@ class Decoding:
                     f"{rows} rows of {length:,} tokens never decode at once: {most} were there when the first one "
                     f"ended, and the pool holds {holds}: lower --rows or --length"
                 )
+
+    def prompt_lengths(self, rows: int, length: int) -> np.ndarray:
+        """Prompts of rows that come first are shorter: they decode while the others come."""
+        before_last = self.filling(rows, length) * (rows - 1 - np.arange(rows)) // rows
+        lengths: np.ndarray = np.maximum(1, length - self.steps - LEAD_TOKENS - before_last)
+        return lengths
+
+    def lengths(self) -> np.ndarray:
+        """What rows hold now, in tokens."""
+        return self.prompts + np.array([len(stream.tokens()) for stream in self.streams])
 
     def timed(self, rows: int) -> float:
         """Microseconds of a step: from one result to the next, when steps overlap as they do in service."""
@@ -202,13 +216,13 @@ def bare(runner: TorchRunner) -> float | None:
 def measure(decoding: Decoding, rows: int, length: int, bandwidth: Bandwidth, device: str) -> dict[str, object]:
     decoding.fill(rows, length)
     before = decoding.timed(rows)
-    replayed = bare(decoding.started.runner)
+    replayed, lengths = bare(decoding.started.runner), decoding.lengths()
     waited = decoding.unprompted.waited_seconds
     after = decoding.timed(rows)
     took = (before + after) / 2
     python = after - 1e6 * (decoding.unprompted.waited_seconds - waited) / (decoding.steps + WARM_STEPS)
     decoding.empty()
-    read = floor_bytes(decoding.started, rows, length)
+    read = floor_bytes(decoding.started, lengths)
     floor = read / bandwidth.plain
     line: dict[str, object] = {"rows × tokens": f"{rows} × {length:,}", "engine, ms": round(took / 1e3, 2)}
     if replayed is not None:
@@ -219,24 +233,25 @@ def measure(decoding: Decoding, rows: int, length: int, bandwidth: Bandwidth, de
     line["tokens/s"] = f"{rows / took * 1e6:,.0f}"
     if device == "cuda":  # a CPU computes while Python waits, so nothing is left to tell apart
         line["Python, ms"] = round(python / 1e3, 2)
-    seconds = simulated(decoding.started, rows, length, device)
+    seconds = simulated(decoding.started, lengths, device)
     return line if seconds is None else {**line, "simulated, ms": round(seconds * 1e3, 2)}
 
 
-def floor_bytes(started: Started, rows: int, length: int) -> float:
+def floor_bytes(started: Started, lengths: np.ndarray) -> float:
     """Weights, and what rows keep in memory: all of it is read, and states are written too."""
+    rows = len(lengths)
     (stage,) = costs(started, "h200").stages  # bytes are the same on every device
-    kept = sum(kind.read_bytes * float(kind.kind.units(np.full(rows, length)).sum()) for kind in stage.kinds)
+    kept = sum(kind.read_bytes * float(kind.kind.units(lengths).sum()) for kind in stage.kinds)
     return weights_read(started.model, rows) + kept + rows * sum(kind.row_bytes for kind in stage.kinds)
 
 
-def simulated(started: Started, rows: int, length: int, device: str) -> float | None:
+def simulated(started: Started, lengths: np.ndarray, device: str) -> float | None:
     """Seconds; none where nobody knows how fast the device is."""
     name = torch.cuda.get_device_name().lower().replace(" ", "-") if device == "cuda" else ""
     known = sorted((one for one in DATASHEETS if one in name), key=len)
     if not known:
         return None
-    return costs(started, known[-1]).seconds(np.full(rows, length - 1), np.ones(rows, dtype=np.int64), rows)
+    return costs(started, known[-1]).seconds(lengths - 1, np.ones_like(lengths), len(lengths))
 
 
 def costs(started: Started, device: str) -> CostModel:

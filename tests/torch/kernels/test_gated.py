@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from quire.worker.fused import fuse, gate
-from quire.worker.kernels.gated import gated, is_even
+from quire.worker.kernels.gated import gated, is_even, tile_of
 
 
 def expected(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -47,6 +47,13 @@ def test_weights_that_tiles_do_not_end_with_are_left_to_torch() -> None:
     assert not is_even(torch.empty(128, 72, dtype=torch.bfloat16))
     assert not is_even(torch.empty(80, 128, dtype=torch.bfloat16))
     assert not is_even(torch.empty(128, 128))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows"), [(32, None), (33, 64), (64, 64), (65, None), (96, None), (97, 128), (128, 128), (129, None)]
+)
+def test_a_tile_holds_all_tokens_where_that_is_faster_than_torch(tokens: int, rows: int | None) -> None:
+    assert tile_of(tokens) == rows
 
 
 @pytest.mark.parametrize(("activation", "count"), [("silu", 1), ("gelu", 0)])

@@ -1,7 +1,7 @@
 """The first half of a gated MLP: silu(x · gateᵀ) × (x · upᵀ), from a weight that holds gate above up.
 
 With few tokens a product costs what reading the weight costs: one launch multiplies both halves and joins them, and
-nothing in between goes to memory. With more, or very few, cuBLAS multiplies faster, and the halves are joined after it.
+nothing in between goes to memory. Elsewhere cuBLAS multiplies faster, and the halves are joined after it.
 """
 
 from __future__ import annotations
@@ -14,26 +14,27 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quire.worker.kernels.tile import dot
 
-FEWEST_TOKENS, MOST_TOKENS = 33, 128
+TILES = ((33, 64), (97, 128))
+"""From so many tokens on: rows of a tile. Between tiles, cuBLAS is faster."""
 OUTPUTS, DEPTH = 64, 64
 """Of a program: of each half, and inputs at a time."""
 NUMBERS = 1024
 
 
 @triton.jit
-def multiply_gated(tokens, gate, up, out, count, width, inputs, rows: tl.constexpr, columns: tl.constexpr,
+def multiply_gated(tokens, weight, out, count, width, inputs, rows: tl.constexpr, columns: tl.constexpr,
                    depth: tl.constexpr):  # fmt: skip
-    """Grid (block of outputs,). `tokens`, `gate` and `up` are descriptors: the hardware copies whole tiles."""
+    """Grid (block of outputs,). `tokens` and `weight` (half, output, input) are descriptors: the hardware copies whole
+    tiles. A tile of both halves is one product's."""
     begin = tl.program_id(0) * columns
-    gates = tl.full([rows, columns], 0.0, tl.float32)
-    ups = tl.full([rows, columns], 0.0, tl.float32)
+    both = tl.full([rows, 2 * columns], 0.0, tl.float32)
     for first in tl.range(0, inputs, depth):
-        found = tokens.load([0, first])
-        gates = dot(found, tl.trans(gate.load([begin, first])), gates)
-        ups = dot(found, tl.trans(up.load([begin, first])), ups)
+        halves = tl.reshape(weight.load([0, begin, first]), [2 * columns, depth])
+        both = dot(tokens.load([0, first]), tl.trans(halves), both)
+    cut = tl.reshape(both.to(out.dtype.element_ty), [rows, 2, columns])
+    gates, ups = tl.split(tl.permute(cut, [0, 2, 1]))
     row, column = tl.arange(0, rows), begin + tl.arange(0, columns)
-    numbers = join(gates.to(out.dtype.element_ty), ups.to(out.dtype.element_ty))
-    tl.store(out + row[:, None] * width + column[None, :], numbers, mask=(row < count)[:, None])
+    tl.store(out + row[:, None] * width + column[None, :], join(gates, ups), mask=(row < count)[:, None])
 
 
 @triton.jit
@@ -60,8 +61,9 @@ def gated(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     flat = tokens.reshape(-1, tokens.shape[-1])
     width = len(weight) // 2
     out = tokens.new_empty(*tokens.shape[:-1], width)
-    if FEWEST_TOKENS <= len(flat) <= MOST_TOKENS and is_even(weight):
-        _multiply(flat.contiguous(), weight, out, width)
+    tile = tile_of(len(flat))
+    if tile is not None and is_even(weight):
+        _multiply(flat.contiguous(), weight, out, tile)
     else:
         halves = functional.linear(flat, weight)
         join_halves[(len(flat), triton.cdiv(width, NUMBERS))](halves, out, width, NUMBERS)
@@ -73,16 +75,21 @@ def _(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return tokens.new_empty(*tokens.shape[:-1], len(weight) // 2)
 
 
+def tile_of(tokens: int) -> int | None:
+    """Rows of the tile that holds them all; none: cuBLAS is faster."""
+    return next((rows for first, rows in TILES if first <= tokens <= rows), None)
+
+
 def is_even(weight: torch.Tensor) -> bool:
     """Programs and their tiles end where the weight does; 16 bits, for tiles must fit in shared memory."""
     is_whole = len(weight) // 2 % OUTPUTS == 0 and weight.shape[1] % DEPTH == 0
     return is_whole and weight.element_size() == 2 and weight.is_contiguous()
 
 
-def _multiply(flat: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, width: int) -> None:
-    rows = 64 if len(flat) <= 64 else 128
+def _multiply(flat: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+    inputs, width = flat.shape[1], len(weight) // 2
     tokens = TensorDescriptor.from_tensor(flat, [rows, DEPTH])
-    gate, up = (TensorDescriptor.from_tensor(half, [OUTPUTS, DEPTH]) for half in (weight[:width], weight[width:]))
+    halves = TensorDescriptor.from_tensor(weight.view(2, width, inputs), [2, OUTPUTS, DEPTH])
     multiply_gated[(width // OUTPUTS,)](
-        tokens, gate, up, out, len(flat), width, flat.shape[1], rows, OUTPUTS, DEPTH, num_warps=8, num_stages=3
+        tokens, halves, out, len(flat), width, inputs, rows, OUTPUTS, DEPTH, num_warps=8, num_stages=3
     )
