@@ -13,7 +13,7 @@ from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.serve.allowance import Allowances
 from quire.serve.answers import Choice, Delta
 from quire.serve.asking import Asked
-from quire.serve.client import EngineClient, EngineGone, Mailbox
+from quire.serve.client import EngineClient, EngineGone, EngineSilent, EngineStarting, Mailbox
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.messages import Came
@@ -23,12 +23,12 @@ PATIENCE_SECONDS = 10.0
 """After so long without anything new, whoever waits is told that the call is still there."""
 RESTART_SECONDS = 10
 """What Retry-After says while the engine starts."""
+CODES = {EngineGone: "engine_gone", EngineStarting: "engine_starting", EngineSilent: "engine_silent"}
 Deltas = list[tuple[Choice, Delta]]
 
 
 def gone(error: QuireError) -> ApiError:
-    code = "engine_gone" if isinstance(error, EngineGone) else "engine_silent"
-    return ApiError(503, str(error), code, retry_seconds=RESTART_SECONDS)
+    return ApiError(503, str(error), CODES[type(error)], retry_seconds=RESTART_SECONDS)
 
 
 class Call:

@@ -39,7 +39,11 @@ STABLE_SECONDS = 60.0
 
 
 class EngineGone(QuireError):
-    """The engine's process died, or is not there yet: come back soon."""
+    """The engine's process died, and what was under way with it: come back soon."""
+
+
+class EngineStarting(QuireError):
+    """The engine takes nothing yet: it starts, for the first time or again."""
 
 
 class EngineSilent(QuireError):
@@ -280,7 +284,7 @@ class EngineClient:
 
     def _send(self, order: object) -> None:
         if self._life is None or not self._life.is_ready:
-            raise EngineGone("the engine is not ready: it is starting, come back in a few seconds")
+            raise EngineStarting("the engine is not ready: it is starting, come back in a few seconds")
         self._life.orders.put(order)
 
 
