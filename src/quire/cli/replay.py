@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-from quire.cli.text import bold, table
+from quire.cli.text import bold, near_to, table
 from quire.core.errors import InputError
 from quire.engine.engine import Engine
 from quire.engine.replay import replay
+
+NAMES_SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,12 +33,19 @@ def run(options: argparse.Namespace) -> None:
 def _explain(engine: Engine, name: str) -> None:
     explanation, events = engine.explain(name), engine.history.of(name)
     if explanation is None and not events:
-        raise InputError(f"no request named {name} came up to step {engine.scheduler.steps:,}")
+        raise InputError(
+            f"no request named {name} came up to step {engine.scheduler.steps:,}{_others(name, engine.history.names)}"
+        )
     print(explanation or f"{name} has ended")
     numbers = [", ".join(f"{key} {value:,}" for key, value in event.numbers.items()) for event in events]
     rows = [(f"{e.step:,}", e.what.value, text, e.reason) for e, text in zip(events, numbers, strict=True)]
     print()
     table(("step", "event", "numbers", "reason"), rows, left=(1, 2, 3))
+
+
+def _others(name: str, names: Sequence[str]) -> str:
+    more = ", …" if len(names) > NAMES_SHOWN else ""
+    return f", but {len(names):,} did: {', '.join(names[:NAMES_SHOWN])}{more}{near_to(name, names)}" if names else ""
 
 
 def _show(engine: Engine) -> None:

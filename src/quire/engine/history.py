@@ -16,6 +16,11 @@ class History:
     def __init__(self) -> None:
         self._events: OrderedDict[str, deque[Event]] = OrderedDict()
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the requests that are remembered; the one that something happened to latest is the last."""
+        return tuple(self._events)
+
     def __call__(self, event: Event) -> None:
         if not event.request:
             return

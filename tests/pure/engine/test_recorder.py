@@ -55,7 +55,22 @@ def test_a_recording_plays_back_to_any_step(tmp_path: Path, capsys: pytest.Captu
     assert "after 10 steps" in capsys.readouterr().out
     assert main(["replay", str(path), "--explain", "r3"]) == 0
     assert "accepted" in capsys.readouterr().out
+
+
+@pytest.mark.story
+def test_a_name_that_never_came_is_told_with_those_that_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The engine's names are seen nowhere else: the first ten, how many there are, and the one that was meant."""
+    path = tmp_path / "run.jsonl"
+    steps = record(path).scheduler.steps
+    assert main(["replay", str(path), "--explain", "r33"]) == 2
+    told = capsys.readouterr().err
+    assert told.endswith(f"no request named r33 came up to step {steps}, but 4 did: r2, r0, r1, r3: did you mean r3?\n")
+    with path.open("w") as file:
+        engine = RecordingEngine(file, small_plan(["full"], None), ShadowRunner())
+        for i in range(12):
+            engine.submit(request(f"r{i}", 100, 20))
     assert main(["replay", str(path), "--explain", "nobody"]) == 2
+    assert capsys.readouterr().err.endswith("but 12 did: r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, …\n")
 
 
 def test_a_recording_that_was_changed_is_noticed(tmp_path: Path) -> None:
