@@ -135,10 +135,12 @@ def replay(
         listeners=listeners,
     )
     for line in lines:
-        if to_step is not None and engine.scheduler.steps >= to_step:
+        if to_step is not None and 0 <= to_step <= engine.scheduler.steps:
             break
         played.line = line.get("inputs", {})
         _play(engine, line)
+    if to_step is not None and not 0 <= to_step <= engine.scheduler.steps:
+        raise InputError(f"{path} has no step {to_step:,}: choose one from 0 to {engine.scheduler.steps:,}")
     return engine
 
 

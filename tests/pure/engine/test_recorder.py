@@ -73,6 +73,19 @@ def test_a_name_that_never_came_is_told_with_those_that_did(tmp_path: Path, caps
     assert capsys.readouterr().err.endswith("but 12 did: r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, …\n")
 
 
+@pytest.mark.story
+@pytest.mark.parametrize("step", [-1, 43])
+def test_a_step_that_a_recording_does_not_have_is_refused_with_those_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], step: int
+) -> None:
+    path = tmp_path / "run.jsonl"
+    assert record(path).scheduler.steps == 42
+    assert main(["replay", str(path), "--to-step", str(step)]) == 2
+    assert capsys.readouterr().err == f"quire: {path} has no step {step}: choose one from 0 to 42\n"
+    for there in (0, 42):
+        assert replay(path, there).scheduler.steps == there
+
+
 def test_a_recording_that_was_changed_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     record(path)
