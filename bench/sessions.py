@@ -26,8 +26,8 @@ from pathlib import Path
 import numpy as np
 
 from quire.cache.pool import Holder
-from quire.core.errors import InputError
 from quire.core.events import Event, What
+from quire.core.extras import naming_extras
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
 from quire.core.units import GIB, ceil_div
@@ -249,10 +249,8 @@ def print_table(curve: Curve, asked: Sequence[int]) -> None:
 
 
 def draw(curves: Sequence[Curve], path: Path) -> None:
-    try:
+    with naming_extras("--plot"):
         import matplotlib
-    except ImportError:
-        raise InputError("--plot needs matplotlib: install it with pip install 'quire[plot]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from quire.core.extras import naming_extras
 from quire.core.version import __version__
 
 if TYPE_CHECKING:
@@ -19,11 +20,13 @@ __all__ = ["LLM", "Budget", "Completion", "Sampling", "Settings", "Tiers", "__ve
 def __getattr__(name: str) -> Any:
     """`from quire import LLM` needs torch; everything else does not, so it comes when it is asked for."""
     if name == "LLM":
-        from quire.llm import LLM
+        with naming_extras(name):
+            from quire.llm import LLM
 
         return LLM
     if name == "Completion":
-        from quire.talk import Completion
+        with naming_extras(name):
+            from quire.talk import Completion
 
         return Completion
     if name == "Sampling":

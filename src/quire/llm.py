@@ -22,6 +22,7 @@ from pathlib import Path
 from quire.assemble import NO_TIERS, assemble
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError, QueueFull
+from quire.core.extras import naming_extras
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.core.rules import Rules
 from quire.core.sampling import Sampling
@@ -38,6 +39,7 @@ DEFAULT_TOKENS = 256
 
 
 class LLM:
+    @naming_extras("LLM")
     def __init__(
         self,
         model: str | Path | None = None,

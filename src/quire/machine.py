@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from quire.core.errors import InputError
+from quire.core.errors import InputError, MissingPackage
+from quire.core.extras import how_to_install
 from quire.core.units import MIB
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -62,7 +63,7 @@ def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> 
     if asked == "cpu" or (asked == "auto" and (_accelerator() is None or not has_cuda())):
         return "cpu"
     if importlib.util.find_spec("triton") is None:
-        raise InputError("a GPU needs Triton: install it with pip install 'quire[gpu]', or choose --device cpu")
+        raise MissingPackage(f"a GPU needs Triton: {how_to_install('gpu')}, or choose --device cpu")
     return "cuda"
 
 

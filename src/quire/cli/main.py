@@ -15,6 +15,7 @@ from typing import IO, Any, NoReturn, cast
 from quire import __version__
 from quire.cli.text import near_to
 from quire.core.errors import QuireError
+from quire.core.extras import naming_extras
 
 COMMANDS = {
     "generate": "an answer to one prompt, on this machine",
@@ -32,11 +33,6 @@ COMMANDS = {
     "check": "random runs of the engine with every book audited",
     "check-connector": "whether a store of your own can keep prefixes",
 }
-
-
-TORCH_EXTRA = ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "llguidance")
-"""What commands that run models need beyond the base install."""
-SERVE_EXTRA = ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -113,19 +109,12 @@ def _run(arguments: Sequence[str] | None) -> int:
     parsed = _parse(arguments)
     parsed.exit_code = 0
     try:
-        with redirect_stdout(cast(IO[str], _Answer(sys.stdout))):
+        with redirect_stdout(cast(IO[str], _Answer(sys.stdout))), naming_extras(parsed.command):
             parsed.run(parsed)
             sys.stdout.flush()
     except QuireError as error:
         print(f"quire: {error}", file=sys.stderr)
         return error.exit_code
-    except ModuleNotFoundError as error:
-        lacking = (error.name or "").partition(".")[0]
-        if lacking not in (*TORCH_EXTRA, *SERVE_EXTRA):
-            raise
-        extra = "serve" if lacking in SERVE_EXTRA or parsed.command == "serve" else "torch"
-        print(f"quire: {parsed.command} needs {lacking}: install it with pip install 'quire[{extra}]'", file=sys.stderr)
-        return 2
     except _Unwritten as error:
         if not isinstance(error.__cause__, BrokenPipeError):
             print(f"quire: cannot write the answer: {error}", file=sys.stderr)

@@ -6,16 +6,15 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InputError
+from quire.core.extras import naming_extras
 from quire.core.units import GIB, format_tokens
 from quire.plan import bound
 from quire.plan.plan import Plan
 
 
 def draw(plan: Plan, data: dict[str, Any], path: Path) -> None:
-    try:
+    with naming_extras("--plot"):
         import matplotlib
-    except ImportError:
-        raise InputError("--plot needs matplotlib: install it with pip install 'quire[plot]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

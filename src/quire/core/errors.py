@@ -6,6 +6,7 @@
     │   ├── PlanError               2      a setting: sizes, splits, pages, layouts
     │   │   └── PoolTooLarge        3      a pool that was fixed beyond the memory: too large, like DoesNotFit
     │   ├── PlanFileError           2      a saved plan: torn, foreign or of another version
+    │   ├── MissingPackage          2      a package that is not installed (`quire.core.extras`)
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the memory that is there
     ├── QueueFull                   1      too many requests wait already
@@ -45,6 +46,10 @@ class PoolTooLarge(PlanError):
 
 class PlanFileError(InputError):
     """A plan file that is not what it says it is."""
+
+
+class MissingPackage(InputError, ImportError):
+    """An optional package is lacking: the message names the extra. Whoever expects an ImportError gets one."""
 
 
 class DoesNotFit(QuireError):

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.errors import InputError
+from quire.core.extras import naming_extras
 from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
 
 SCHEMES = ("redis", "rediss", "unix")
@@ -37,12 +38,10 @@ class RemoteStore:
         self._lookups, self._transfers = self._client(lookup_seconds), self._client(transfer_seconds)
 
     def _client(self, seconds: float) -> Any:
-        try:
+        with naming_extras("a remote tier"):
             import redis
             from redis.backoff import NoBackoff
             from redis.retry import Retry
-        except ImportError:
-            raise InputError("a remote tier needs the package redis: pip install 'quire[tiers]'") from None
         try:
             return redis.Redis.from_url(
                 self._url,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import InputError
+from quire.core.extras import naming_extras
 from quire.core.units import GIB
 from quire.simulate.replay import Played
 from quire.simulate.report import Floats
@@ -17,10 +18,8 @@ MOST_POINTS = 2000
 
 
 def draw(runs: Mapping[str, Played], title: str, path: Path) -> None:
-    try:
+    with naming_extras("--plot"):
         import matplotlib
-    except ImportError:
-        raise InputError("--plot needs matplotlib: install it with pip install 'quire[plot]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import quire
 from command import refused, run_json, run_text
+from quire.core.errors import MissingPackage, QuireError
+from quire.core.extras import naming_extras
 
 
 @pytest.mark.parametrize(
@@ -143,7 +147,42 @@ def test_a_command_that_lacks_its_extra_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, "gguf", None)
     for name in [name for name in sys.modules if name.startswith(("quire.fetch", "quire.worker.weights"))]:
         monkeypatch.delitem(sys.modules, name)
-    assert refused(capsys, "fetch") == "quire: fetch needs gguf: install it with pip install 'quire[torch]'\n"
+    command = "pip install -c constraints.txt '.[torch]'"
+    assert refused(capsys, "fetch") == f"quire: fetch needs gguf: install it with {command} in Quire's checkout\n"
+    for page in ("README.md", "docs/quick-start.md"):
+        assert command in (Path(__file__).parents[3] / page).read_text(), "the same words"
+
+
+@pytest.mark.story
+def test_from_python_a_missing_package_is_told_as_by_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the name is imported, and when a model is made; and whoever expects an ImportError gets one."""
+
+    def lacking(*_: object) -> None:
+        raise ModuleNotFoundError(name="transformers.models")
+
+    monkeypatch.setattr("quire.llm.find_source", lacking)
+    with pytest.raises(MissingPackage, match="LLM needs transformers: install it with pip install -c"):
+        quire.LLM()
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    for name in ("quire.llm", "quire.talk", "quire.text.tokenizer"):
+        monkeypatch.delitem(sys.modules, name)
+    for name in ("LLM", "Completion"):
+        with pytest.raises(ImportError, match=f"{name} needs tokenizers: ") as told:
+            getattr(quire, name)
+        assert isinstance(told.value, QuireError)
+
+
+def test_an_error_that_no_extra_mends_stays_what_it_is() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"), naming_extras("serve"):
+        importlib.import_module("no_such_module")
+
+
+@pytest.mark.parametrize(("package", "extra"), [("torch", "serve"), ("uvicorn", "serve"), ("triton", "gpu")])
+def test_the_server_brings_torch_and_a_gpu_takes_any_torch(package: str, extra: str) -> None:
+    constraint = "-c constraints.txt " if extra == "serve" else ""
+    with pytest.raises(MissingPackage) as told, naming_extras("serve"):
+        raise ModuleNotFoundError(name=package)
+    assert f"serve needs {package}: install it with pip install {constraint}'.[{extra}]'" in str(told.value)
 
 
 @pytest.mark.parametrize("override", [["--pool", "79GiB"], ["--sheets", "4000"]])

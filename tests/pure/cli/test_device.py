@@ -35,7 +35,7 @@ def test_a_gpu_is_found_and_a_cpu_can_still_be_chosen(monkeypatch: pytest.Monkey
 def test_a_gpu_without_triton_is_refused_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "_accelerator", lambda: GPU)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    with pytest.raises(InputError, match=r"quire\[gpu\]"):
+    with pytest.raises(InputError, match=r"pip install '\.\[gpu\]'"):
         chosen_device("auto", lambda: True)
 
 

@@ -2,4 +2,4 @@
 
 import pytest
 
-pytest.importorskip("triton", reason="no triton: pip install 'quire[gpu]'")
+pytest.importorskip("triton", reason="no triton: pip install '.[gpu]'")

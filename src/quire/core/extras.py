@@ -1,0 +1,39 @@
+"""Packages that a plain install does not bring: which extra has them, and how to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from quire.core.errors import MissingPackage
+
+PACKAGES = {
+    "torch": ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "llguidance"),
+    "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"),
+    "gpu": ("triton",),
+    "tiers": ("redis",),
+    "plot": ("matplotlib",),
+}
+"""By extra, as they are imported. The server's has all of torch's."""
+CONSTRAINED = ("torch", "serve")
+"""Where pip may choose a torch build of several gigabytes; constraints.txt names the one for CPUs."""
+
+
+def how_to_install(extra: str) -> str:
+    """The same words as in README.md."""
+    constraint = "-c constraints.txt " if extra in CONSTRAINED else ""
+    return f"install it with pip install {constraint}'.[{extra}]' in Quire's checkout"
+
+
+@contextmanager
+def naming_extras(who: str) -> Iterator[None]:
+    """A package that is lacking is told with the extra that brings it; any other error stays what it is."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        lacking = (error.name or "").partition(".")[0]
+        extras = [extra for extra, packages in PACKAGES.items() if lacking in packages]
+        if not extras:
+            raise
+        extra = "serve" if who == "serve" and extras == ["torch"] else extras[0]
+        raise MissingPackage(f"{who} needs {lacking}: {how_to_install(extra)}") from error
