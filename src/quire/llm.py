@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import signal
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -36,6 +37,7 @@ from quire.tiered import Tiers
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token numbers, or a conversation: messages with `role` and `content`."""
 DEFAULT_TOKENS = 256
+_LOG = logging.getLogger("quire.llm")
 
 
 class LLM:
@@ -90,6 +92,7 @@ class LLM:
         self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
         self._names = itertools.count()
         self._turn = threading.Lock()
+        self._has_told_of_a_cut = False
 
     def generate(
         self,
@@ -147,7 +150,7 @@ class LLM:
 
     def count(self, prompt: Prompt, *, raw: bool = False) -> int:
         """The prompt's tokens. What they leave of `plan.max_length` an answer can have: `max_tokens` beyond it is cut
-        to it, and where nothing is left the prompt is refused."""
+        to it, which a log line tells once, and where nothing is left the prompt is refused."""
         return len(self._tokens(prompt, raw))
 
     def close(self) -> None:
@@ -190,13 +193,25 @@ class LLM:
         if sampling.grammar is not None:
             self.parts.grammars.compile(sampling.grammar)
         tokens = known_prompt(self._tokens(prompt, raw), self.parts.vocabulary_tokens)
-        length = max(1, min(max_tokens, self.plan.max_length - len(tokens)))
+        length = self._length(len(tokens), max_tokens)
         stops = () if sampling.ignore_eos else tuple(self.tokenizer.eos_token_ids)[:MOST_STOP_TOKENS]
         samples = [sampling.with_seed(sample) for sample in range(n)]
         samples[1:] = [replace(sample, prompt_logprobs=None) for sample in samples[1:]]  # the first one asks for all
         return [
             Request(f"r{next(self._names)}", tokens, length, stop_tokens=stops, sampling=sample) for sample in samples
         ]
+
+    def _length(self, prompt_tokens: int, max_tokens: int) -> int:
+        """Of the answer: as asked, or what is left. Where nothing is, the engine refuses, with its own numbers."""
+        longest = self.plan.max_length
+        left = max(1, longest - prompt_tokens)
+        if left < max_tokens and prompt_tokens < longest and not self._has_told_of_a_cut:
+            self._has_told_of_a_cut = True
+            _LOG.warning(
+                f"max_tokens is {max_tokens:,}, and behind a prompt of {prompt_tokens:,} tokens {left:,} fit (the "
+                f"longest request has {longest:,}): the answer is cut to that; told once, others may be cut as well"
+            )
+        return min(max_tokens, left)
 
     def _tokens(self, prompt: Prompt, raw: bool) -> Sequence[int]:
         if isinstance(prompt, str):

@@ -147,6 +147,27 @@ def test_no_tokens_are_refused(llm: LLM, count: int) -> None:
         next(llm.stream(PROMPT, max_tokens=count))
 
 
+@pytest.mark.story
+def test_an_answer_that_cannot_be_as_long_as_asked_is_told_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By `generate` and by `stream`, whoever comes first; a prompt that leaves nothing is refused instead."""
+    for ask in (
+        lambda one: one.generate([PROMPT], max_tokens=253),
+        lambda one: next(one.stream(PROMPT, max_tokens=253)),
+    ):
+        llm = LLM(folder, settings=SETTINGS, budget=POOL)
+        llm.generate([PROMPT], max_tokens=252)
+        with pytest.raises(InputError):
+            llm.generate([PROMPT * 64], max_tokens=1)
+        assert not caplog.messages
+        ask(llm)
+        (told,) = caplog.messages
+        assert told.startswith("max_tokens is 253, and behind a prompt of 4 tokens 252 fit")
+        assert "longest request has 256" in told
+        llm.generate([PROMPT, PROMPT * 2], max_tokens=300)
+        assert len(caplog.messages) == 1
+        caplog.clear()
+
+
 @pytest.mark.parametrize("prompts", [[{"role": "user", "content": "a"}], [1, 2, 3], [None]])
 def test_a_single_prompt_that_is_no_text_goes_into_a_list(llm: LLM, prompts: list[Any]) -> None:
     with pytest.raises(InputError, match=r"a prompt is text, .*\[\[…\]\]"):

@@ -16,7 +16,9 @@ def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return ["generate", "--model", str(folder), "--pool", "2MiB", "--max-length", "64"]
 
 
-def test_an_answer_that_is_cut_to_what_fits_says_so(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_that_is_cut_to_what_fits_says_so(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
     told = []
     for most in ("5", "500"):
         assert main([*arguments, "--raw", "--prompt", "the fox", "--max-tokens", most]) == 0
@@ -25,6 +27,7 @@ def test_an_answer_that_is_cut_to_what_fits_says_so(arguments: list[str], capsys
     (line,) = told[1]
     assert "an answer of 500 tokens does not fit behind this prompt of 2, the longest request has 64" in line
     assert line.endswith("it is cut to 62")
+    assert not caplog.messages, "the library does not say it again"
 
 
 def test_a_prompt_that_can_never_run_ends_with_the_code_of_what_does_not_fit(

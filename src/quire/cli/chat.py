@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from quire.cli.generate import add_model_arguments, sampling_of, start, tell_if_cut
+from quire.cli.generate import add_model_arguments, fitting, sampling_of, start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,9 +17,9 @@ def run(options: argparse.Namespace) -> None:
     messages = [{"role": "system", "content": options.system}] if options.system else []
     while text := _ask():
         messages.append({"role": "user", "content": text})
-        tell_if_cut(llm, messages, options.max_tokens)
+        most = fitting(llm, messages, options.max_tokens)
         answer = ""
-        for piece in llm.stream(messages, sampling_of(options), max_tokens=options.max_tokens):
+        for piece in llm.stream(messages, sampling_of(options), max_tokens=most):
             answer += piece
             print(piece, end="", flush=True)
         print()

@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> None:
         raise InputError("the prompt is empty: give some text")
     sampling_of(options)  # what is wrong there is told before anything is loaded
     llm = start(options)
-    tell_if_cut(llm, prompt, options.max_tokens, options.raw)
+    options.max_tokens = fitting(llm, prompt, options.max_tokens, options.raw)
     begin = time.perf_counter()
     first = None
     for piece in _pieces(llm, prompt, options):
@@ -130,8 +130,8 @@ def start(options: argparse.Namespace) -> LLM:
     return llm
 
 
-def tell_if_cut(llm: LLM, prompt: Prompt, max_tokens: int, raw: bool = False) -> None:
-    """In one line, if the answer cannot have as many tokens as were asked for. Raises if it cannot have any."""
+def fitting(llm: LLM, prompt: Prompt, max_tokens: int, raw: bool = False) -> int:
+    """Tokens that the answer can have: as many as were asked for, or fewer, told in one line. Raises if none."""
     tokens, length = llm.count(prompt, raw=raw), llm.plan.max_length
     if tokens >= length:
         raise NeverFits(
@@ -144,6 +144,7 @@ def tell_if_cut(llm: LLM, prompt: Prompt, max_tokens: int, raw: bool = False) ->
             f"the longest request has {length:,}: it is cut to {length - tokens:,}",
             file=sys.stderr,
         )
+    return min(max_tokens, length - tokens)
 
 
 def sampling_of(options: argparse.Namespace) -> Sampling:
