@@ -85,9 +85,16 @@ def budget_of(options: argparse.Namespace, machine: Machine | None = None) -> Bu
     if memory is not None and memory < SMALLEST_DEVICE:
         raise InputError(f"a device of {memory} B is no device: write the unit, like --memory 80GiB")
     fraction = DEFAULT_FRACTION if options.memory_fraction is None else options.memory_fraction
-    name = options.device.lower() if options.device else "a device" if memory else "a device of any size"
     is_accelerator = machine is None or machine.is_accelerator
+    name = options.device.lower() if options.device else _unnamed(machine, memory)
     return Budget(memory, fraction, options.pool, options.sheets, device=name, is_accelerator=is_accelerator)
+
+
+def _unnamed(machine: Machine | None, memory_bytes: int | None) -> str:
+    """Sizes alone are an accelerator's, unless it is known where the model runs."""
+    where = "an accelerator" if machine is None or machine.is_accelerator else "main memory"
+    size = "" if memory_bytes else " of any size"
+    return f"{where}{size}" + (" (main memory: --device cpu)" if machine is None else "")
 
 
 def with_draft(options: argparse.Namespace, settings: Settings) -> Settings:

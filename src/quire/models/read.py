@@ -70,6 +70,9 @@ def read_config(
     if held is not None and held.is_laid_out:
         precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)
+    if held is not None and held.on_cpu:
+        anew = ", laid out anew, a tied head a second time" if held.is_laid_out else ""
+        notes += (f"weights are counted as a CPU holds them: in {held.dtype.value}{anew}",)
     if held is not None and fields.section("quantization_config") is not None:
         notes += (f"quantised weights are counted as the checkpoint has them, the rest as {held.dtype.value}",)
     return _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))

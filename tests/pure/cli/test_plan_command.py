@@ -67,6 +67,32 @@ def test_without_a_memory_option_it_plans_for_this_machine_and_says_so(capsys: p
     assert "planned for this machine's" in out
 
 
+@pytest.mark.story
+def test_a_memory_is_an_accelerators_and_main_memory_says_how_it_counts_weights(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The same model weighs more on a CPU, and the report tells why; where that is meant, `--memory` counts so too."""
+    weights, notes = {}, {}
+    places = {
+        "here": ["--device", "cpu"],
+        "there": ["--memory", "8GiB"],
+        "given": ["--device", "cpu", "--memory", "8GiB"],
+    }
+    for place, options in places.items():
+        data = run_json(capsys, "smollm2-135m", *options)
+        weights[place] = next(line["bytes"] for line in data["ledger"] if line["name"] == "weights")
+        notes[place] = data["notes"]
+        accelerator = data["planned_for"].startswith("an accelerator (main memory: --device cpu): 8.00 GiB")
+        assert accelerator == (place == "there")
+    assert weights["given"] == weights["here"] > weights["there"]
+    told = "weights are counted as a CPU holds them: in fp32, laid out anew, a tied head a second time"
+    assert told in notes["here"]
+    assert told in notes["given"]
+    assert not any("weights" in note for note in notes["there"])
+    as_bf16 = run_json(capsys, "smollm2-135m", "--device", "cpu", "--dtype", "bf16")["notes"]
+    assert "weights are counted as a CPU holds them: in bf16" in as_bf16
+
+
 @pytest.mark.parametrize("name", ["GEMMA-3-27B", "google/gemma-3-27b", "gemma_3_27b"])
 def test_any_case_of_a_catalogue_name_is_accepted(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_json(capsys, name, "--pool", "8GiB")["model"] == "gemma-3-27b"
