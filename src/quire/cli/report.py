@@ -33,7 +33,7 @@ def print_plan(
     served: Served | None = None,
     has_memory: bool = False,
 ) -> None:
-    _title(plan, planned_for)
+    _title(plan, planned_for, target, has_memory)
     _ledger(plan)
     _kinds(plan)
     _pool(plan, data)
@@ -54,12 +54,23 @@ def print_plan(
             print(f"  · {note}")
 
 
-def _title(plan: Plan, planned_for: str) -> None:
+def _title(plan: Plan, planned_for: str, target: Target | None, has_memory: bool) -> None:
+    """The answer to what was asked: whether it fits, or what a target needs."""
     dtypes = f"KV {plan.kv_dtype}" + (f", state {plan.state_dtype}" if plan.state_dtype else "")
-    print(f"{bold(plan.model)} ({plan.family}), {dtypes}: {bold('fits' if plan.fits else 'DOES NOT FIT')}")
+    fits = "fits" if plan.fits else "DOES NOT FIT"
+    answer = fits if target is None else _needed(target, has_memory)
+    print(f"{bold(plan.model)} ({plan.family}), {dtypes}: {bold(answer)}")
     ranks = f", {plan.tensor_parallel} tensor-parallel ranks" if plan.tensor_parallel > 1 else ""
     stages = f", {plan.pipeline_parallel} pipeline stages" if plan.pipeline_parallel > 1 else ""
-    print(f"planned for {planned_for}{ranks}{stages}")
+    alone = "" if target is None else f"; one engine with the ranks asked for {fits}"
+    print(f"planned for {planned_for}{ranks}{stages}{alone}")
+
+
+def _needed(target: Target, has_memory: bool) -> str:
+    whom = f"{target.requests:,} requests of {target.length:,} tokens"
+    if target.fleet is not None:
+        return f"{whom} need {target.fleet.devices:,} device{'s' if target.fleet.devices > 1 else ''}"
+    return f"{whom} DO NOT FIT" if has_memory else f"{whom} need a pool of {format_bytes(target.pool_bytes)} per rank"
 
 
 def budget_line(budget: Budget) -> str:

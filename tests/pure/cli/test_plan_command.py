@@ -13,6 +13,7 @@ import pytest
 import quire
 from command import run_json, run_text
 from quire.cli.main import main
+from quire.core.units import format_bytes
 from quire.plan.document import load
 
 REQUIRED = {
@@ -47,6 +48,28 @@ def test_the_json_tables_agree_with_the_definitions(capsys: pytest.CaptureFixtur
     assert data["demand"]["5001"] == {"full": 313 * full["groups"], "window-1024": 65 * window["groups"]}
     assert (full["bytes_per_token"], full["fixed_bytes"]) == (81_920, 0)
     assert (window["bytes_per_token"], window["fixed_bytes"]) == (0, 1024 * 52 * 8192)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("model", "budget", "code", "answer", "alone"),
+    [
+        ("gemma-3-27b", ["--device", "h100"], 0, "need {devices} devices", "fits"),
+        ("gemma-3-27b", ["--pool", "10GiB"], 0, "need a pool of {pool} per rank", "fits"),
+        ("llama-3.1-405b", ["--device", "h100"], 3, "need {devices} devices", "DOES NOT FIT"),
+        ("llama-3.1-405b", ["--memory", "2GiB"], 3, "DO NOT FIT", "DOES NOT FIT"),
+    ],
+)
+def test_the_headline_of_a_target_is_what_it_needs(
+    model: str, budget: list[str], code: int, answer: str, alone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not whether an engine fits that nobody asked about: that stands in the line below."""
+    asked = (model, *budget, "--target-length", "32k", "--target-requests", "40")
+    data = run_json(capsys, *asked, code=code)["target"]
+    told = answer.format(devices=(data["fleet"] or {}).get("devices"), pool=format_bytes(data["pool_bytes"]))
+    first, second = run_text(capsys, "plan", *asked, code=code)[0].splitlines()[:2]
+    assert first.endswith(f": 40 requests of 32,768 tokens {told}")
+    assert second.endswith(f"; one engine with the ranks asked for {alone}")
 
 
 def test_the_report_shows_ledger_kinds_waste_and_curve(capsys: pytest.CaptureFixture[str]) -> None:
