@@ -12,13 +12,16 @@ from typing import Any
 
 import pytest
 
+from quire.cli import generate
 from quire.cli.configuration import complete
 from quire.cli.main import main
 from quire.cli.serve import _add
 from quire.core.errors import InputError
 from quire.core.rules import Rules
+from quire.core.sampling import Sampling
 from quire.core.units import MIB
 from quire.serve.allowance import Allowances
+from quire.serve.asking import _temperature
 from quire.serve.client import EngineClient, Life
 from quire.serve.errors import ApiError
 from quire.serve.formats import Words
@@ -163,6 +166,16 @@ def read_reasoning(text: str, size: int, prompt: str = "") -> Parted:
 )
 def test_reasoning_is_parted_from_the_answer(size: int, prompt: str, text: str, expected: Parted) -> None:
     assert read_reasoning(text, size, prompt) == expected
+
+
+def test_a_server_draws_where_commands_take_the_likeliest_token_and_the_quick_start_says_so() -> None:
+    parser = argparse.ArgumentParser()
+    generate.add_arguments(parser)
+    command, library = parser.parse_args(["--prompt", "a"]).temperature, Sampling().temperature
+    assert (_temperature(None), command, library) == (1, 0, 0)
+    told = (Path(__file__).parents[2] / "docs" / "quick-start.md").read_text()
+    assert "take the likeliest token (`--temperature 0`, `Sampling(temperature=0)`)" in told
+    assert "requests draw at temperature 1 unless they say otherwise" in told
 
 
 def test_tokens_that_are_parts_of_a_character_have_exact_bytes(tiny_folder: Path) -> None:

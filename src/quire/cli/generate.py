@@ -47,7 +47,9 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     parser.add_argument(
         "--max-tokens", type=common.reading(common.positive), default=256, metavar="N", help="of an answer (256)"
     )
-    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token (default)")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token (default; a server's is 1)"
+    )
     parser.add_argument(
         "--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens up to P (default 1: all)"
     )

@@ -3,6 +3,7 @@
 Without MODEL the default one: SmolLM2-135M-Instruct, fetched once. Every option may also stand in a TOML file
 (--config, else quire.toml where there is one: max-length = 4096) or in the environment (QUIRE_MAX_LENGTH=4096); what is
 typed counts before the environment, and that before the file. The plan's report comes first. Exit 3: it does not fit.
+A request that names no temperature draws at 1, as at OpenAI; quire generate, quire chat and LLM take 0.
 """
 
 from __future__ import annotations
