@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--explain", action="store_true", help="print the arithmetic with the model's own field names")
     output.add_argument("--json", action="store_true", help="the documented JSON on standard output")
     output.add_argument("--output", type=Path, metavar="FILE", help="save the plan, to boot from later")
-    output.add_argument("--plot", type=Path, metavar="FILE.svg|png", help="draw the plan (needs quire[plot])")
+    output.add_argument("--plot", type=Path, metavar="FILE.svg|png", help="draw the plan (needs matplotlib)")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     output.add_argument("--json", action="store_true", help="the documented JSON on standard output")
     output.add_argument(
-        "--plot", type=Path, metavar="FILE.svg|png", help="draw waiting times and memory (needs quire[plot])"
+        "--plot", type=Path, metavar="FILE.svg|png", help="draw waiting times and memory (needs matplotlib)"
     )
 
 
