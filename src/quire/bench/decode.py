@@ -173,7 +173,8 @@ class Decoding:
 
     def lengths(self) -> np.ndarray:
         """What rows hold now, in tokens."""
-        return self.prompts + np.array([len(stream.tokens()) for stream in self.streams])
+        held = zip(self.prompts.tolist(), self.streams, strict=True)
+        return np.array([prompt + len(stream.tokens()) for prompt, stream in held])
 
     def timed(self, rows: int) -> float:
         """Microseconds of a step: from one result to the next, when steps overlap as they do in service."""
