@@ -84,7 +84,7 @@ def explain(scheduler: Scheduler, name: str, overlap: int = 1) -> Explanation | 
     """With so many steps in flight at most. None: no such request is waiting or running."""
     waiting = scheduler.queue.find(name)
     if waiting is not None:
-        line = scheduler.queue.first(len(scheduler.queue))
+        line = list(scheduler.queue.in_turn())
         ahead = line[: line.index(waiting)]
         reason = "; ".join(filter(None, (_reason(scheduler, waiting, ahead), waiting.way_back)))
         older = [one for one in (*scheduler.tickets.values(), *scheduler.queue) if one.arrival < waiting.arrival]

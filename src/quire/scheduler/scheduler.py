@@ -44,7 +44,9 @@ MOST_PREEMPTIONS = 2
 """Sent away so often, a request comes back only when everyone can stay, and then gives way to elders alone: nobody is
 preempted more often than this, and once more for each older request that was not running then."""
 QUEUE_SIGHT = 8
-"""How far down the queue a step looks for someone who fits."""
+"""How many a step passes over while it looks for someone who fits."""
+MOST_NEWCOMERS = 64
+"""In one step: each takes time, and those that run wait meanwhile."""
 
 
 class Scheduler:
@@ -288,32 +290,45 @@ class Scheduler:
 
         It cannot be passed for ever: sooner or later it is the elder.
         """
-        more, tokens, lacked = [], [], [needs]
-        promised, budget = sum_pages(needs), self.plan.batch_tokens - int(granted.sum())
-        for waiting in self.queue.first(QUEUE_SIGHT):
+        more: list[int] = []
+        tokens, lacked = [], [needs]
+        promised, budget, passed = sum_pages(needs), self.plan.batch_tokens - int(granted.sum()), 0
+        for waiting in self.queue.in_turn():
             if budget <= 0 or not self.rows.has_room():
                 self._let_wait(waiting, self.why_full())
                 break
-            if reason := self.why_not_yet(waiting):
-                self._let_wait(waiting, reason)
-                continue
-            row = self._enter(waiting)
-            if self._try_load(row, waiting, promised):
-                self._welcome(row)
-                continue
-            chunk, lacking = self._first_chunk(row, budget, promised)
-            if not chunk:
-                self._return(row, "no page is free for its first token")
-                continue
-            self._welcome(row)
-            more.append(row)
-            tokens.append(chunk)
-            lacked.append(lacking)
-            promised = add_pages(promised, sum_pages(lacking))
-            budget -= chunk
+            if passed == QUEUE_SIGHT or len(more) == MOST_NEWCOMERS:
+                break
+            entered = self._let_in(waiting, budget, promised)
+            if entered is None:
+                passed += 1
+            elif entered[1]:
+                row, chunk, lacking = entered
+                more.append(row)
+                tokens.append(chunk)
+                lacked.append(lacking)
+                promised = add_pages(promised, sum_pages(lacking))
+                budget -= chunk
         if not more:
             return rows, granted, needs
         return np.concatenate((rows, more)), np.concatenate((granted, tokens)), join_needs(lacked)
+
+    def _let_in(self, waiting: Waiting, budget: int, promised: Pages) -> tuple[int, int, Needs] | None:
+        """Its row, what it computes now, and what it lacks for that; a tier may bring its tokens first. None: it waits
+        on."""
+        if reason := self.why_not_yet(waiting):
+            self._let_wait(waiting, reason)
+            return None
+        row = self._enter(waiting)
+        if self._try_load(row, waiting, promised):
+            self._welcome(row)
+            return row, 0, []
+        chunk, lacking = self._first_chunk(row, budget, promised)
+        if not chunk:
+            self._return(row, "no page is free for its first token")
+            return None
+        self._welcome(row)
+        return row, chunk, lacking
 
     def _first_chunk(self, row: int, budget: int, promised: Pages) -> tuple[int, Needs]:
         """What a newcomer can compute beside those before it, and what it lacks; cached prefixes give way."""

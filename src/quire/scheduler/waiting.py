@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -80,9 +81,9 @@ class Queue:
     def __len__(self) -> int:
         return len(self._by_name)
 
-    def first(self, count: int) -> list[Waiting]:
-        """Whose turn it is."""
-        return self._by_claim[:count]
+    def in_turn(self) -> Iterator[Waiting]:
+        """All that wait now, whoever comes or goes meanwhile."""
+        return iter(self._by_claim.copy())
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._by_arrival)
@@ -127,17 +128,14 @@ class FairQueue(Queue):
         if not own:
             del self._of_tenant[waiting.request.tenant]
 
-    def first(self, count: int) -> list[Waiting]:
+    def in_turn(self) -> Iterator[Waiting]:
         """As if each one named had been served its prompt already, so that others come next."""
-        served = {tenant: self._shares.served(tenant) for tenant in self._of_tenant}
-        taken = dict.fromkeys(self._of_tenant, 0)
-        chosen: list[Waiting] = []
-        while served and len(chosen) < count:
-            tenant = min(served, key=lambda one: (served[one], self._of_tenant[one][taken[one]].arrival))
-            waiting = self._of_tenant[tenant][taken[tenant]]
-            chosen.append(waiting)
-            taken[tenant] += 1
+        own = {tenant: deque(waiting) for tenant, waiting in self._of_tenant.items()}
+        served = {tenant: self._shares.served(tenant) for tenant in own}
+        while served:
+            tenant = min(served, key=lambda one: (served[one], own[one][0].arrival))
+            waiting = own[tenant].popleft()
             served[tenant] += len(waiting.request.prompt) / self._shares.weight(tenant)
-            if taken[tenant] == len(self._of_tenant[tenant]):
+            if not own[tenant]:
                 del served[tenant]
-        return chosen
+            yield waiting
