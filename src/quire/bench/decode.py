@@ -78,8 +78,6 @@ STEPS_IN_FLIGHT = 2
 BATCH_TOKENS = 8192
 REPLAYS = 30
 GREEDY = Sampling()
-OVERHEAD_SECONDS = 1e-3
-"""What `quire simulate` takes for a step, whatever it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +255,7 @@ def simulated(started: Started, lengths: np.ndarray, device: str) -> float | Non
 
 def costs(started: Started, device: str) -> CostModel:
     share = expert_share(started.model.config)
-    return cost_model(started.plan, started.shape, speed_of(device, None, None), OVERHEAD_SECONDS, share)
+    return cost_model(started.plan, started.shape, speed_of(device, None, None), None, share)
 
 
 def ledger(started: Started) -> dict[str, object]:

@@ -97,7 +97,8 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="loads fail, come late; the tier is lost and back",
     )
-    group.add_argument("--overhead", type=_number(0, 1e6), default=1.0, metavar="MS", help="of each step (default 1.0)")
+    overhead = "of each step (default 0.04 for each layer)"
+    group.add_argument("--overhead", type=_number(0, 1e6), metavar="MS", help=overhead)
     group.add_argument(
         "--active-share", type=share, default=1.0, metavar="F", help="of the weights in one token (default 1.0)"
     )
@@ -168,7 +169,8 @@ def _prepared(options: argparse.Namespace) -> _Run:
     held = asked.held_of(options, budget)
     model = asked.shape_of(options.model, options.ignore_field, held)
     plan = make_plan(model, asked.settings_of(options, held), budget).require_fit()
-    cost = cost_model(plan, model, speed, options.overhead / 1e3, options.active_share)
+    overhead = None if options.overhead is None else options.overhead / 1e3
+    cost = cost_model(plan, model, speed, overhead, options.active_share)
     trace = _trace(options)
     about = {
         "model": model.name,

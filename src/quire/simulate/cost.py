@@ -27,6 +27,9 @@ from quire.simulate.devices import Speed
 EXPERT_EFFICIENCY = 0.65
 """Of the bandwidth that large products reach, where many experts have a few tokens each: measured with torch's grouped
 product, 128 tokens over 512 experts on an H200."""
+LAYER_SECONDS = 40e-6
+"""Of each layer, beside what it reads and multiplies: small kernels, and the gaps between all of them. Measured on an
+H200, with decode steps of models of 16 to 48 layers."""
 QUERY_BLOCK = 128
 """Tokens of a chunk that attention takes together: each block reads the row's live set once."""
 
@@ -107,7 +110,12 @@ def _attention(kinds: tuple[KindCost, ...], starts: Ints, counts: Ints, tokens: 
     return size, flops
 
 
-def cost_model(plan: Plan, model: ModelShape, speed: Speed, overhead_seconds: float, active_share: float) -> CostModel:
+def cost_model(
+    plan: Plan, model: ModelShape, speed: Speed, overhead_seconds: float | None, active_share: float
+) -> CostModel:
+    """`overhead_seconds`: of a step, whatever is in it; none: so much for each layer."""
+    if overhead_seconds is None:
+        overhead_seconds = LAYER_SECONDS * len(model.layers)
     queries = max(1, ceil_div(model.query_heads, plan.tensor_parallel))
     stages = []
     for index, stage in enumerate(plan.stages):

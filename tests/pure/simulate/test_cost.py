@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_replay import MODEL, at_speed, cost_of, plan_of, seconds_of
+from small_replay import MODEL, SPEED, at_speed, cost_of, plan_of, seconds_of
 
+from quire.cli.main import main
 from quire.core.errors import InputError
 from quire.models.read import read_model
 from quire.plan.devices import DEVICES, device_bytes
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.simulate.cost import EXPERT_EFFICIENCY, cost_model
+from quire.simulate.cost import EXPERT_EFFICIENCY, LAYER_SECONDS, cost_model
 from quire.simulate.devices import DATASHEETS, Speed, speed_of
 
 ENDLESS = 1e30
@@ -36,6 +37,17 @@ def test_the_overhead_is_added_once_a_step() -> None:
     plan = plan_of()
     fast, slow = cost_of(plan, overhead=0.0), cost_of(plan, overhead=0.5)
     assert seconds_of(slow, (0, 7), (9, 1)) - seconds_of(fast, (0, 7), (9, 1)) == pytest.approx(0.5)
+
+
+def test_each_layer_has_its_share_of_the_overhead_where_nobody_says_how_much(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan = plan_of()
+    told, usual = cost_of(plan, overhead=0.0), cost_model(plan, MODEL, SPEED, None, 1.0)
+    assert seconds_of(usual, (9, 1)) - seconds_of(told, (9, 1)) == pytest.approx(len(MODEL.layers) * LAYER_SECONDS)
+    with pytest.raises(SystemExit):
+        main(["simulate", "--help"])
+    assert f"{LAYER_SECONDS * 1e3:g} for each layer" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_window_is_read_no_further_back_than_it_reaches() -> None:
