@@ -2,11 +2,13 @@
 
 Layers are compiled one by one: those that are alike share what was compiled, and starting does not take longer with
 depth. An operation takes tensors and numbers alone, so it is told the seat that its layer belongs to as a number, and
-the layer as a tensor: a number would be part of what is compiled.
+the layer as a tensor: a number is part of what is compiled. Seats are numbered as they come, so that a process finds
+what an earlier one compiled.
 """
 
 from __future__ import annotations
 
+import itertools
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
@@ -22,12 +24,14 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, Any] = {"combo_kernels": True}
 """Of the compiler: small operations that do not need each other are one launch, such as turning queries and keys."""
 _seats: WeakValueDictionary[int, Seat] = WeakValueDictionary()
+_numbers = itertools.count(1)
 
 
 def number_of(seat: Seat) -> int:
     """From here on, operations that are told this number go to this seat."""
-    _seats[id(seat)] = seat
-    return id(seat)
+    number = next(_numbers)
+    _seats[number] = seat
+    return number
 
 
 @torch.library.custom_op("quire::attend", mutates_args=())

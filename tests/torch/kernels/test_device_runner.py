@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable
 from functools import partial
 from unittest.mock import MagicMock
@@ -12,7 +13,7 @@ import torch
 
 from device_models import DeviceService
 from quire.core.events import What
-from quire.worker import graphs
+from quire.worker import graphs, opaque
 from tiny_models import plan_of
 
 NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
@@ -22,6 +23,7 @@ PLACES = (0, 5)
 OUTPUTS = 3
 TRACED = {"llama": 2, "gemma3_text": 3}
 """Layers that differ, and the last norm."""
+COMPILE = torch.compile
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -48,7 +50,7 @@ def test_guesses_of_a_draft_model_change_no_token(draft: str) -> None:
 def test_a_traced_model_yields_the_right_tokens(name: str, is_invariant: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Traced whole, without graph breaks, once for all layers that are alike, and run as it is: what the compiler makes
     of it is tested on a GPU."""
-    traced: list[object] = []
+    traced: list[torch.fx.GraphModule] = []
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=_noting(traced), fullgraph=True))
     torch._dynamo.reset()
     plan = plan_of(name, batch_tokens=24)
@@ -57,7 +59,23 @@ def test_a_traced_model_yields_the_right_tokens(name: str, is_invariant: bool, m
     assert len(traced) <= TRACED[name]
 
 
-def _noting(traced: list[object]) -> Callable[..., object]:
+@pytest.mark.story
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
+def test_what_is_traced_is_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler's cache is asked for the text of the graph: a place in memory among its constants is never found."""
+    texts, services = list[list[str]](), list[DeviceService]()
+    for _process in range(2):
+        traced: list[torch.fx.GraphModule] = []
+        monkeypatch.setattr(opaque, "_numbers", itertools.count(1), raising=False)
+        monkeypatch.setattr(torch, "compile", partial(COMPILE, backend=_noting(traced), fullgraph=True))
+        torch._dynamo.reset()
+        services.append(DeviceService("llama", plan_of("llama", batch_tokens=24), is_compiled=True, counts=(2,)))
+        texts.append([str(module.code) for module in traced])
+    assert any("quire.attend" in text for text in texts[0])
+    assert texts[0] == texts[1]
+
+
+def _noting(traced: list[torch.fx.GraphModule]) -> Callable[..., object]:
     def backend(module: torch.fx.GraphModule, _inputs: object, **_options: object) -> object:
         traced.append(module)
         return module.forward
