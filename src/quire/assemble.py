@@ -23,7 +23,7 @@ from quire.core.units import format_bytes
 from quire.engine.engine import Engine
 from quire.engine.recorder import RecordingEngine, open_recording, require_recordable
 from quire.fetch.find import configuration, converted
-from quire.fetch.folder import Progress, in_silence
+from quire.fetch.folder import Progress, in_silence, keep_compiled
 from quire.identity import weights_identity
 from quire.machine import Machine, available_bytes, chosen_device, machine_of
 from quire.models.drafted import drafted
@@ -284,6 +284,7 @@ def _on_gpu(
     device: str = "cuda",
 ) -> tuple[TorchRunner, Callable[[Tables], Started]]:
     """Recordings need the engine's tables: they come last, and the ledger is complete then."""
+    keep_compiled()
     import torch
 
     from quire.worker.arena import DTYPES

@@ -35,6 +35,19 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "quire"
 
 
+def keep_compiled() -> None:
+    """What Triton and torch's compiler make is kept in the cache folder for the next start, unless the environment
+    names another place, or nothing can be written there. Before either of them has been asked for anything."""
+    folder = cache_folder() / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # both have places of their own
+    if os.access(folder, os.W_OK):
+        made = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
+        os.environ.setdefault("TRITON_CACHE_DIR", str(Path(made) / "triton"))
+
+
 def is_whole(folder: Path, source: dict[str, Any]) -> bool:
     """Every file is what the manifest says, and it all came from `source`.
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -49,9 +51,15 @@ class MadeUp(Meter):
         return self.total_bytes - self.free()
 
 
+PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+"""Where what is compiled is kept."""
+
+
 @pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def on_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """`cuda` is the CPU."""
+    for name in ("QUIRE_CACHE", *PLACES):
+        monkeypatch.setenv(name, str(tmp_path / name))
     monkeypatch.setattr(meter, "Meter", MadeUp)
     start = assemble._on_gpu
     monkeypatch.setattr(assemble, "_on_gpu", lambda *given, **named: start(*given, **named, device="cpu"))
@@ -80,6 +88,30 @@ def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) 
     assert told[1] == "kernels: full on triton"
     assert told[2].startswith("memory: weights 3.00 MiB, planned ")
     assert told[3].startswith("memory: activations 1.00 MiB, planned ")
+
+
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        ({}, ("cache/compiled", "cache/compiled/triton")),
+        ({PLACES[0]: "mine"}, ("mine", "mine/triton")),
+        ({PLACES[1]: "mine"}, ("cache/compiled", "mine")),
+        ({"QUIRE_CACHE": "file/cache"}, (None, None)),
+    ],
+)
+def test_what_is_compiled_is_kept_in_the_cache_folder_unless_another_place_is_named(
+    named: dict[str, str], expected: tuple[str | None, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    for name in PLACES:
+        monkeypatch.delenv(name)
+    for name, place in ({"QUIRE_CACHE": "cache"} | named).items():
+        monkeypatch.setenv(name, str(tmp_path / place))
+    monkeypatch.setattr(model, "load", MagicMock(side_effect=InputError("far enough")))
+    with pytest.raises(InputError, match="far enough"):
+        started(make_folder(tmp_path), "cuda")
+    assert [os.environ.get(name) for name in PLACES] == [place and str(tmp_path / place) for place in expected]
 
 
 class Carried:
