@@ -38,8 +38,11 @@ class Wrapper:
 
     def plan(
         self, begins: torch.Tensor, page_begins: torch.Tensor, indices: torch.Tensor, last: torch.Tensor,
-        _heads: int, key_heads: int, _width: int, page: int, *, window_left: int, sm_scale: float, **_: Any,
+        _heads: int, key_heads: int, _width: int, page: int, *, window_left: int, sm_scale: float,
+        q_data_type: torch.dtype, kv_data_type: torch.dtype, causal: bool,
     ) -> None:  # fmt: skip
+        assert causal
+        assert q_data_type == kv_data_type, "the library has no kernel for queries of another dtype than its pages"
         lengths = (page_begins[1:] - page_begins[:-1] - 1) * page + last
         self.rows = list(
             zip(begins.tolist(), begins[1:].tolist(), page_begins.tolist(), lengths.tolist(), strict=False)
@@ -73,16 +76,19 @@ def stage_of(name: str, **changes: object) -> StagePlan:
     return make_plan(read_config(fields, name), settings, Budget(pool_bytes=4 << 20)).require_fit().stages[0]
 
 
+def noting(made: list[Wrapper]) -> Any:
+    return SimpleNamespace(
+        BatchPrefillWithPagedKVCacheWrapper=lambda *given, **more: made.append(Wrapper(*given, **more)) or made[-1]
+    )
+
+
 @pytest.mark.parametrize(("name", "kind"), [("llama", "full"), ("gemma2", "window")])
 def test_prompts_read_the_pages_that_the_tables_name(name: str, kind: str) -> None:
     torch.manual_seed(0)
     made: list[Wrapper] = []
-    library = SimpleNamespace(
-        BatchPrefillWithPagedKVCacheWrapper=lambda *given, **more: made.append(Wrapper(*given, **more)) or made[-1]
-    )
     stage = stage_of(name)
     number = next(place for place, plan in enumerate(stage.kinds) if plan.kind.kind == kind)
-    backends = FlashInfer(library), REFERENCE
+    backends = FlashInfer(noting(made)), REFERENCE
     memories = [LayerMemory(stage, backend, torch.device("cpu"), torch.float16, COLUMNS) for backend in backends]
     starts = np.zeros(ROWS, dtype=np.int64)
     for counts in map(np.array, STEPS):
@@ -92,6 +98,23 @@ def test_prompts_read_the_pages_that_the_tables_name(name: str, kind: str) -> No
         starts = starts + counts
     assert sum(wrapper.runs for wrapper in made) == len(STEPS) - 1
     assert len(made) == 2
+
+
+@pytest.mark.story
+def test_queries_in_another_dtype_than_the_pages_go_to_triton() -> None:
+    torch.manual_seed(0)
+    made: list[Wrapper] = []
+    stage, starts, counts = stage_of("llama"), np.zeros(ROWS, dtype=np.int64), np.array(STEPS[0])
+    drawn = torch.randn(int(counts.sum()), 8, WIDTH)
+    found, expected = (
+        LayerMemory(stage, backend, torch.device("cpu"), torch.float16, COLUMNS).attend(
+            0, starts, counts, drawn, keys=2
+        )
+        for backend in (FlashInfer(noting(made)), REFERENCE)
+    )
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-2)
+    assert not made
 
 
 def test_it_takes_what_it_can_run_and_says_why_not() -> None:

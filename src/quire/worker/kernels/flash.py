@@ -1,8 +1,8 @@
 """The backend `flashinfer`: prompts on FlashInfer's kernels, which are faster there; all else as in `triton`.
 
 It needs pages by index, index × page bytes being a page's place: the plan says whether there is such a view. A window's
-prompt is told of the pages from the first that it sees: only distances matter. Layers that bend their scores or have
-sink logits stay with Triton.
+prompt is told of the pages from the first that it sees: only distances matter. Layers that bend their scores, have sink
+logits or ask in another dtype than their pages' stay with Triton.
 """
 
 from __future__ import annotations
@@ -94,26 +94,25 @@ class FlashInfer(Triton):
         out: torch.Tensor, new: Pair[torch.Tensor] | None,
     ) -> None:  # fmt: skip
         assert isinstance(step, IndexedKind), "this backend prepared the step"
-        if step.prompts is None or scores.softcap is not None or scores.sinks is not None:
+        is_plain = scores.softcap is None and scores.sinks is None and query.dtype == parts[0].tensor.dtype
+        if step.prompts is None or not is_plain:
             super().answer(step, heads, parts, query, scores, out, new)
             return
         held = Memory(*(part.tensor for part in parts))
         for rows, launch in zip(step.parts, step.launch(heads), strict=True):
             if rows.counts.max() == 1:
                 attend(query, held, step.tables[parts[0].group], launch, scores, out)
-        way = self._planned(step, step.prompts, heads, parts, query.dtype, scores.scale)
+        way = self._planned(step, step.prompts, heads, parts, scores.scale)
         pages = tuple(indexed(part, step.page_granules) for part in parts)
         if step.queries is None:
             way.run(query, pages, out=out)
         else:
             out.index_copy_(0, step.queries, way.run(query.index_select(0, step.queries), pages))
 
-    def _planned(
-        self, step: IndexedKind, prompts: Prompts, heads: Heads, parts: Pair[PartView], dtype: torch.dtype, scale: float
-    ) -> Any:
+    def _planned(self, step: IndexedKind, prompts: Prompts, heads: Heads, parts: Pair[PartView], scale: float) -> Any:
         """Once a step for all layers that are alike."""
         group, window, table = parts[0].group, step.sight.window, step.tables[0]
-        strides = parts[0].tensor.stride()
+        dtype, strides = parts[0].tensor.dtype, parts[0].tensor.stride()
         is_even = step.page_granules * strides[0] % strides[1] == 0
         key = (group, heads, window, dtype, table.page_tokens, is_even, scale)
         if key not in step.planned:
@@ -123,7 +122,7 @@ class FlashInfer(Triton):
             way.plan(
                 *(torch.from_numpy(values.astype(np.int32)) for values in given), heads.query, heads.key, heads.width,
                 table.page_tokens, causal=True, sm_scale=scale, window_left=window - 1, q_data_type=dtype,
-                kv_data_type=parts[0].tensor.dtype,
+                kv_data_type=dtype,
             )  # fmt: skip
         return step.planned[key]
 
