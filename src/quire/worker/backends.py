@@ -45,6 +45,8 @@ class Accepts:
     """Numbers of a key and of a value, which are as many."""
     needs_index: bool = False
     """Pages must lie at index × page bytes."""
+    but: str = ""
+    """What it leaves to another backend even so, and to which."""
 
     def refusal(self, plan: KindPlan, device: str, sheet_bytes: int = 0) -> str:
         """Why it does not run this kind; empty if it does."""
@@ -138,7 +140,8 @@ class Choice:
     """Of those that would have been taken before it."""
 
     def told(self) -> str:
-        return f"{self.kind} on {self.backend.name}" + (f" ({'; '.join(self.refusals)})" if self.refusals else "")
+        notes = "; ".join((*filter(None, (self.backend.accepts.but,)), *self.refusals))
+        return f"{self.kind} on {self.backend.name}" + (f" ({notes})" if notes else "")
 
 
 def choose(stage: StagePlan, device: str, backends: Sequence[Backend] = (REFERENCE,)) -> tuple[Choice, ...]:

@@ -69,6 +69,7 @@ class FlashInfer(Triton):
         dtypes=frozenset({"bf16", "fp16"}),
         head_widths=frozenset({64, 128, 256}),
         needs_index=True,
+        but="decoding, sink logits, soft caps and queries in another dtype than the pages: triton",
     )
 
     def __init__(self, library: Any = None) -> None:
