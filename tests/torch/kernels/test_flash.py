@@ -17,8 +17,10 @@ from quire.plan.make import make_plan
 from quire.plan.plan import StagePlan
 from quire.plan.settings import Budget, Settings
 from quire.worker.backends import REFERENCE, choose
-from quire.worker.kernels.backend import Triton
-from quire.worker.kernels.flash import FlashInfer
+from quire.worker.kernels import flash
+from quire.worker.kernels.backend import INTERPRETER_PROCESSORS, Triton
+from quire.worker.kernels.flash import FlashInfer, workspace_bytes
+from quire.worker.kernels.tiles import Heads
 from quire.worker.tiny import tiny_config
 
 if torch.cuda.is_available():
@@ -32,17 +34,19 @@ STEPS = ((20, 7, 1, 70), (1, 30, 1, 2), (5, 9, 3, 2), (1, 1, 1, 1))
 class Wrapper:
     """What `BatchPrefillWithPagedKVCacheWrapper` promises, in plain torch."""
 
-    def __init__(self, _workspace: torch.Tensor, layout: str, backend: str) -> None:
+    def __init__(self, workspace: torch.Tensor, layout: str, backend: str) -> None:
         assert layout == "NHD"
-        self.backend, self.runs = backend, 0
+        self.workspace, self.backend, self.runs = workspace, backend, 0
 
     def plan(
         self, begins: torch.Tensor, page_begins: torch.Tensor, indices: torch.Tensor, last: torch.Tensor,
-        _heads: int, key_heads: int, _width: int, page: int, *, window_left: int, sm_scale: float,
+        heads: int, key_heads: int, width: int, page: int, *, window_left: int, sm_scale: float,
         q_data_type: torch.dtype, kv_data_type: torch.dtype, causal: bool,
     ) -> None:  # fmt: skip
         assert causal
         assert q_data_type == kv_data_type, "the library has no kernel for queries of another dtype than its pages"
+        pieces = 2 * INTERPRETER_PROCESSORS // key_heads
+        assert 4 * heads * pieces * 128 * (width + 1) <= self.workspace.numel(), "Buffer overflow: batch_prefill_tmp_v"
         lengths = (page_begins[1:] - page_begins[:-1] - 1) * page + last
         self.rows = list(
             zip(begins.tolist(), begins[1:].tolist(), page_begins.tolist(), lengths.tolist(), strict=False)
@@ -115,6 +119,26 @@ def test_queries_in_another_dtype_than_the_pages_go_to_triton() -> None:
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=1e-2)
     assert not made
+
+
+@pytest.mark.story
+def test_the_workspace_has_room_for_all_heads_that_share_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models may differ: a draft model runs on the same backend."""
+    made: list[Wrapper] = []
+    monkeypatch.setattr(flash, "WORKSPACE_BYTES", 1 << 20)
+    stage, starts, counts = stage_of("llama"), np.zeros(ROWS, dtype=np.int64), np.array(STEPS[0])
+    memory = LayerMemory(stage, FlashInfer(noting(made)), torch.device("cpu"), torch.float16, COLUMNS)
+    for heads in (4, 8, 64, 4):
+        memory.attend(0, starts, counts, torch.randn(int(counts.sum()), heads + 4, WIDTH).half(), keys=2)
+    assert [wrapper.runs for wrapper in made] == [1, 1, 1, 1]
+    assert [wrapper.workspace.numel() >> 20 for wrapper in made] == [1, 1, 8, 8]
+
+
+def test_a_workspace_on_a_large_device() -> None:
+    """Of 132 processors: 32 heads over 2 keys overflowed 256 MiB."""
+    assert workspace_bytes(Heads(32, 8, 128, 128, 2), processors=132) == 256 << 20
+    assert workspace_bytes(Heads(32, 2, 128, 128, 2), processors=132) == 4 * 32 * 132 * 128 * 129
+    assert workspace_bytes(Heads(32, 2, 256, 256, 2), processors=132) == 4 * 32 * 132 * 64 * 257
 
 
 def test_it_takes_what_it_can_run_and_says_why_not() -> None:

@@ -22,13 +22,14 @@ from quire.worker.arena import PartView
 from quire.worker.attention import Scores
 from quire.worker.backends import REFERENCE, Accepts, Backend, Pair
 from quire.worker.batch import KindBatch, Packed
-from quire.worker.kernels.backend import KernelKind, Triton
+from quire.worker.kernels.backend import KernelKind, Triton, processors_of
 from quire.worker.kernels.launch import attend
 from quire.worker.kernels.shape import Memory
 from quire.worker.kernels.tiles import Heads
 from quire.worker.kernels.work import Ints, Rows
 
 WORKSPACE_BYTES = 256 << 20
+"""At least: twice what the library's documentation advises."""
 AT_ONCE = 2
 """Steps whose plans must not overwrite each other: one runs while the next is prepared."""
 
@@ -117,7 +118,7 @@ class FlashInfer(Triton):
         is_even = step.page_granules * strides[0] % strides[1] == 0
         key = (group, heads, window, dtype, table.page_tokens, is_even, scale)
         if key not in step.planned:
-            step.planned[key] = way = self._next_wrapper(key, step.rows.device, "auto" if is_even else "fa2")
+            step.planned[key] = way = self._next_wrapper(key, heads, step.rows.device, "auto" if is_even else "fa2")
             begins = np.concatenate([[0], np.cumsum(prompts.rows.counts)])
             given = (begins, prompts.page_begins, prompts.indices[group], prompts.last_tokens)
             way.plan(
@@ -127,16 +128,28 @@ class FlashInfer(Triton):
             )  # fmt: skip
         return step.planned[key]
 
-    def _next_wrapper(self, key: tuple[object, ...], device: torch.device, backend: str) -> Any:
-        if self._workspace is None:
-            self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+    def _next_wrapper(self, key: tuple[object, ...], heads: Heads, device: torch.device, backend: str) -> Any:
         known = self._wrappers.setdefault(key, [])
         if len(known) < AT_ONCE:
-            made = self.library.BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD", backend=backend)
-            known.append(made)
+            workspace = self._workspace_for(heads, device)
+            known.append(self.library.BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD", backend=backend))
         else:
             known.append(known.pop(0))
         return known[-1]
+
+    def _workspace_for(self, heads: Heads, device: torch.device) -> torch.Tensor:
+        """One for all layers; heads that need a larger one come by in the step that is tried out at the start."""
+        needed = workspace_bytes(heads, processors_of(device))
+        if self._workspace is None or self._workspace.numel() < needed:
+            self._workspace = torch.empty(needed, dtype=torch.uint8, device=device)
+        return self._workspace
+
+
+def workspace_bytes(heads: Heads, processors: int) -> int:
+    """Of what fa2 of FlashInfer 0.5.3 leaves in between where it cuts tokens into pieces. Of all key heads there are at
+    most two pieces for each processor; every query head has for each of its own a tile of results and sums, in fp32."""
+    pieces, tile = 2 * processors // heads.key, 128 if heads.width < 256 else 64
+    return max(WORKSPACE_BYTES, 4 * heads.query * pieces * tile * (heads.width + 1))
 
 
 def prompts_of(rows: Rows, first_tokens: Ints, plan: KindPlan, table: TableView, step_rows: Ints) -> Prompts:
