@@ -20,6 +20,7 @@ DEVICES = ("auto", "cpu", "cuda")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 """Limit and use, by controller: version 2 has none in its paths, version 1 a folder for each."""
+ASK_TORCH = "import torch; gpu = torch.cuda.get_device_properties(0); print(f'{gpu.name}, {gpu.total_memory >> 20}')"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def machine_of(device: str) -> Machine:
         return _main_memory()
     found = _accelerator()
     if found is None:
-        raise InputError("no accelerator answers here (nvidia-smi): choose --device cpu")
+        raise InputError("no accelerator answers here (see nvidia-smi and CUDA_VISIBLE_DEVICES): choose --device cpu")
     return found
 
 
@@ -68,13 +69,16 @@ def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> 
 
 
 def _accelerator() -> Machine | None:
-    """The first NVIDIA device, asked through its own tool: no CUDA context, no torch."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
+    """The first NVIDIA device that CUDA shows, asked through its own tool: no CUDA context, no torch. The tool does not
+    know the memory of a part of a device: a process of its own asks torch."""
+    tool, first = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    if tool is None or first in ("", "-1"):
         return None
-    query = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits", "--id=0"]
+    query, seconds = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits", f"--id={first}"], 5
+    if first.startswith("MIG-"):
+        query, seconds = [sys.executable, "-c", ASK_TORCH], 60
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=5, check=True).stdout
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=seconds, check=True).stdout
         name, mebibytes = answer.strip().splitlines()[0].rsplit(",", 1)
         return Machine(f"this machine's {name.strip()}", int(mebibytes) * MIB, 0.92, True)
     except (OSError, subprocess.SubprocessError, ValueError, IndexError):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from quire import machine
 from quire.core.errors import InputError
-from quire.core.units import GIB
+from quire.core.units import GIB, MIB
 from quire.machine import Machine, chosen_device, machine_of
 
 GPU = Machine("a GPU", 80 * GIB, 0.92, is_accelerator=True)
@@ -37,6 +39,40 @@ def test_a_gpu_without_triton_is_refused_with_the_way_out(monkeypatch: pytest.Mo
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(InputError, match=r"pip install '\.\[gpu\]'"):
         chosen_device("auto", lambda: True)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("visible", "asked"),
+    [
+        (None, "--id=0"),
+        ("3", "--id=3"),
+        ("2,0", "--id=2"),
+        ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "--id=GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"),
+        ("MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f", machine.ASK_TORCH),
+        ("", None),
+        ("-1", None),
+        ("-1,0", None),
+    ],
+)
+def test_the_first_gpu_that_torch_may_see_is_asked(
+    visible: str | None, asked: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nvidia-smi knows nothing of the variable, and not how much memory a part of a GPU has."""
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 0, "A GPU, 81559\n")
+
+    monkeypatch.setattr(shutil, "which", lambda _name: "nvidia-smi")
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = machine._accelerator()
+    assert [command[-1] for command in commands] == ([] if asked is None else [asked])
+    assert found == (None if asked is None else Machine("this machine's A GPU", 81559 * MIB, 0.92, is_accelerator=True))
 
 
 def test_other_names_are_refused() -> None:
