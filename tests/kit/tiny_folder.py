@@ -9,6 +9,7 @@ import tokenizers
 import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from quire.sweep import spread
 from quire.worker.model import build
 from quire.worker.tiny import tiny_config
 
@@ -20,16 +21,20 @@ TEMPLATE = (
 MOST_TOKENS = 1024
 
 
-def make_folder(folder: Path) -> Path:
+def make_folder(folder: Path, head_width: int | None = None) -> Path:
+    """`head_width`: in heads as wide as this, and what they find counts: random matrices of this size leave a token
+    nearly what it was."""
     tokenizer = _tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
     config = tiny_config("llama")
     config.vocab_size, config.max_position_embeddings = tokenizer.get_vocab_size(), MOST_TOKENS
+    config.head_dim = head_width or config.head_dim
     config.bos_token_id = config.pad_token_id = config.eos_token_id = 0
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        build(config, torch.float32).save_pretrained(folder)
+        model = build(config, torch.float32)
+        (model if head_width is None else spread(model)).save_pretrained(folder)
     return folder
 
 
