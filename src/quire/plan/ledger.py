@@ -12,6 +12,15 @@ from quire.plan.shares import StageShare
 TABLE_ENTRY_BYTES = 4
 BUFFERS = 2
 """Steps overlap: while one runs, the next one's tables and inputs are being filled."""
+LOGITS_AT_ONCE = {True: 1 << 25, False: 1 << 19}
+"""Logits that a sampler works on, on an accelerator and on a CPU: for the sake of memory there, of the cache here."""
+SEEN_BYTES = 5
+"""Per request and token of the vocabulary: how often it was put out, and whether the prompt has it."""
+LOGITS_BYTES = 8
+"""Per logit, in fp32: as the model yields it, and as penalties leave it."""
+DRAWING_BYTES = {True: 28, False: 52}
+"""Per logit that is worked on: a copy, scaled, its chance, and sums of chances in fp64 with what they are made from. A
+CPU ranks them all at worst."""
 GRAPH_BYTES = GIB // 2
 WORKSPACE_BYTES = 256 * MIB
 HOST_WORKSPACE_BYTES = 64 * MIB
@@ -34,12 +43,23 @@ def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, r
     )
 
 
-def activation_line(model: ModelShape, batch_tokens: int, max_requests: int, ahead: int, ranks: int) -> LedgerLine:
-    """A few live tensors per token of the step, and a row of logits per request and guess. Logits of prompts whose
-    log-probabilities are asked for come after those, in pieces that take no more."""
+def activation_line(
+    model: ModelShape, batch_tokens: int, max_requests: int, ahead: int, ranks: int, is_accelerator: bool
+) -> LedgerLine:
+    """A few live tensors per token of the step, and after those, when they are gone, what drawing from logits takes;
+    beside both, tables of what penalised requests have seen. Logits of prompts whose log-probabilities are asked for
+    come in pieces that take no more."""
     per_token = 2 * (6 * model.hidden_size + 2 * ceil_div(model.intermediate_size, ranks))
-    logits = 4 * min(max_requests * (1 + ahead), batch_tokens) * ceil_div(model.vocab_size, ranks)
-    return LedgerLine("activations", batch_tokens * per_token + logits, "estimated", f"{batch_tokens:,} tokens a step")
+    vocabulary, places = ceil_div(model.vocab_size, ranks), min(max_requests * (1 + ahead), batch_tokens)
+    step = max(batch_tokens * per_token, _drawing_bytes(places, vocabulary, is_accelerator))
+    seen = SEEN_BYTES * max_requests * vocabulary
+    return LedgerLine("activations", step + seen, "estimated", f"{batch_tokens:,} tokens a step")
+
+
+def _drawing_bytes(places: int, vocabulary: int, is_accelerator: bool) -> int:
+    """If every row is penalised and draws from all its tokens: two sets of logits, and some of them worked on."""
+    at_once = LOGITS_AT_ONCE[is_accelerator] // max(1, vocabulary)
+    return vocabulary * (LOGITS_BYTES * places + DRAWING_BYTES[is_accelerator] * min(places, max(1, at_once)))
 
 
 def runtime_lines(is_accelerator: bool) -> tuple[LedgerLine, ...]:

@@ -60,12 +60,12 @@ def cut_stage(
 ) -> CutStage:
     share = shares[index]
     kinds, sheet_bytes = _cut_kinds(share.kinds, model.max_length, page_tokens, settings.match_unit_tokens)
-    ranks = settings.tensor_parallel
+    ranks, tokens, rows = settings.tensor_parallel, settings.batch_tokens, settings.max_requests
     fixed = (
         ledger.weight_line(model, share, index, len(shares), ranks),
-        ledger.activation_line(model, settings.batch_tokens, settings.max_requests, settings.speculative_tokens, ranks),
+        ledger.activation_line(model, tokens, rows, settings.speculative_tokens, ranks, budget.is_accelerator),
         *ledger.runtime_lines(budget.is_accelerator),
-        ledger.staging_line(kinds, settings.batch_tokens, settings.max_requests),
+        ledger.staging_line(kinds, tokens, rows),
     )
     spare = None
     if budget.memory_bytes is not None:

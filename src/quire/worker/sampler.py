@@ -26,14 +26,12 @@ import torch
 from quire.core.errors import InputError
 from quire.core.sampling import SEED_BITS, Sampling
 from quire.core.vocabulary import require_known_biases
+from quire.plan.ledger import LOGITS_AT_ONCE
 from quire.worker.penalties import Penalties
 from quire.worker.uploads import Direct
 
 CANDIDATES = 256
 """Tokens ranked for top_p at first; where they do not suffice, 16 times as many, up to the whole vocabulary."""
-BLOCK_ELEMENTS = {"cpu": 1 << 19}
-"""Logits worked on at once, for the sake of the CPU's cache; elsewhere more, for the sake of memory."""
-MOST_ELEMENTS = 1 << 25
 GREEDY = Sampling()
 Ints = npt.NDArray[np.int64]
 Columns = npt.NDArray[np.float64]
@@ -78,7 +76,7 @@ class Sampler:
         self._has_grammar = np.zeros(rows, dtype=np.bool_)
         self._plain = np.ones(rows, dtype=np.bool_)
         """Rows that take the most likely token and nothing else."""
-        self._block_rows = max(1, BLOCK_ELEMENTS.get(self.device.type, MOST_ELEMENTS) // vocab_size)
+        self._block_rows = max(1, LOGITS_AT_ONCE[self.device.type != "cpu"] // vocab_size)
         self.penalties = Penalties(rows, vocab_size, self._upload, self._block_rows)
 
     def enter(

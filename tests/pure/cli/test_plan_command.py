@@ -257,7 +257,7 @@ def test_whatif_lists_one_change_per_line(capsys: pytest.CaptureFixture[str]) ->
 def test_whatif_tells_of_a_change_out_of_range_in_its_own_line(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200", option, value)
+    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--pool", "64GiB", option, value)
     lines = out.splitlines()
     assert "is out of range" in next(line for line in lines if option in line)
     assert "%" in next(line for line in lines if "--kv-dtype fp8" in line)
