@@ -1,6 +1,6 @@
-"""Starts a model on a GPU: weights are there already; a step is tried out, then come the pool and the recordings.
+"""Starts a model on a GPU: weights are there already; steps are tried out, then come pool and recordings.
 
-weights ──▶ products put together ──▶ the largest step, on a scratch sheet ──▶ pool ──▶ runner ──▶ recordings
+weights ──▶ products put together ──▶ the largest steps, on a scratch sheet ──▶ pool ──▶ runner ──▶ recordings
                each line of the ledger is measured as it is taken ──▶ Meter
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from quire.core.sampling import Sampling
-from quire.core.step import Step, TableView
+from quire.core.step import Ints, Step, TableView
 from quire.plan.plan import Plan, StagePlan
 from quire.worker.arena import Arena
 from quire.worker.backends import Backend
@@ -90,33 +90,47 @@ def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[
 
 
 def step_bytes(plan: Plan, model: Any, part: StagePlan, meter: Meter, backends: Sequence[Backend]) -> int:
-    """The peak of the largest step that the plan allows: all rows, all tokens, all of them drawing, behind
-    guesses too. Its pages lie on one scratch sheet, one upon the other: nobody reads what it computes."""
+    """The peak of the largest steps that the plan allows, beyond what is kept behind them (workspace of kernels). Their
+    pages lie on one scratch sheet, one upon the other: nobody reads what is computed."""
     stage = replace(part, sheets=1)
     arena = Arena(stage, meter.device, moves=KernelMoves())
     arena.bytes.zero_()
     tried = TorchModel(model, arena, backends)
-    before = meter.allocated()
     meter.start_peak()
-    step = largest_step(plan, stage)
+    for step in largest_steps(plan, stage):
+        _try(tried, step, Sampler(plan.max_requests, tried.vocab_size, meter.device))
+    return meter.peak() - meter.allocated()
+
+
+def _try(tried: TorchModel, step: Step, sampler: Sampler) -> None:
+    """Tables of penalties are there when the layers run, as they are behind the first request that has one."""
     entries, places, positions = step.sampled()
-    token_ids = torch.zeros(step.tokens, dtype=torch.int64, device=meter.device)
-    logits = torch.zeros_like(tried.forward(token_ids, tried.prepare(step), torch.from_numpy(places).to(meter.device)))
-    sampler = Sampler(plan.max_requests, tried.vocab_size, meter.device)
     for row in step.rows.tolist():
         sampler.enter(row, HARDEST, ())
+    token_ids = torch.zeros(step.tokens, dtype=torch.int64, device=sampler.device)
+    last = torch.from_numpy(places).to(sampler.device)
+    logits = torch.zeros_like(tried.forward(token_ids, tried.prepare(step), last))
     sampler.sample(logits, step.rows[entries], positions)
-    return meter.peak() - before
 
 
-def largest_step(plan: Plan, stage: StagePlan) -> Step:
+def largest_steps(plan: Plan, stage: StagePlan) -> tuple[Step, Step]:
+    """The furthest: as many tokens as one row may have, the last of the longest request, over which attention cuts into
+    most pieces. And the widest: all rows, all tokens, all of them drawing, behind guesses too. It comes last: rotary
+    frequencies that grow with the positions seen go back to what they were."""
     rows = min(plan.max_requests, plan.batch_tokens)
     most = min(plan.batch_tokens, rows * plan.max_length)
     counts = np.full(rows, most // rows, dtype=np.int64)
     counts[: most % rows] += 1
-    each = np.arange(rows)
-    columns = max(1, int(counts.max()))
-    tables = tuple(TableView(np.zeros((rows, kind.groups, columns), dtype=np.int32), 0) for kind in stage.kinds)
-    samples, ids = np.ones(rows, dtype=np.bool_), np.zeros(int(counts.sum()), dtype=np.int32)
+    last = np.array([min(plan.batch_tokens, plan.max_length)])
+    return _step(plan, stage, plan.max_length - last, last), _step(plan, stage, 0 * counts, counts)
+
+
+def _step(plan: Plan, stage: StagePlan, starts: Ints, counts: Ints) -> Step:
+    each, chunk = np.arange(len(counts)), min(plan.batch_tokens, plan.max_length)
+    tables = []
+    for kind in stage.kinds:
+        columns = max(1, kind.kind.peak(plan.max_length, chunk, plan.lookahead, kind.page_tokens))
+        tables.append(TableView(np.zeros((len(each), kind.groups, columns), dtype=np.int32), 0))
+    samples, ids = np.ones(len(each), dtype=np.bool_), np.zeros(int(counts.sum()), dtype=np.int32)
     guesses = np.minimum(plan.lookahead, counts - 1) if plan.lookahead else None
-    return Step(0, each, 0 * each, counts, samples, 0 * each, ids, tables=(tables,), drafts=guesses)
+    return Step(0, each, starts, counts, samples, 0 * each, ids, tables=(tuple(tables),), drafts=guesses)

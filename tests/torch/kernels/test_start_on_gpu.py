@@ -17,9 +17,11 @@ from quire import assemble
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import What
+from quire.core.step import Step
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
 from quire.worker import boot, device_runner, meter, model, opaque, support
+from quire.worker.batch import Batch
 from quire.worker.device_runner import DeviceRunner
 from quire.worker.invariant import Invariant
 from quire.worker.kernels.backend import Triton
@@ -149,22 +151,53 @@ def test_a_pool_that_leaves_no_room_for_what_was_measured_is_refused(
 
 @pytest.mark.story
 @pytest.mark.usefixtures("on_gpu")
-def test_the_step_that_is_measured_draws_and_has_the_tables_of_penalties(
+def test_the_steps_that_are_measured_draw_and_have_the_tables_of_penalties(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks for the first penalty finds room for them, if the pool fits beside this step."""
+    """Whoever asks for the first penalty finds room for them, if the pool fits beside these steps; and so do the layers
+    of all steps behind that one."""
     held: list[int] = []
+    samplers: list[Sampler] = []
 
     class Watched(Sampler):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            samplers.append(self)
+
         def sample(self, *given: Any) -> torch.Tensor:
-            drawn = super().sample(*given)
             held.append(self.penalties.size_bytes)
-            return drawn
+            return super().sample(*given)
+
+    class Tried(model.TorchModel):
+        def forward(self, *given: Any) -> torch.Tensor:
+            held.extend(one.penalties.size_bytes for one in samplers[-1:])
+            return super().forward(*given)
 
     monkeypatch.setattr(boot, "Sampler", Watched)
-    llm = started(make_folder(tmp_path), "cuda")
+    monkeypatch.setattr(boot, "TorchModel", Tried)
+    llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cuda")
     vocabulary = llm.engine.runner.model.vocab_size  # type: ignore[attr-defined]
-    assert held == [5 * SETTINGS.max_requests * vocabulary]
+    assert held[:4] == 4 * [5 * SETTINGS.max_requests * vocabulary]
+
+
+@pytest.mark.story
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize("batch_tokens", [16, 2])
+def test_a_step_at_the_end_of_the_longest_request_is_measured_too(
+    tmp_path: Path, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attention cuts long rows into pieces, whose results take memory; and with no more tokens than rows, only there
+    some row has several."""
+    prepare, seen = model.TorchModel.prepare, list[tuple[list[int], list[int]]]()
+
+    def noting(self: model.TorchModel, step: Step, *given: Any) -> Batch:
+        seen.append((step.starts.tolist(), step.counts.tolist()))
+        return prepare(self, step, *given)
+
+    monkeypatch.setattr(model.TorchModel, "prepare", noting)
+    settings = replace(SETTINGS, batch_tokens=batch_tokens)
+    LLM(make_folder(tmp_path), settings=settings, budget=POOL, dtype=DType.FP32, device="cuda")
+    assert seen[:2] == [([64 - batch_tokens], [batch_tokens]), ([0, 0], 2 * [batch_tokens // 2])]
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -186,12 +219,12 @@ def test_on_a_cpu_nobody_promises_that_a_request_does_not_depend_on_others(tmp_p
 
 
 @pytest.mark.parametrize(("guesses", "places"), [(0, 2), (3, 8), (7, 16), (9, 16)])
-def test_the_scratch_step_is_as_large_as_any(tmp_path: Path, guesses: int, places: int) -> None:
-    from quire.worker.boot import largest_step
+def test_the_widest_scratch_step_is_as_wide_as_any(tmp_path: Path, guesses: int, places: int) -> None:
+    from quire.worker.boot import largest_steps
 
     settings = replace(SETTINGS, speculative_tokens=guesses)
     plan = assemble.plan_folder(make_folder(tmp_path), settings, POOL, DType.FP32)
-    step = largest_step(plan, plan.stages[0])
+    _, step = largest_steps(plan, plan.stages[0])
     assert step.tokens == plan.batch_tokens
     assert len(step.rows) == plan.max_requests
     assert bool(step.samples.all())
