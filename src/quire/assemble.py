@@ -151,7 +151,11 @@ def weights_dtype(device: str) -> DType:
 
 def memory_of(machine: Machine) -> Budget:
     return Budget(
-        machine.memory_bytes, machine.memory_fraction, device=machine.name, is_accelerator=machine.is_accelerator
+        machine.memory_bytes,
+        machine.memory_fraction,
+        device=machine.name,
+        is_accelerator=machine.is_accelerator,
+        is_whole_device=True,
     )
 
 

@@ -73,12 +73,14 @@ def budget_of(options: argparse.Namespace, machine: Machine | None = None) -> Bu
         machine = machine_of("cpu")
     if machine is not None:
         options = argparse.Namespace(**{**vars(options), "device": None})  # it says where to run, and that is decided
+    is_whole = options.memory is None and options.memory_fraction is None
     if options.device is not None and options.memory is not None:
         raise InputError(f"--device {options.device} and --memory both name a device's memory: give one of them")
     if all(given is None for given in (options.device, options.memory, options.pool, options.sheets)):
         machine = machine or this_machine()
         fraction = machine.memory_fraction if options.memory_fraction is None else options.memory_fraction
-        return Budget(machine.memory_bytes, fraction, device=machine.name, is_accelerator=machine.is_accelerator)
+        name, is_accelerator = machine.name, machine.is_accelerator
+        return Budget(machine.memory_bytes, fraction, None, None, name, is_accelerator, is_whole)
     memory = options.memory if options.device is None else device_bytes(options.device)
     if options.memory_fraction is not None and memory is None:
         raise InputError("--memory-fraction is a part of --device or --memory: give one of them, or leave it out")
@@ -87,7 +89,7 @@ def budget_of(options: argparse.Namespace, machine: Machine | None = None) -> Bu
     fraction = DEFAULT_FRACTION if options.memory_fraction is None else options.memory_fraction
     is_accelerator = machine is None or machine.is_accelerator
     name = options.device.lower() if options.device else _unnamed(machine, memory)
-    return Budget(memory, fraction, options.pool, options.sheets, device=name, is_accelerator=is_accelerator)
+    return Budget(memory, fraction, options.pool, options.sheets, name, is_accelerator, is_whole)
 
 
 def _unnamed(machine: Machine | None, memory_bytes: int | None) -> str:

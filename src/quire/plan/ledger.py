@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from quire.core.units import GIB, MIB, ceil_div
 from quire.models.shape import ModelShape
 from quire.plan.plan import KindPlan, LedgerLine
+from quire.plan.settings import Budget
 from quire.plan.shares import StageShare
 
 TABLE_ENTRY_BYTES = 4
@@ -24,6 +25,11 @@ CPU ranks them all at worst."""
 GRAPH_BYTES = GIB // 2
 WORKSPACE_BYTES = 256 * MIB
 HOST_WORKSPACE_BYTES = 64 * MIB
+
+
+def usable_bytes(budget: Budget) -> int | None:
+    """Of one device; None when no memory was given."""
+    return None if budget.memory_bytes is None else int(budget.memory_bytes * budget.memory_fraction)
 
 
 def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, ranks: int) -> LedgerLine:

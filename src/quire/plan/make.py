@@ -9,6 +9,7 @@ from quire.core.errors import PlanError
 from quire.kinds import Kind
 from quire.models.shape import ModelShape
 from quire.plan.geometry import choose_geometry, match_unit
+from quire.plan.ledger import usable_bytes
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.ranks import find_bottleneck, plan_ranks
 from quire.plan.records import check_host_block, host_plan
@@ -59,6 +60,7 @@ def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
         bottleneck_stage=bottleneck,
         host=None,
         notes=_notes(model, settings, budget, unit, length),
+        limit_bytes=None if budget.is_whole_device else usable_bytes(budget),
     )
     check_host_block(plan)
     return plan if settings.host_bytes is None else replace(plan, host=host_plan(plan, settings.host_bytes))

@@ -163,6 +163,8 @@ class Plan:
     bottleneck_stage: int
     host: HostPlan | None
     notes: tuple[str, ...]
+    limit_bytes: int | None = None
+    """Of a device: what was named as the most that may be used. What is measured later must stay within it too."""
 
     def require_fit(self) -> Plan:
         if not self.fits:

@@ -45,6 +45,8 @@ class Budget:
     """Per stage; one number stands for every stage."""
     device: str = "device"
     is_accelerator: bool = True
+    is_whole_device: bool = False
+    """Nobody named a memory or a fraction: the device's own is what binds, the fraction leaves room for estimates."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes is None and self.pool_bytes is None and self.sheets is None:

@@ -67,9 +67,8 @@ def cut_stage(
         *ledger.runtime_lines(budget.is_accelerator),
         ledger.staging_line(kinds, tokens, rows),
     )
-    spare = None
-    if budget.memory_bytes is not None:
-        spare = int(budget.memory_bytes * budget.memory_fraction) - sum(line.bytes for line in fixed)
+    usable = ledger.usable_bytes(budget)
+    spare = None if usable is None else usable - sum(line.bytes for line in fixed)
     return CutStage(share, kinds, sheet_bytes, fixed, spare, _override(budget, sheet_bytes, index, len(shares)))
 
 

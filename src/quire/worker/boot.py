@@ -86,7 +86,7 @@ def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[
     meter.note("tables", kept)
     meter.note("staging", staged)
     meter.note("graphs", max(0, meter.taken() - before - staged - kept))
-    meter.require_step()
+    meter.require_step(runner.plan)
 
 
 def step_bytes(plan: Plan, model: Any, part: StagePlan, meter: Meter, backends: Sequence[Backend]) -> int:

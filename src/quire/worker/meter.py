@@ -67,15 +67,32 @@ class Meter:
                 f"was measured to take and {format_bytes(graphs)} for recorded steps: lower the pool to "
                 f"{format_bytes(max(0, room))} or less, or max_requests and batch_tokens"
             )
+        self._require_limit(plan, stage.pool_bytes + sheets * stage.sheet_bytes)
 
-    def require_step(self) -> None:
+    def require_step(self, plan: Plan) -> None:
         """At the end: the largest step must still find its memory."""
+        self._require_limit(plan, 0)
         free, needed = self.free(), self._lines.get("activations", 0)
         if needed > free:
             raise DoesNotFit(
                 f"a step takes up to {format_bytes(needed)} and {format_bytes(free)} are free: lower the pool by "
                 f"{format_bytes(needed - free)} or more, or --batch-tokens"
             )
+
+    def _require_limit(self, plan: Plan, more_bytes: int) -> None:
+        """What this process has from the device, will have and needs for a step, against what it was allowed. The
+        driver's own memory is not in it: it is not said whose that is."""
+        held, step, pool = self.allocated() + more_bytes, self._lines.get("activations", 0), plan.stages[0].pool_bytes
+        if plan.limit_bytes is None or held + step <= plan.limit_bytes:
+            return
+        excess = held + step - plan.limit_bytes
+        smaller = f"lower the pool to {format_bytes(pool - excess)} (--pool {pool - excess}), " if excess < pool else ""
+        raise DoesNotFit(
+            f"{format_bytes(held)} with a pool of {format_bytes(pool)}, and {format_bytes(step)} that a step was "
+            f"measured to take, exceed the {format_bytes(plan.limit_bytes)} that may be used by "
+            f"{format_bytes(excess)}: {smaller}lower --max-requests or --batch-tokens, or raise --memory or "
+            "--memory-fraction"
+        )
 
     def lines(self, plan: Plan) -> tuple[Measured, ...]:
         """In the ledger's order. What a step takes while it runs is not held between steps."""

@@ -13,7 +13,7 @@ import pytest
 import quire
 from command import run_json, run_text
 from quire.cli.main import main
-from quire.core.units import format_bytes
+from quire.core.units import GIB, format_bytes
 from quire.plan.document import load
 
 REQUIRED = {
@@ -261,6 +261,22 @@ def test_whatif_tells_of_a_change_out_of_range_in_its_own_line(
     lines = out.splitlines()
     assert "is out of range" in next(line for line in lines if option in line)
     assert "%" in next(line for line in lines if "--kv-dtype fp8" in line)
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"),
+    [
+        ("--memory 80GiB", int(0.92 * 80 * GIB)),
+        ("--device h200 --memory-fraction 0.5", int(139.8 * GIB * 0.5)),
+        ("--device h200", None),
+        ("--pool 8GiB", None),
+    ],
+)
+def test_a_plan_knows_the_most_that_was_named(
+    given: str, limit: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, _ = run_text(capsys, "plan", "llama-3.2-1b", "--json", *given.split())
+    assert json.loads(out)["plan"]["limit_bytes"] == limit
 
 
 def test_the_catalogue_is_listed_and_filtered(capsys: pytest.CaptureFixture[str]) -> None:

@@ -36,18 +36,20 @@ STEP_BYTES = 1 << 20
 
 class MadeUp(Meter):
     total_bytes = 1 << 30
+    step_bytes = STEP_BYTES
 
     def free(self) -> int:
         return self.total_bytes - sum(size for name, size in self._lines.items() if name != "activations")
 
     def allocated(self) -> int:
-        return 3 << 20
+        beside = sum(size for name, size in self._lines.items() if name not in ("weights", "activations"))
+        return (3 << 20) + beside
 
     def start_peak(self) -> None:
         pass
 
     def peak(self) -> int:
-        return self.allocated() + STEP_BYTES
+        return self.allocated() + self.step_bytes
 
     def taken(self) -> int:
         return self.total_bytes - self.free()
@@ -147,6 +149,48 @@ def test_a_pool_that_leaves_no_room_for_what_was_measured_is_refused(
     monkeypatch.setattr(MadeUp, "total_bytes", 519 << 20)  # 3 of weights, 1 of a step, 512 of graphs, 4 of the pool
     with pytest.raises(DoesNotFit, match=r"lower the pool to 2\.\d+ MiB"):
         started(make_folder(tmp_path), "cuda")
+
+
+@pytest.mark.story
+@pytest.mark.usefixtures("on_gpu")
+@pytest.mark.parametrize(
+    ("limit", "told"),
+    [
+        (Budget(1000 << 20, 0.9), r"exceed the 900\.00 MiB that may be used by 24\.38 MiB: lower the pool to 106\.94"),
+        (Budget(1950 << 20, 0.4, pool_bytes=4 << 20), r"exceed the 780\.00 MiB .*: lower --max-requests or --batch-"),
+    ],
+)
+def test_a_memory_that_was_named_binds_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Budget, told: str
+) -> None:
+    """Although the device has room for all of it."""
+    monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
+    monkeypatch.setattr(MadeUp, "step_bytes", 790 << 20)
+    with pytest.raises(DoesNotFit, match=told):
+        LLM(make_folder(tmp_path), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_recordings_that_leave_a_step_too_little_of_what_was_named_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = MadeUp.allocated
+    monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
+    more = {True: 900 << 20, False: 0}
+    monkeypatch.setattr(MadeUp, "allocated", lambda self: taken(self) + more["graphs" in self._lines])
+    limit = Budget(1000 << 20, 0.9, pool_bytes=4 << 20)
+    with pytest.raises(DoesNotFit, match=r"exceed the 900\.00 MiB that may be used by \d"):
+        LLM(make_folder(tmp_path), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+
+
+@pytest.mark.usefixtures("on_gpu")
+def test_where_no_memory_was_named_the_device_alone_binds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Estimates may be off as long as there is room: the fraction is there for that."""
+    monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
+    monkeypatch.setattr(MadeUp, "step_bytes", 790 << 20)
+    limit = Budget(1000 << 20, 0.9, is_whole_device=True)
+    llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+    assert llm.plan.limit_bytes is None
 
 
 @pytest.mark.story
