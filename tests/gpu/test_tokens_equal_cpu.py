@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ import torch
 from quire.core.dtypes import DType
 from quire.core.events import What
 from quire.core.sampling import Sampling
+from quire.engine.engine import Stream
 from quire.scheduler.ngrams import NGramDrafter
-from tiny_models import PAGE, plan_of, tight_plan
+from tiny_models import PAGE, Service, plan_of, tight_plan
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
@@ -22,6 +25,8 @@ NAMES = ("llama", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "lfm2"
 PUT_OFF = {**dict.fromkeys(NAMES[:6], 1), "qwen3_next": 0}
 """Sheets beyond the fewest, so that somebody is put off."""
 GUESSING = ("gemma3_text", "gpt_oss", "lfm2", "qwen3_next", "falcon_h1")
+IN_EIGHT_BITS = ("llama", "gemma3_text", "gpt_oss", "deepseek_v3")
+SENT_OUTPUTS = 6
 SHAPED = Sampling(logit_bias=((0, 0.0),))
 """Nothing changes, and the sampler is asked for every token."""
 
@@ -102,28 +107,54 @@ def test_a_request_draws_the_same_tokens_alone_and_in_a_batch() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_in_bf16_are_near_those_of_a_cpu_in_fp32(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of prompts and of decode steps, as long as tokens agree. Now and then another expert is chosen: hence medians."""
+    """Now and then another expert is chosen: hence medians."""
     service = DeviceService(
         name, plan_of(name, batch_tokens=64, kv_dtype=DType.BF16), counts=(2,), dtype=torch.bfloat16
     )
+    assert np.median(errors_of(service, service.reference.tokens, service.reference.logits, monkeypatch)) < 0.05
+
+
+@pytest.mark.parametrize("name", IN_EIGHT_BITS)
+def test_logits_over_8_bits_are_near_those_of_a_cpu_over_8_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There in fp32 on the reference backend, with the same pages; here in bf16 on kernels."""
+    plan = plan_of(name, batch_tokens=64, kv_dtype=DType.FP8)
+    there, service = Service(name, plan), DeviceService(name, plan, counts=(2,), dtype=torch.bfloat16)
+    tokens = [stream.tokens().tolist() for stream in finished(there, service.reference.prompts)]
+    logits = [
+        torch.stack([there.runner.logits[f"{place}", len(prompt) + output] for output in range(SENT_OUTPUTS)])
+        for place, prompt in enumerate(service.reference.prompts)
+    ]
+    assert np.median(errors_of(service, tokens, logits, monkeypatch)) < 0.1
+
+
+def finished(service: Service, prompts: list[np.ndarray]) -> list[Stream]:
+    streams = service.send(prompts, SENT_OUTPUTS)
+    service.engine.drain()
+    return streams
+
+
+def errors_of(
+    service: DeviceService, tokens: Sequence[list[int]], logits: Sequence[torch.Tensor], monkeypatch: pytest.MonkeyPatch
+) -> list[float]:
+    """Of prompts and of decode steps, as long as tokens agree."""
     sampler, seen = service.runner.sampler, list[torch.Tensor]()
     sample = sampler.sample
 
-    def noting(logits: torch.Tensor, rows: np.ndarray, positions: np.ndarray) -> torch.Tensor:
-        seen.extend(logits.float().cpu())
-        return sample(logits, rows, positions)
+    def noting(found: torch.Tensor, rows: np.ndarray, positions: np.ndarray) -> torch.Tensor:
+        seen.extend(found.to("cpu", torch.float32, copy=True))
+        return sample(found, rows, positions)
 
     monkeypatch.setattr(sampler, "sample", noting)
     errors: list[float] = []
-    for place, expected in enumerate(service.reference.logits):
+    for place, expected in enumerate(logits):
         seen.clear()
-        (stream,) = service.send([place], 6, sampling=SHAPED)
+        (stream,) = service.send([place], SENT_OUTPUTS, sampling=SHAPED)
         service.engine.drain()
-        assert len(seen) == 6
-        agree = np.cumprod(stream.tokens() == service.reference.tokens[place][:6]).sum()
+        assert len(seen) == SENT_OUTPUTS
+        agree = np.cumprod(stream.tokens() == tokens[place][:SENT_OUTPUTS]).sum()
         pairs = zip(seen[: agree + 1], expected, strict=False)
         errors += [float((mine - theirs).norm() / theirs.norm()) for mine, theirs in pairs]
     assert len(errors) > 2 * len(service.reference.prompts)
-    assert np.median(errors) < 0.05
     assert service.runner.graphs is not None
     assert service.runner.graphs.played > 0
+    return errors
