@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 import torch
 from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
@@ -23,6 +26,23 @@ def test_results_follow_the_definition(heads: int, counts: list[int], piece_toke
     assert error_of(heads, counts, piece_tokens, latent) < 2e-6
 
 
+@pytest.mark.parametrize("latent", [NARROW, WIDE])
+@pytest.mark.parametrize(("counts", "ends"), [([1, 0, 1], [40, 33, 65]), ([1, 1], [32, 64]), ([16, 3], [16, 48])])
+def test_rows_without_queries_and_rows_that_fill_their_last_page_follow_it_too(
+    counts: list[int], ends: list[int], latent: int
+) -> None:
+    assert error_of(5, counts, 32, latent, ends=ends) < 2e-6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_batches_follow_the_definition(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    counts = random.integers(0, 5, 4).tolist()
+    ends = [int(random.integers(max(1, count), 90)) for count in counts]
+    heads, latent, pieces = (int(random.choice(one)) for one in ((1, 5, 16, 20), (8, NARROW, 100, WIDE), (16, 48)))
+    assert error_of(heads, [*counts, 1], pieces, latent, ends=[*ends, 7]) < 2e-6
+
+
 @pytest.mark.story
 @pytest.mark.parametrize("latent", [NARROW, WIDE])
 def test_latents_may_have_fewer_bits_than_queries(latent: int) -> None:
@@ -30,10 +50,15 @@ def test_latents_may_have_fewer_bits_than_queries(latent: int) -> None:
 
 
 def error_of(
-    heads: int, counts: list[int], piece_tokens: int, latent: int, dtype: torch.dtype = torch.float32
+    heads: int,
+    counts: list[int],
+    piece_tokens: int,
+    latent: int,
+    dtype: torch.dtype = torch.float32,
+    ends: Sequence[int] = (40, 65),
 ) -> float:
     torch.manual_seed(0)
-    ends = [40, 65]
+    ends = list(ends)
     pages = Pages(ends, Heads(heads, 1, latent, ROPE), dtype=dtype)
     pages.fill()
     query = torch.randn(sum(counts), heads, latent + ROPE).to(DEVICE)

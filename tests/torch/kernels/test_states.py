@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from state_case import DEVICE, Pages, convolution_by_definition, recurrence_by_definition
@@ -25,6 +26,8 @@ class Case:
     delta: bool = True
     by_key: bool = False
     dtype: torch.dtype = torch.float32
+    kept: torch.dtype = torch.float32
+    """States."""
 
 
 MIXED = (1, 0, 70)
@@ -40,7 +43,22 @@ CASES = {
     "no delta rule: prompts, a row without tokens": Case(counts=MIXED, delta=False),
     "no delta rule: drafts": Case(counts=(1, 5, 3), drafts=(0, 3, 2), delta=False),
     "no delta rule: bf16": Case(counts=MIXED, delta=False, dtype=torch.bfloat16),
+    "delta rule: states in bf16": Case(counts=MIXED, kept=torch.bfloat16),
+    "delta rule: states in bf16, drafts": Case(counts=(1, 5, 3), drafts=(0, 3, 2), kept=torch.bfloat16),
+    "no delta rule: all in bf16": Case(counts=MIXED, delta=False, dtype=torch.bfloat16, kept=torch.bfloat16),
 }
+
+
+def random_case(seed: int) -> Case:
+    """Rows around the ends of chunks, and of where tokens go one by one; drafts where there are few."""
+    random = np.random.default_rng(seed)
+    counts = random.choice([0, 1, 2, 5, 15, 16, 17, 63, 64, 65, 100], 5)
+    drafts = np.where(counts <= 5, random.integers(0, np.maximum(1, counts)), 0)
+    share, key_heads = (int(one) for one in random.integers(1, 4, 2))
+    keys, values = (int(one) for one in random.integers(1, 20, 2))
+    delta = bool(random.integers(2))
+    by_key = delta and bool(random.integers(2))
+    return Case(tuple(counts), tuple(drafts), share * key_heads, key_heads, keys, values, delta, by_key)
 
 
 def tokens_of(case: Case) -> Recurrence:
@@ -66,14 +84,23 @@ def tokens_of(case: Case) -> Recurrence:
 
 @pytest.mark.parametrize("name", CASES)
 def test_recurrences_follow_the_definition(name: str) -> None:
+    check_recurrence(CASES[name])
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_recurrences_follow_the_definition(seed: int) -> None:
+    check_recurrence(random_case(seed))
+
+
+def check_recurrence(case: Case) -> None:
     torch.manual_seed(0)
-    case = CASES[name]
-    pages = Pages(list(case.counts), list(case.drafts), case.heads * case.keys * case.values, torch.float32)
+    tolerance = max(TOLERANCE[case.dtype], TOLERANCE[case.kept])
+    pages = Pages(list(case.counts), list(case.drafts), case.heads * case.keys * case.values, case.kept)
     tokens, matrices = tokens_of(case), pages.matrices(case.heads, keys_first=case.delta)
     expected = recurrence_by_definition(pages, tokens, keys_first=case.delta)
     out = recur(pages.rows(), matrices, tokens)
-    assert float((out.double() - expected).norm() / expected.norm()) < TOLERANCE[case.dtype]
-    pages.check(TOLERANCE[case.dtype] * 3)
+    assert float((out.double() - expected).norm() / expected.norm()) < tolerance
+    pages.check(tolerance * 3)
 
 
 def test_keys_that_repeat_do_not_spoil_a_chunk() -> None:
@@ -91,13 +118,15 @@ def test_keys_that_repeat_do_not_spoil_a_chunk() -> None:
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("taps", "has_silu"), [(4, True), (3, False)])
 @pytest.mark.parametrize(
-    ("counts", "drafts"), [((1, 0, 1), (0, 0, 0)), ((2, 1, 70), (0, 0, 0)), ((6, 2, 4), (3, 1, 0))]
+    ("counts", "drafts"),
+    [((1, 0, 1), (0, 0, 0)), ((2, 1, 70), (0, 0, 0)), ((6, 2, 4), (3, 1, 0)), ((16, 17, 65, 129), (0, 0, 0, 0))],
 )
+@pytest.mark.parametrize("channels", [130, 300])
 def test_convolutions_follow_the_definition(
-    counts: tuple[int, ...], drafts: tuple[int, ...], taps: int, has_silu: bool, dtype: torch.dtype
+    counts: tuple[int, ...], drafts: tuple[int, ...], channels: int, taps: int, has_silu: bool, dtype: torch.dtype
 ) -> None:
+    """In one block of channels and in two."""
     torch.manual_seed(0)
-    channels = 130
     pages = Pages(list(counts), list(drafts), channels * (taps - 1), dtype)
     inputs = torch.randn(sum(counts), channels + 3, device=DEVICE).to(dtype)[:, :channels]
     weight = torch.randn(channels, taps, device=DEVICE).to(dtype)
