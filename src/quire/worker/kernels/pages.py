@@ -1,4 +1,8 @@
-"""Whole pages from place to place, and new tokens into their slots. Addresses count granules of 256 bytes."""
+"""Whole pages from place to place, and new tokens into their slots. Addresses count granules of 256 bytes.
+
+A step copies pages, clears them and writes new tokens. Gathering and scattering are for whoever wants pages one behind
+the other: tests and the bench. Tiers do not, they leave pages to the copy engines (docs/decisions/0017).
+"""
 
 from __future__ import annotations
 
