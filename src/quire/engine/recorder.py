@@ -34,7 +34,7 @@ from quire.engine.engine import Engine, Stream
 from quire.plan.file import encode
 from quire.plan.plan import Plan
 
-FORMAT = 3
+FORMAT = 4
 Line = dict[str, Any]
 _LOG = logging.getLogger("quire.recording")
 

@@ -17,7 +17,7 @@ from quire.kinds import Kind, kind_of
 from quire.plan.layout import Entry
 from quire.plan.plan import HostPlan, KindPlan, LedgerLine, Plan, RankPlan, StagePlan
 
-SCHEMA = "quire.plan/1"
+SCHEMA = "quire.plan/2"
 _WORDS = ("notes", "problem")
 
 Json = dict[str, Any]

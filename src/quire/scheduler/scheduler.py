@@ -44,8 +44,8 @@ MOST_PREEMPTIONS = 2
 """Sent away so often, a request comes back only when everyone can stay, and then gives way to elders alone: nobody is
 preempted more often than this, and once more for each older request that was not running then."""
 QUEUE_SIGHT = 8
-"""How many a step passes over while it looks for someone who fits."""
-MOST_NEWCOMERS = 64
+"""How many a step passes over, or leaves to a tier, while it looks for someone who computes now."""
+MOST_NEWCOMERS = 32
 """In one step: each takes time, and those that run wait meanwhile."""
 
 
@@ -302,27 +302,27 @@ class Scheduler:
             entered = self._let_in(waiting, budget, promised)
             if entered is None:
                 passed += 1
-            elif entered[1]:
-                row, chunk, lacking = entered
-                more.append(row)
-                tokens.append(chunk)
-                lacked.append(lacking)
-                promised = add_pages(promised, sum_pages(lacking))
-                budget -= chunk
+                continue
+            row, chunk, lacking = entered
+            more.append(row)
+            tokens.append(chunk)
+            lacked.append(lacking)
+            promised = add_pages(promised, sum_pages(lacking))
+            budget -= chunk
         if not more:
             return rows, granted, needs
         return np.concatenate((rows, more)), np.concatenate((granted, tokens)), join_needs(lacked)
 
     def _let_in(self, waiting: Waiting, budget: int, promised: Pages) -> tuple[int, int, Needs] | None:
-        """Its row, what it computes now, and what it lacks for that; a tier may bring its tokens first. None: it waits
-        on."""
+        """Its row, what it computes now, and what it lacks for that. None: it waits on, or a tier brings its tokens
+        first."""
         if reason := self.why_not_yet(waiting):
             self._let_wait(waiting, reason)
             return None
         row = self._enter(waiting)
         if self._try_load(row, waiting, promised):
             self._welcome(row)
-            return row, 0, []
+            return None
         chunk, lacking = self._first_chunk(row, budget, promised)
         if not chunk:
             self._return(row, "no page is free for its first token")

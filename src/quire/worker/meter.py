@@ -80,9 +80,11 @@ class Meter:
             )
 
     def _require_limit(self, plan: Plan, more_bytes: int) -> None:
-        """What this process has from the device, will have and needs for a step, against what it was allowed. The
-        driver's own memory is not in it: it is not said whose that is."""
-        held, step, pool = self.allocated() + more_bytes, self._lines.get("activations", 0), plan.stages[0].pool_bytes
+        """What this process has from the device, will have and needs for a step, against what it was allowed. What
+        recordings keep is not torch's to give out. The driver's own memory is not in it: it is not said whose that
+        is."""
+        step, pool = self._lines.get("activations", 0), plan.stages[0].pool_bytes
+        held = self.allocated() + self._lines.get("graphs", 0) + more_bytes
         if plan.limit_bytes is None or held + step <= plan.limit_bytes:
             return
         excess = held + step - plan.limit_bytes
@@ -91,7 +93,7 @@ class Meter:
             f"{format_bytes(held)} with a pool of {format_bytes(pool)}, and {format_bytes(step)} that a step was "
             f"measured to take, exceed the {format_bytes(plan.limit_bytes)} that may be used by "
             f"{format_bytes(excess)}: {smaller}lower --max-requests or --batch-tokens, or raise --memory or "
-            "--memory-fraction"
+            "--memory-fraction; a saved plan is made again with them"
         )
 
     def lines(self, plan: Plan) -> tuple[Measured, ...]:

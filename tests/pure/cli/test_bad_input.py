@@ -18,7 +18,7 @@ from quire.core.extras import naming_extras
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [("quire.plan/1", "quire.plan/7", "this version reads"), ('"sheets": ', '"sheets": 1', "changed")],
+    [("quire.plan/2", "quire.plan/7", "this version reads"), ('"sheets": ', '"sheets": 1', "changed")],
 )
 def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
     old: str, new: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

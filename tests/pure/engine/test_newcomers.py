@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from test_engine import check, engine_for, request, run, small_plan
 
+from doubles import ScriptedTier
 from quire.core.request import Ending
 from quire.core.rules import Policy, Rules
 from quire.scheduler import scheduler
@@ -41,3 +42,13 @@ def test_a_step_passes_over_a_few_that_do_not_fit_and_no_more(large: int, passes
     engine.submit(request("small", 10, 5))
     engine.step()
     assert (engine.scheduler.queue.find("small") is None) == passes
+
+
+def test_a_step_leaves_few_to_a_tier() -> None:
+    """Host memory has room for few transfers at a time: whoever finds none computes everything again."""
+    tier = ScriptedTier(1)
+    engine, _ = engine_for(small_plan(["full"], 200, budget=200, rows=40), tier=tier)
+    for number in range(30):
+        engine.submit(request(f"r{number}", 100, 4))
+    engine.step()
+    assert len(tier.begun) == 1 + QUEUE_SIGHT, "the elder's, and as many as a step looks at"

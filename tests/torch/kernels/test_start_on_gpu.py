@@ -174,10 +174,11 @@ def test_a_memory_that_was_named_binds_what_is_measured(
 def test_recordings_that_leave_a_step_too_little_of_what_was_named_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    taken = MadeUp.allocated
+    note = MadeUp.note
     monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
-    more = {True: 900 << 20, False: 0}
-    monkeypatch.setattr(MadeUp, "allocated", lambda self: taken(self) + more["graphs" in self._lines])
+    monkeypatch.setattr(
+        MadeUp, "note", lambda self, name, size: note(self, name, 900 << 20 if name == "graphs" else size)
+    )
     limit = Budget(1000 << 20, 0.9, pool_bytes=4 << 20)
     with pytest.raises(DoesNotFit, match=r"exceed the 900\.00 MiB that may be used by \d"):
         LLM(make_folder(tmp_path), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
