@@ -14,7 +14,7 @@ from quire.models.read import read_model
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 from quire.serve import generation, operations
-from quire.serve.client import EngineClient
+from quire.serve.client import EngineAway, EngineClient
 from quire.serve.logs import EVENTS
 from quire.serve.messages import EngineSetup
 from quire.serve.metrics import Metrics
@@ -83,6 +83,7 @@ def test_every_error_code_is_on_the_page() -> None:
     source = "".join(path.read_text() for path in Path(operations.__file__).parent.glob("*.py"))
     codes = set(re.findall(r'ApiError\(\s*\d+,.*?, "([a-z_]+)"\s*[,)]', source, re.DOTALL))
     assert {"queue_full", "draining", "timeout", "context_length_exceeded"} <= codes
+    codes |= {error.code for error in EngineAway.__subclasses__()}
     assert not {code for code in codes if f"`{code}`" not in PAGE}
 
 

@@ -147,13 +147,12 @@ class Asking:
 
     def _prompt(self, prompt: str | Sequence[int]) -> tuple[Tokens, str]:
         if isinstance(prompt, str):
-            tokens = self.encode(prompt, True)
-            if not len(tokens):
-                raise ApiError(400, "the prompt has 0 tokens: give at least 1", "invalid_value", "prompt")
-            return self._known(tokens, "prompt"), prompt
+            return self._known(self.encode(prompt, True), "prompt"), prompt
         return self._known(prompt, "prompt"), self.tokenizer.decode(prompt)
 
     def _known(self, prompt: Sequence[int] | Tokens, field: str) -> Tokens:
+        if not len(prompt):
+            raise ApiError(400, "the prompt has 0 tokens: give at least 1", "invalid_value", field)
         try:
             return known_prompt(prompt, self.vocabulary_tokens)
         except InputError as error:

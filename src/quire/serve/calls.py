@@ -8,12 +8,11 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from quire.core.errors import QuireError
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.serve.allowance import Allowances
 from quire.serve.answers import Choice, Delta
 from quire.serve.asking import Asked
-from quire.serve.client import EngineClient, EngineGone, EngineSilent, EngineStarting, Mailbox
+from quire.serve.client import EngineAway, EngineClient, Mailbox
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.messages import Came
@@ -23,12 +22,11 @@ PATIENCE_SECONDS = 10.0
 """After so long without anything new, whoever waits is told that the call is still there."""
 RESTART_SECONDS = 10
 """What Retry-After says while the engine starts."""
-CODES = {EngineGone: "engine_gone", EngineStarting: "engine_starting", EngineSilent: "engine_silent"}
 Deltas = list[tuple[Choice, Delta]]
 
 
-def gone(error: QuireError) -> ApiError:
-    return ApiError(503, str(error), CODES[type(error)], retry_seconds=RESTART_SECONDS)
+def gone(error: EngineAway) -> ApiError:
+    return ApiError(503, str(error), error.code, retry_seconds=RESTART_SECONDS)
 
 
 class Call:
@@ -48,12 +46,13 @@ class Call:
         self._ends_at = time.monotonic() + seconds
         self._seconds = seconds
         self._mailbox = Mailbox()
+        requests = self._requests(tokenizer)
         allowances.enter(tenant, asked.requests, asked.tokens)
         self._is_open = True
         self.choices: list[Choice] = []
         try:
-            tickets = client.submit(self._requests(tokenizer), self._mailbox)
-        except QuireError as error:
+            tickets = client.submit(requests, self._mailbox)
+        except EngineAway as error:
             self.close()
             raise gone(error) from None
         texts = [text for text in asked.texts for _ in range(asked.choices)]
@@ -94,11 +93,11 @@ class Call:
         finally:
             self.close()
 
-    def _read(self, came: list[tuple[Any, Came | QuireError]]) -> Deltas:
+    def _read(self, came: list[tuple[Any, Came | EngineAway]]) -> Deltas:
         news = []
         for ticket, one in came:
             choice = self._by_name[ticket.request.name]
-            if isinstance(one, QuireError):
+            if isinstance(one, EngineAway):
                 raise gone(one)
             self._check(one)
             if choice.finish_reason is not None:

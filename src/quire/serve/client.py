@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, ClassVar
 
 from quire.core.errors import QuireError
 from quire.core.request import Request
@@ -38,30 +38,43 @@ STABLE_SECONDS = 60.0
 """An engine that ran so long may be started again at once when it dies."""
 
 
-class EngineGone(QuireError):
+class EngineAway(QuireError):
+    """The engine cannot be had now, whatever was asked: one of those below."""
+
+    code: ClassVar[str]
+    """As clients of the API read it."""
+
+
+class EngineGone(EngineAway):
     """The engine's process died, and what was under way with it: come back soon."""
 
+    code = "engine_gone"
 
-class EngineStarting(QuireError):
+
+class EngineStarting(EngineAway):
     """The engine takes nothing yet: it starts, for the first time or again."""
 
+    code = "engine_starting"
 
-class EngineSilent(QuireError):
+
+class EngineSilent(EngineAway):
     """The engine did not answer a question in time."""
+
+    code = "engine_silent"
 
 
 class Mailbox:
     """What came for the choices of one call since its reader last looked."""
 
     def __init__(self) -> None:
-        self._came: list[tuple[Ticket, Came | QuireError]] = []
+        self._came: list[tuple[Ticket, Came | EngineAway]] = []
         self._wake = asyncio.Event()
 
-    def put(self, ticket: Ticket, came: Came | QuireError) -> None:
+    def put(self, ticket: Ticket, came: Came | EngineAway) -> None:
         self._came.append((ticket, came))
         self._wake.set()
 
-    async def take(self) -> list[tuple[Ticket, Came | QuireError]]:
+    async def take(self) -> list[tuple[Ticket, Came | EngineAway]]:
         """Waits until there is something."""
         await self._wake.wait()
         self._wake.clear()
@@ -184,7 +197,7 @@ class EngineClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def end_all(self, error: QuireError) -> None:
+    def end_all(self, error: EngineAway) -> None:
         """Everyone who waits for something gets an end."""
         for ticket in self.tickets.values():
             ticket.mailbox.put(ticket, error)

@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from quire.core.errors import QuireError
 from quire.serve.asking import tools_of
 from quire.serve.calls import gone
+from quire.serve.client import EngineAway
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import Tenant
 from quire.serve.messages import Told
@@ -82,7 +82,7 @@ async def explain(call: str, request: Request) -> Response:
         raise ApiError(404, f"no call {call[:64]!r} of this key is known: it may be long over", "request_not_found")
     try:
         told: tuple[Told, ...] = await service.client.explain(names, ANSWER_SECONDS)
-    except QuireError as error:
+    except EngineAway as error:
         raise gone(error) from None
     return json_response({"id": call, "choices": [_told(one, tenant, set(names)) for one in told]})
 
@@ -138,7 +138,7 @@ async def drop_cache(
     chosen = None if everything else tenant.scope if scope is None else scope
     try:
         units, keeping = await service.client.drop_cache(chosen, ANSWER_SECONDS)
-    except QuireError as error:
+    except EngineAway as error:
         raise gone(error) from None
     unit_tokens = service.plan.reuse_unit_tokens
     return json_response({"dropped_units": units, "unit_tokens": unit_tokens, "kept_by": keeping})

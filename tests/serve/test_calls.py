@@ -1,0 +1,59 @@
+"""Calls that do not come to be: what is refused before the engine hears of it, and an engine that is not there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from quire.core.errors import InputError, QuireError
+from quire.core.sampling import Sampling
+from quire.serve.allowance import Allowances
+from quire.serve.asking import Asked, Asking
+from quire.serve.calls import Call
+from quire.serve.client import EngineStarting
+from quire.serve.errors import ApiError
+from quire.serve.keys import EVERYBODY
+from quire.serve.schemas import ChatBody
+from quire.text.tokenizer import Tokenizer
+from scenes_of_tiers import small_plan
+
+
+class AbsentEngine:
+    """A client of an engine that takes nothing."""
+
+    def submit(self, _requests: Any, _mailbox: Any) -> None:
+        raise EngineStarting("the engine is not ready")
+
+    def cancel(self, tickets: list[Any]) -> None:
+        assert not tickets
+
+
+@pytest.mark.story
+def test_a_chat_that_its_template_makes_nothing_of_is_refused(tiny_folder: Path, tmp_path: Path) -> None:
+    shutil.copy(tiny_folder / "tokenizer.json", tmp_path)
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": template}))
+    asking = Asking(Tokenizer.load(tmp_path), small_plan(["full"]), "tiny", 320)
+    said = {"model": "tiny", "messages": [{"role": "user", "content": ""}]}
+    with pytest.raises(ApiError, match="the prompt has 0 tokens: give at least 1") as refused:
+        asking.chat(ChatBody.model_validate(said))
+    assert (refused.value.status, refused.value.code, refused.value.param) == (400, "invalid_value", "messages")
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(("tokens", "sort", "code"), [(3, ApiError, "engine_starting"), (0, InputError, None)])
+def test_a_call_that_is_not_taken_keeps_no_place_and_is_away_only_where_the_engine_is(
+    tokens: int, sort: type[QuireError], code: str | None, tiny_folder: Path
+) -> None:
+    """What is wrong with the call itself is not told as the engine's absence."""
+    allowances, tokenizer = Allowances(8), Tokenizer.load(tiny_folder)
+    asked = Asked((np.arange(tokens, dtype=np.int32),), ("",), (20,), Sampling(), 2)
+    with pytest.raises(sort) as refused:
+        Call(asked, EVERYBODY, AbsentEngine(), allowances, tokenizer, 1.0)  # type: ignore[arg-type]
+    assert getattr(refused.value, "code", None) == code
+    assert allowances.total == 0
