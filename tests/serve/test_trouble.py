@@ -172,5 +172,7 @@ def test_whoever_waits_beyond_the_draining_time_is_told_so(tiny_folder: Path, tm
             wait_for_tokens(lines, 2)
             freeze.touch()
             server.process.send_signal(signal.SIGTERM)
-            assert "the server stops" in "".join(lines)
+            told = "".join(lines)
+            assert "the server stops" in told
+            assert '"code":"draining"' in told
         assert server.process.wait(30) == 0

@@ -11,7 +11,7 @@
     ├── DoesNotFit                  3      understood, and too large for the memory that is there
     ├── QueueFull                   1      too many requests wait already
     ├── FetchError                  1      a model that cannot be had (`quire.fetch.errors`)
-    ├── EngineAway                  1      the engine's process starts, died or says nothing (`quire.serve.client`)
+    ├── EngineAway                  1      the engine starts, died, is silent or stops (`quire.serve.client`)
     ├── Diverged                    1      a replay that went another way (`quire.engine.replay`)
     └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
 

@@ -63,6 +63,12 @@ class EngineSilent(EngineAway):
     code = "engine_silent"
 
 
+class EngineStopping(EngineAway):
+    """The server stops, and the engine with it: another one must answer."""
+
+    code = "draining"
+
+
 class Mailbox:
     """What came for the choices of one call since its reader last looked."""
 

@@ -25,7 +25,7 @@ from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.serve import logs
 from quire.serve.app import make_app
-from quire.serve.client import CLOSE_SECONDS, EngineClient, EngineGone
+from quire.serve.client import CLOSE_SECONDS, EngineClient, EngineStopping
 from quire.serve.edge import Edge
 from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineSetup, Ready
@@ -206,5 +206,5 @@ async def _drain(service: Service, server: uvicorn.Server) -> None:
 
 def _end(service: Service, server: uvicorn.Server) -> None:
     """Whoever still waits is told so."""
-    service.client.end_all(EngineGone("the server stops: send the request to another one"))
+    service.client.end_all(EngineStopping("the server stops: send the request to another one"))
     server.should_exit = True
