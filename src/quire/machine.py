@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,8 @@ DEVICES = ("auto", "cpu", "cuda")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 """Limit and use, by controller: version 2 has none in its paths, version 1 a folder for each."""
+TOLD_BY_TOOL = re.compile(r"\d+|GPU-[0-9a-f-]{36}")
+"""Devices that nvidia-smi finds: by index, or by whole name."""
 ASK_TORCH = "import torch; gpu = torch.cuda.get_device_properties(0); print(f'{gpu.name}, {gpu.total_memory >> 20}')"
 
 
@@ -70,12 +73,12 @@ def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> 
 
 def _accelerator() -> Machine | None:
     """The first NVIDIA device that CUDA shows, asked through its own tool: no CUDA context, no torch. The tool does not
-    know the memory of a part of a device: a process of its own asks torch."""
+    know names that are cut short, nor the memory of a part of a device: there a process of its own asks torch."""
     tool, first = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if tool is None or first in ("", "-1"):
         return None
     query, seconds = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits", f"--id={first}"], 5
-    if first.startswith("MIG-"):
+    if not TOLD_BY_TOOL.fullmatch(first):
         query, seconds = [sys.executable, "-c", ASK_TORCH], 60
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=seconds, check=True).stdout

@@ -49,6 +49,7 @@ def test_a_gpu_without_triton_is_refused_with_the_way_out(monkeypatch: pytest.Mo
         ("3", "--id=3"),
         ("2,0", "--id=2"),
         ("GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "--id=GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"),
+        ("GPU-8932f937", machine.ASK_TORCH),
         ("MIG-c6d4f1ef-42e4-5de3-91c7-45d71c87eb3f", machine.ASK_TORCH),
         ("", None),
         ("-1", None),
@@ -58,7 +59,7 @@ def test_a_gpu_without_triton_is_refused_with_the_way_out(monkeypatch: pytest.Mo
 def test_the_first_gpu_that_torch_may_see_is_asked(
     visible: str | None, asked: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """nvidia-smi knows nothing of the variable, and not how much memory a part of a GPU has."""
+    """nvidia-smi knows nothing of the variable, nor of names cut short, nor how much memory a part of a GPU has."""
     commands: list[list[str]] = []
 
     def run(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
