@@ -15,14 +15,17 @@ PACKAGES = {
     "plot": ("matplotlib",),
 }
 """By extra, as they are imported. The server's has all of torch's."""
-CONSTRAINED = ("torch", "serve")
-"""Where pip may choose a torch build of several gigabytes; constraints.txt names the one for CPUs."""
+ON_GPU = {"torch": "gpu", "serve": "gpu,serve"}
+"""Extras that bring torch, and what to take for a GPU instead: constraints.txt names the build for CPUs, which is much
+smaller than the one that pip may choose without."""
 
 
 def how_to_install(extra: str) -> str:
     """The same words as in README.md."""
-    constraint = "-c constraints.txt " if extra in CONSTRAINED else ""
-    return f"install it with pip install {constraint}'.[{extra}]' in Quire's checkout"
+    constraint, on_gpu = "", ""
+    if extra in ON_GPU:
+        constraint, on_gpu = "-c constraints.txt ", f" (for a GPU: pip install '.[{ON_GPU[extra]}]')"
+    return f"install it with pip install {constraint}'.[{extra}]' in Quire's checkout{on_gpu}"
 
 
 @contextmanager
