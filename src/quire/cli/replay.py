@@ -8,6 +8,7 @@ from pathlib import Path
 
 from quire.cli.text import bold, near_to, table
 from quire.core.errors import InputError
+from quire.engine import history
 from quire.engine.engine import Engine
 from quire.engine.replay import replay
 
@@ -33,9 +34,7 @@ def run(options: argparse.Namespace) -> None:
 def _explain(engine: Engine, name: str) -> None:
     explanation, events = engine.explain(name), engine.history.of(name)
     if explanation is None and not events:
-        raise InputError(
-            f"no request named {name} came up to step {engine.scheduler.steps:,}{_others(name, engine.history.names)}"
-        )
+        raise InputError(_not_there(name, engine.history.names, engine.scheduler.steps))
     print(explanation or f"{name} has ended")
     numbers = [", ".join(f"{key} {value:,}" for key, value in event.numbers.items()) for event in events]
     rows = [(f"{e.step:,}", e.what.value, text, e.reason) for e, text in zip(events, numbers, strict=True)]
@@ -43,9 +42,13 @@ def _explain(engine: Engine, name: str) -> None:
     table(("step", "event", "numbers", "reason"), rows, left=(1, 2, 3))
 
 
-def _others(name: str, names: Sequence[str]) -> str:
-    more = ", …" if len(names) > NAMES_SHOWN else ""
-    return f", but {len(names):,} did: {', '.join(names[:NAMES_SHOWN])}{more}{near_to(name, names)}" if names else ""
+def _not_there(name: str, names: Sequence[str], steps: int) -> str:
+    """`names`: of the requests that are remembered. Where these are as many as can be, this one may be forgotten."""
+    some = ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "") + near_to(name, names)
+    if len(names) >= history.REQUESTS_REMEMBERED:
+        latest = f"the latest {len(names):,} up to step {steps:,} (--to-step goes back to earlier ones)"
+        return f"request {name} is not among {latest}: {some}"
+    return f"no request named {name} came up to step {steps:,}" + (f", but {len(names):,} did: {some}" if names else "")
 
 
 def _show(engine: Engine) -> None:

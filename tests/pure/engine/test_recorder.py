@@ -19,6 +19,7 @@ from quire.core.events import Event
 from quire.core.request import Ending
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import StepResult
+from quire.engine import history
 from quire.engine.engine import Engine
 from quire.engine.recorder import RecordingEngine, open_recording, require_recordable
 from quire.engine.replay import Diverged, replay
@@ -71,6 +72,18 @@ def test_a_name_that_never_came_is_told_with_those_that_did(tmp_path: Path, caps
             engine.submit(request(f"r{i}", 100, 20))
     assert main(["replay", str(path), "--explain", "nobody"]) == 2
     assert capsys.readouterr().err.endswith("but 12 did: r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, …\n")
+
+
+@pytest.mark.story
+def test_a_name_that_may_be_forgotten_is_not_told_as_one_that_never_came(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "REQUESTS_REMEMBERED", 3)
+    path = tmp_path / "run.jsonl"
+    steps = record(path).scheduler.steps
+    assert main(["replay", str(path), "--explain", "r2"]) == 2
+    told = capsys.readouterr().err
+    assert f"request r2 is not among the latest 3 up to step {steps} (--to-step goes back to earlier ones): r0" in told
 
 
 @pytest.mark.story
