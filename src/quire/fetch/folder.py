@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 MANIFEST, STAMPS = "manifest.json", ".checked"
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 Progress = Callable[[str, int, int], None]
 """Called with a stage, what is done of it and its size, in bytes."""
 
@@ -37,13 +39,16 @@ def cache_folder() -> Path:
 
 def keep_compiled() -> None:
     """What Triton and torch's compiler make is kept in the cache folder for the next start, unless the environment
-    names another place, or nothing can be written there. Before either of them has been asked for anything."""
+    names another place, or the folder is not this user's alone to write: what lies there is run, and nothing checks it.
+    Before either of them has been asked for anything."""
     folder = cache_folder() / "compiled"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.stat()
     except OSError:
         return  # both have places of their own
-    if os.access(folder, os.W_OK):
+    is_own = not status.st_mode & OTHERS_WRITE and status.st_uid == os.getuid()
+    if is_own and os.access(folder, os.W_OK):
         made = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
         os.environ.setdefault("TRITON_CACHE_DIR", str(Path(made) / "triton"))
 

@@ -1,4 +1,4 @@
-"""The default model: fetched once, found afterwards, replaced when damaged."""
+"""The default model: fetched once, found afterwards, replaced when damaged. What was compiled, beside it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from quire.cli import fetch as command
 from quire.core.errors import InputError
 from quire.fetch import default
 from quire.fetch.errors import FetchError
-from quire.fetch.folder import Progress, cache_folder, checksum
+from quire.fetch.folder import Progress, cache_folder, checksum, keep_compiled
 from quire.text.tokenizer import Tokenizer
+
+COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
 
 class Index:
@@ -147,3 +149,31 @@ def test_the_command_reads_every_file_even_if_it_looks_untouched(index: Index) -
     run()
     assert index.downloads == 2
     assert path.read_bytes() == whole
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("mode", "owner", "is_used"),
+    [(None, 0, True), (0o700, 0, True), (0o755, 0, True), (0o775, 0, False), (0o757, 0, False), (0o700, 1, False)],
+)
+def test_what_is_compiled_is_kept_only_where_nobody_else_can_write(
+    mode: int | None, owner: int, is_used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies there is run: it must come from this user. The folder that is made is closed to all others."""
+    monkeypatch.setenv("QUIRE_CACHE", str(tmp_path))
+    folder = tmp_path / "compiled"
+    for name in COMPILERS:
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    if mode is not None:
+        folder.mkdir()
+        folder.chmod(mode)
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + owner)
+    before = os.umask(0)
+    try:
+        keep_compiled()
+    finally:
+        os.umask(before)
+    assert folder.stat().st_mode & 0o777 == (0o700 if mode is None else mode)
+    assert [name in os.environ for name in COMPILERS] == [is_used, is_used]
