@@ -74,7 +74,8 @@ def _more_memory(settings: Settings, budget: Budget, plan: Plan) -> tuple[str, S
         needed = max(needed, fixed + tables + sheets * stage.sheet_bytes)
     memory = ceil_div(int(needed / budget.memory_fraction) + 1, GIB) * GIB
     fraction = "" if budget.memory_fraction == DEFAULT_FRACTION else f" --memory-fraction {budget.memory_fraction}"
-    return f"--memory {memory // GIB}GiB{fraction}", settings, replace(budget, memory_bytes=memory)
+    where = "" if budget.is_accelerator else "--device cpu "  # sizes alone are an accelerator's
+    return f"{where}--memory {memory // GIB}GiB{fraction}", settings, replace(budget, memory_bytes=memory)
 
 
 def _larger_pool(settings: Settings, budget: Budget, plan: Plan) -> tuple[str, Settings, Budget]:

@@ -357,3 +357,13 @@ def test_planning_never_imports_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_settings_that_would_fit_do_as_they_say(capsys: pytest.CaptureFixture[str]) -> None:
+    """In main memory too, where sizes alone would be an accelerator's."""
+    assert main(["plan", "llama-3.1-8b", "--device", "cpu", "--memory", "8GiB"]) == 3
+    told = capsys.readouterr().out.partition("Settings that would fit\n")[2].splitlines()[0]
+    settings, _, promised = told.partition("(longest length ")
+    assert settings.split()[:2] == ["--device", "cpu"]
+    assert main(["plan", "llama-3.1-8b", *settings.split()]) == 0
+    assert f"longest length {promised.split()[0]} tokens" in capsys.readouterr().out
