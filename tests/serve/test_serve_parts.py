@@ -241,7 +241,7 @@ def test_a_server_that_cannot_boot_says_why_before_it_reads_a_weight(
     assert main(["serve", str(tmp_path)]) == 2
     assert "the environment: --port" in capsys.readouterr().err
     monkeypatch.delenv("QUIRE_PORT")
-    assert main(["serve", str(tmp_path)]) == 2
+    assert main(["serve", "--port", "0", str(tmp_path)]) == 2
     assert "has no config.json" in capsys.readouterr().err
     assert main(["serve", "--port", "99999", str(tmp_path)]) == 2
     assert "--port 99999 is none" in capsys.readouterr().err
