@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from device_models import DeviceService
+from quire.core.dtypes import DType
 from quire.core.events import What
 from quire.worker import graphs, opaque
-from tiny_models import plan_of
+from tiny_models import Service, plan_of
 
 NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
 """Windows, sink logits and heads that share keys; latents; states."""
@@ -32,6 +33,19 @@ def test_steps_that_overlap_and_recorded_steps_yield_the_right_tokens(name: str)
     service.check(PLACES, OUTPUTS)
     assert service.runner.graphs is not None
     assert service.runner.graphs.played > 0
+
+
+def test_tokens_over_8_bits_are_those_of_the_reference_backend_over_the_same() -> None:
+    """Sink logits, windows and experts, in fp32: nothing else is rounded, so the same experts are chosen."""
+    plan = plan_of("gpt_oss", batch_tokens=24, kv_dtype=DType.FP8)
+    there, here = Service("gpt_oss", plan), DeviceService("gpt_oss", plan, counts=(2,))
+    expected = there.send([there.reference.prompts[place] for place in PLACES], OUTPUTS)
+    streams = here.send(PLACES, OUTPUTS)
+    for engine in (there.engine, here.engine):
+        engine.drain()
+    tokens = [stream.tokens().tolist() for stream in streams]
+    assert tokens == [stream.tokens().tolist() for stream in expected]
+    assert tokens != [here.reference.tokens[place][:OUTPUTS] for place in PLACES], "8 bits make a difference"
 
 
 @pytest.mark.parametrize("draft", ["lfm2", "llama"])
