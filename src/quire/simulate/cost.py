@@ -28,8 +28,8 @@ EXPERT_EFFICIENCY = 0.65
 """Of the bandwidth that large products reach, where many experts have a few tokens each: measured with torch's grouped
 product, 128 tokens over 512 experts on an H200."""
 LAYER_SECONDS = 40e-6
-"""Of each layer, beside what it reads and multiplies: small kernels, and the gaps between all of them. Measured on an
-H200, with decode steps of models of 16 to 48 layers."""
+"""Of each layer, beside what it reads and multiplies: small kernels, and the gaps between all of them. Fitted to decode
+steps of models of 16 to 48 layers, measured on H200s."""
 QUERY_BLOCK = 128
 """Tokens of a chunk that attention takes together: each block reads the row's live set once."""
 
