@@ -2,14 +2,16 @@
 
 Random weights. Scheduler, tables, uploads, model, sampling and results are the engine's own; prompts are not computed,
 their pages hold random numbers. A step of the engine is the mean over many, in wall-clock time. The bare step is the
-median of replays of its graph, half-way between. The floor is the time to read weights, and what rows hold half-way
-(and to write states), at the speed of a plain read; on a GPU once more at the speed of torch's sum, which is slower.
-`simulated` is what `quire simulate` takes for the step on such a device.
+median of replays of its graph, half-way between. Before each of them the GPU works for a second: a load that begins
+passes its power limit, and steps take up to 14 % longer until its clock has settled. The floor is the time to read
+weights, and what rows hold half-way (and to write states), at the speed of a plain read; on a GPU once more at that of
+torch's sum, which is slower. `simulated` is what `quire simulate` takes for the step on such a device.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
 from collections.abc import Sequence
@@ -31,6 +33,7 @@ from quire.plan import bound
 from quire.plan.settings import Settings
 from quire.simulate.cost import CostModel, cost_model
 from quire.simulate.devices import DATASHEETS, speed_of
+from quire.worker.graphs import DecodeGraphs
 from quire.worker.runner import TorchRunner
 
 
@@ -77,6 +80,8 @@ STEPS_IN_FLIGHT = 2
 """Of an engine that nobody told otherwise."""
 BATCH_TOKENS = 8192
 REPLAYS = 30
+SETTLING_SECONDS = 1.0
+"""Of replays before each timing; a load that begins was seen to disturb the clock for 0.4."""
 GREEDY = Sampling()
 
 
@@ -175,14 +180,17 @@ class Decoding:
         return np.array([prompt + len(stream.tokens()) for prompt, stream in held])
 
     def timed(self, rows: int) -> float:
-        """Microseconds of a step: from one result to the next, when steps overlap as they do in service."""
+        """Microseconds of a step: from one result to the next, when steps overlap as they do in service. `waited`: of
+        these, for the GPU."""
+        settle(self.started.runner)
         self.unprompted.rows.clear()
         for _ in range(WARM_STEPS):
             self.engine.step()
-        begin = time.perf_counter()
+        waited, begin = self.unprompted.waited_seconds, time.perf_counter()
         for _ in range(self.steps):
             self.engine.step()
         took = time.perf_counter() - begin
+        self.waited = 1e6 * (self.unprompted.waited_seconds - waited) / self.steps
         idle_steps = WARM_STEPS + self.steps - len(self.unprompted.rows)
         fewest = 0 if idle_steps else min(self.unprompted.rows)
         if fewest < rows:
@@ -197,29 +205,42 @@ class Decoding:
         self.engine.drop_cache()
 
 
+def settle(runner: TorchRunner) -> None:
+    """Replays of the graph that was played last, which the GPU is still at when this returns: whatever is timed next
+    follows without a pause. Nothing where nothing is recorded."""
+    graphs = getattr(runner, "graphs", None)
+    if graphs is not None:
+        one = statistics.median(replays(graphs, 3))
+        for _ in range(math.ceil(1e6 * SETTLING_SECONDS / one)):
+            graphs.replay_last()
+
+
 def bare(runner: TorchRunner) -> float | None:
     """Microseconds of the graph that was played last; none where nothing is recorded."""
     graphs = getattr(runner, "graphs", None)
     if graphs is None:
         return None
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(REPLAYS)]  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
+    settle(runner)
+    return float(statistics.median(replays(graphs, REPLAYS)))
+
+
+def replays(graphs: DecodeGraphs, count: int) -> list[float]:
+    """Microseconds of each."""
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(count)]  # type: ignore[no-untyped-call]
     for begin, end in events:
         begin.record()
         graphs.replay_last()
         end.record()
     torch.cuda.synchronize()
-    return 1e3 * float(statistics.median(begin.elapsed_time(end) for begin, end in events))
+    return [1e3 * begin.elapsed_time(end) for begin, end in events]
 
 
 def measure(decoding: Decoding, rows: int, length: int, bandwidth: Bandwidth, device: str) -> dict[str, object]:
     decoding.fill(rows, length)
     before = decoding.timed(rows)
     replayed, lengths = bare(decoding.started.runner), decoding.lengths()
-    waited = decoding.unprompted.waited_seconds
     after = decoding.timed(rows)
-    took = (before + after) / 2
-    python = after - 1e6 * (decoding.unprompted.waited_seconds - waited) / (decoding.steps + WARM_STEPS)
+    took, python = (before + after) / 2, after - decoding.waited
     decoding.empty()
     read = floor_bytes(decoding.started, lengths)
     floor = read / bandwidth.plain

@@ -11,7 +11,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from quire.worker.fused import fuse, gate
-from quire.worker.kernels.gated import gated, is_even, tile_of
+from quire.worker.kernels.gated import gated, tile_of
 
 
 def expected(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -29,6 +29,8 @@ ONE, TWO = torch.bfloat16, torch.float32
         (33, 128, 64, ONE),
         (64, 64, 64, ONE),
         (128, 64, 128, ONE),
+        (256, 128, 128, ONE),
+        (256, 64, 64, TWO),
         (40, 64, 64, TWO),
         (5, 128, 64, TWO),
         (9, 72, 40, TWO),
@@ -42,18 +44,39 @@ def test_results_are_those_of_torch(tokens: int, inputs: int, outputs: int, dtyp
     assert float((found - right).norm() / right.norm()) < (2e-2 if dtype is ONE else 1e-5)
 
 
-def test_weights_that_tiles_do_not_end_with_are_left_to_torch() -> None:
-    assert is_even(torch.empty(128, 128, dtype=torch.bfloat16))
-    assert not is_even(torch.empty(128, 72, dtype=torch.bfloat16))
-    assert not is_even(torch.empty(80, 128, dtype=torch.bfloat16))
-    assert not is_even(torch.empty(128, 128))
+@pytest.mark.parametrize(
+    ("tokens", "outputs", "inputs", "rows"),
+    [(64, 64, 128, 64), (64, 64, 72, None), (64, 40, 128, None), (256, 64, 128, None), (256, 128, 128, 128)],
+)
+def test_weights_that_tiles_do_not_end_with_are_left_to_torch(
+    tokens: int, outputs: int, inputs: int, rows: int | None
+) -> None:
+    assert rows_of_tile(tokens, torch.empty(2 * outputs, inputs, dtype=torch.bfloat16)) == rows
+    assert rows_of_tile(tokens, torch.empty(2 * outputs, inputs)) is None
+    assert rows_of_tile(tokens, torch.empty(inputs, 2 * outputs, dtype=torch.bfloat16).T) is None
 
 
 @pytest.mark.parametrize(
-    ("tokens", "rows"), [(32, None), (33, 64), (64, 64), (65, None), (96, None), (97, 128), (128, 128), (129, None)]
+    ("tokens", "rows"),
+    [
+        *[(32, None), (33, 64), (64, 64), (65, None), (96, None), (97, 128), (128, 128), (129, None)],
+        *[(255, None), (256, 128), (257, None)],
+    ],
 )
-def test_a_tile_holds_all_tokens_where_that_is_faster_than_torch(tokens: int, rows: int | None) -> None:
-    assert tile_of(tokens) == rows
+def test_tiles_are_for_numbers_of_tokens_where_they_beat_torch(tokens: int, rows: int | None) -> None:
+    assert rows_of_tile(tokens, torch.empty(256, 128, dtype=torch.bfloat16)) == rows
+
+
+def test_a_tile_that_the_gpu_has_no_room_for_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """164 KiB hold the tiles of 128 tokens, and not those of 256."""
+    monkeypatch.setattr("quire.worker.kernels.gated.shared_bytes_of", lambda _device: 164 << 10)
+    weight = torch.empty(256, 128, dtype=torch.bfloat16)
+    assert [rows_of_tile(tokens, weight) for tokens in (128, 256)] == [128, None]
+
+
+def rows_of_tile(tokens: int, weight: torch.Tensor) -> int | None:
+    tile = tile_of(tokens, weight)
+    return tile and tile.rows
 
 
 @pytest.mark.parametrize(("activation", "count"), [("silu", 1), ("gelu", 0)])

@@ -1,10 +1,13 @@
 """The first half of a gated MLP: silu(x · gateᵀ) × (x · upᵀ), from a weight that holds gate above up.
 
-With few tokens a product costs what reading the weight costs: one launch multiplies both halves and joins them, and
-nothing in between goes to memory. Elsewhere cuBLAS multiplies faster, and the halves are joined after it.
+One launch multiplies both halves and joins them, and nothing in between goes to memory: faster where tiles are full, or
+where a product costs what reading the weight costs. Elsewhere cuBLAS multiplies, and the halves are joined after it.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -14,26 +17,45 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quire.worker.kernels.tile import dot
 
-TILES = ((33, 64), (97, 128))
-"""From so many tokens on: rows of a tile. Between tiles, cuBLAS is faster."""
-OUTPUTS, DEPTH = 64, 64
-"""Of a program: of each half, and inputs at a time."""
+DEPTH = 64
+"""Inputs at a time."""
+NUMBER_BYTES = 2
 NUMBERS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What a program takes, for numbers of tokens from `first` to `last`."""
+
+    first: int
+    last: int
+    rows: int
+    outputs: int
+    """Of each half."""
+    stages: int
+
+    @property
+    def shared_bytes(self) -> int:
+        return self.stages * DEPTH * (self.rows + 2 * self.outputs) * NUMBER_BYTES
+
+
+TILES = (Tile(33, 64, 64, 64, 3), Tile(97, 128, 128, 64, 3), Tile(256, 256, 128, 128, 4))
+"""Between them cuBLAS is faster."""
 
 
 @triton.jit
 def multiply_gated(tokens, weight, out, count, width, inputs, rows: tl.constexpr, columns: tl.constexpr,
                    depth: tl.constexpr):  # fmt: skip
-    """Grid (block of outputs,). `tokens` and `weight` (half, output, input) are descriptors: the hardware copies whole
-    tiles. A tile of both halves is one product's."""
-    begin = tl.program_id(0) * columns
+    """Grid (block of tokens, block of outputs). `tokens` and `weight` (half, output, input) are descriptors: the
+    hardware copies whole tiles. A tile of both halves is one product's."""
+    top, begin = tl.program_id(0) * rows, tl.program_id(1) * columns
     both = tl.full([rows, 2 * columns], 0.0, tl.float32)
     for first in tl.range(0, inputs, depth):
         halves = tl.reshape(weight.load([0, begin, first]), [2 * columns, depth])
-        both = dot(tokens.load([0, first]), tl.trans(halves), both)
+        both = dot(tokens.load([top, first]), tl.trans(halves), both)
     cut = tl.reshape(both.to(out.dtype.element_ty), [rows, 2, columns])
     gates, ups = tl.split(tl.permute(cut, [0, 2, 1]))
-    row, column = tl.arange(0, rows), begin + tl.arange(0, columns)
+    row, column = top + tl.arange(0, rows), begin + tl.arange(0, columns)
     tl.store(out + row[:, None] * width + column[None, :], join(gates, ups), mask=(row < count)[:, None])
 
 
@@ -61,8 +83,8 @@ def gated(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     flat = tokens.reshape(-1, tokens.shape[-1])
     width = len(weight) // 2
     out = tokens.new_empty(*tokens.shape[:-1], width)
-    tile = tile_of(len(flat))
-    if tile is not None and is_even(weight):
+    tile = tile_of(len(flat), weight)
+    if tile is not None:
         _multiply(flat.contiguous(), weight, out, tile)
     else:
         halves = functional.linear(flat, weight)
@@ -75,21 +97,27 @@ def _(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return tokens.new_empty(*tokens.shape[:-1], len(weight) // 2)
 
 
-def tile_of(tokens: int) -> int | None:
-    """Rows of the tile that holds them all; none: cuBLAS is faster."""
-    return next((rows for first, rows in TILES if first <= tokens <= rows), None)
+def tile_of(tokens: int, weight: torch.Tensor) -> Tile | None:
+    """None: cuBLAS multiplies, for it is faster, or tiles do not end where the weight does, or do not fit."""
+    tile = next((tile for tile in TILES if tile.first <= tokens <= tile.last), None)
+    if tile is None or weight.element_size() != NUMBER_BYTES or not weight.is_contiguous():
+        return None
+    is_whole = len(weight) // 2 % tile.outputs == 0 and weight.shape[1] % DEPTH == 0
+    return tile if is_whole and tile.shared_bytes <= shared_bytes_of(weight.device) else None
 
 
-def is_even(weight: torch.Tensor) -> bool:
-    """Programs and their tiles end where the weight does; 16 bits, for tiles must fit in shared memory."""
-    is_whole = len(weight) // 2 % OUTPUTS == 0 and weight.shape[1] % DEPTH == 0
-    return is_whole and weight.element_size() == 2 and weight.is_contiguous()
+def shared_bytes_of(device: torch.device) -> float:
+    """Of one program; the interpreter has as much as it likes."""
+    if device.type != "cuda":
+        return math.inf
+    return float(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
-def _multiply(flat: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, rows: int) -> None:
+def _multiply(flat: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, tile: Tile) -> None:
     inputs, width = flat.shape[1], len(weight) // 2
-    tokens = TensorDescriptor.from_tensor(flat, [rows, DEPTH])
-    halves = TensorDescriptor.from_tensor(weight.view(2, width, inputs), [2, OUTPUTS, DEPTH])
-    multiply_gated[(width // OUTPUTS,)](
-        tokens, halves, out, len(flat), width, inputs, rows, OUTPUTS, DEPTH, num_warps=8, num_stages=3
-    )
+    tokens = TensorDescriptor.from_tensor(flat, [tile.rows, DEPTH])
+    halves = TensorDescriptor.from_tensor(weight.view(2, width, inputs), [2, tile.outputs, DEPTH])
+    multiply_gated[(triton.cdiv(len(flat), tile.rows), width // tile.outputs)](
+        tokens, halves, out, len(flat), width, inputs, tile.rows, tile.outputs, DEPTH,
+        num_warps=8, num_stages=tile.stages,
+    )  # fmt: skip
