@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -172,6 +173,7 @@ def main() -> None:
     asked = Asked(options.model, options.length, options.pool, options.outputs)
     first, table = None, []
     for dtype in DTYPES:
+        print(f"{asked.model} with keys and values in {dtype.value}", file=sys.stderr, flush=True)
         found, line = line_of(asked, dtype, first, not options.no_peer)
         first = first or found
         table.append(line)

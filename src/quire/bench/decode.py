@@ -2,10 +2,10 @@
 
 Random weights. Scheduler, tables, uploads, model, sampling and results are the engine's own; prompts are not computed,
 their pages hold random numbers. A step of the engine is the mean over many, in wall-clock time. The bare step is the
-median of replays of its graph, half-way between. Before each of them the GPU works for a second: a load that begins
-passes its power limit, and steps take up to 14 % longer until its clock has settled. The floor is the time to read
-weights, and what rows hold half-way (and to write states), at the speed of a plain read; on a GPU once more at that of
-torch's sum, which is slower. `simulated` is what `quire simulate` takes for the step on such a device.
+median of replays of its graph, half-way between. Before each of them the GPU works for a second: steps of a load that
+begins were seen to take up to 14 % longer for some 0.4 seconds. The floor is the time to read weights, and what rows
+hold half-way (and to write states), at the speed of a plain read; on a GPU once more at that of torch's sum, which is
+slower. `simulated` is what `quire simulate` takes for the step on such a device.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ STEPS_IN_FLIGHT = 2
 BATCH_TOKENS = 8192
 REPLAYS = 30
 SETTLING_SECONDS = 1.0
-"""Of replays before each timing; a load that begins was seen to disturb the clock for 0.4."""
+"""Of replays before each timing."""
 GREEDY = Sampling()
 
 
