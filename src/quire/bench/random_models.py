@@ -11,15 +11,14 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from quire.core.errors import InputError
 from quire.models.catalogue import catalogue_entry
-from quire.models.read import read_config
+from quire.models.read import CHOSEN_EXPERTS, read_config
 from quire.models.shape import ModelShape
 from quire.worker.model import build
 
 NOT_ITS_SHAPE = ("dtype", "quantization_config")
 LAYER_BY_LAYER = ("layer_types", "hybrid_override_pattern")
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")
-"""How configurations spell how many experts a layer has, and how many of them a token chooses."""
+"""How configurations spell how many experts a layer has."""
 EXPERT_WEIGHTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
 """In names of parameters."""
 
@@ -80,6 +79,7 @@ def expert_share(config: Any) -> float:
     """Of its experts, the share that a token chooses; 1 where there are none, or nobody says how many it chooses."""
     text = config.get_text_config()
     experts, chosen = (
-        next((number for name in names if (number := getattr(text, name, None))), 0) for names in (EXPERTS, CHOSEN)
+        next((number for name in names if (number := getattr(text, name, None))), 0)
+        for names in (EXPERTS, CHOSEN_EXPERTS)
     )
     return min(1.0, chosen / experts) if chosen and experts else 1.0

@@ -19,6 +19,8 @@ from quire.models.shape import Layer, ModelShape
 
 LARGEST_FILE = 64 << 20
 _TEXT_ONLY = "text part only: the vision tower's weights are not counted"
+CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "top_k_experts")
+"""How configurations spell how many experts a token chooses."""
 _OUTER_FIELDS = (
     "tie_word_embeddings", "quantization_config", "quantization", "dtype", "torch_dtype", "expert_dtype",
 )  # fmt: skip
@@ -66,6 +68,7 @@ def read_config(
     fields = Fields(text, family.model_type, family.defaults)
     fields.raw("model_type", "architectures")
     blueprint = family.read(fields)
+    expert_inputs = _expert_inputs(fields, blueprint)
     precision = read_precision(fields)
     if held is not None and held.is_laid_out:
         precision = replace(precision, has_panels=True)
@@ -75,7 +78,15 @@ def read_config(
         notes += (f"weights are counted as a CPU holds them: in {held.dtype.value}{anew}",)
     if held is not None and fields.section("quantization_config") is not None:
         notes += (f"quantised weights are counted as the checkpoint has them, the rest as {held.dtype.value}",)
-    return _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
+    shape = _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
+    return replace(shape, expert_inputs=expert_inputs)
+
+
+def _expert_inputs(fields: Fields, blueprint: Blueprint) -> int:
+    if not any(block.weights.experts for block in blueprint.blocks):
+        return 0
+    width = fields.optional_integer("moe_latent_size") or blueprint.hidden_size
+    return width * fields.integer(*CHOSEN_EXPERTS, absent=0, minimum=0)
 
 
 def _exists(path: Path) -> bool:

@@ -34,6 +34,8 @@ class ModelShape:
     hidden_size: int = 0
     intermediate_size: int = 0
     """Widest activation between two matrices, for the estimate of activations."""
+    expert_inputs: int = 0
+    """Numbers that go into experts for one token: each that it chooses has a copy. 0: no experts, or nobody says."""
     query_heads: int = 0
     vocab_size: int = 0
     embedding_bytes: int = 0

@@ -23,7 +23,10 @@ from quire.models.shape import Layer, ModelShape
 
 VERSION = 1
 HAND_WRITTEN = "hand-written"
-_SIZES = ("hidden_size", "intermediate_size", "query_heads", "vocab_size", "embedding_bytes", "head_bytes")
+_SIZES = (
+    "hidden_size", "intermediate_size", "expert_inputs", "query_heads", "vocab_size", "embedding_bytes",
+    "head_bytes",
+)  # fmt: skip
 _NUMBERS_OF_KIND = {
     "full": (), "window": ("window",), "chunked": ("chunk",), "sink": ("sinks", "window"), "latent": (), "state": (),
     "cross": ("encoder_tokens",),

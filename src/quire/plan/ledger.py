@@ -22,6 +22,8 @@ LOGITS_BYTES = 8
 DRAWING_BYTES = {True: 28, False: 52}
 """Per logit that is worked on: a copy, scaled, its chance, and sums of chances in fp64 with what they are made from. A
 CPU ranks them all at worst."""
+COPIES_FOR_EXPERTS = 4
+"""Of what goes into experts: that itself, what comes out, the same weighed, and in the tokens' order again."""
 GRAPH_BYTES = GIB // 2
 WORKSPACE_BYTES = 256 * MIB
 HOST_WORKSPACE_BYTES = 64 * MIB
@@ -52,10 +54,11 @@ def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, r
 def activation_line(
     model: ModelShape, batch_tokens: int, max_requests: int, ahead: int, ranks: int, is_accelerator: bool
 ) -> LedgerLine:
-    """A few live tensors per token of the step, and after those, when they are gone, what drawing from logits takes;
-    beside both, tables of what penalised requests have seen. Logits of prompts whose log-probabilities are asked for
-    come in pieces that take no more."""
-    per_token = 2 * (6 * model.hidden_size + 2 * ceil_div(model.intermediate_size, ranks))
+    """A few live tensors per token of the step, with experts some for each that computes it; after those, when they are
+    gone, what drawing from logits takes; beside both, tables of what penalised requests have seen. Logits of prompts
+    whose log-probabilities are asked for come in pieces that take no more."""
+    live = 6 * model.hidden_size + COPIES_FOR_EXPERTS * model.expert_inputs
+    per_token = 2 * (live + 2 * ceil_div(model.intermediate_size, ranks))
     vocabulary, places = ceil_div(model.vocab_size, ranks), min(max_requests * (1 + ahead), batch_tokens)
     step = max(batch_tokens * per_token, _drawing_bytes(places, vocabulary, is_accelerator))
     seen = SEEN_BYTES * max_requests * vocabulary

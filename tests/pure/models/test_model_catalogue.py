@@ -11,6 +11,7 @@ import pytest
 from model_configs import kinds
 
 from quire.core.errors import ModelError
+from quire.models import catalogue
 from quire.models.catalogue import catalogue_entry, catalogue_names, spelled_out
 from quire.models.read import read_config, read_model
 
@@ -30,6 +31,21 @@ def test_every_entry_reads(name: str) -> None:
     assert all(layer.weight_bytes > 0 for layer in shape.layers)
     assert any(kind != "none" for kind in kinds(shape))
     assert not [note for note in shape.notes if "head" in note or "layers absent" in note]
+
+
+def test_every_entry_with_experts_says_how_many_a_token_chooses() -> None:
+    """Without that, what a step takes is not known. Some experts take less than the whole of a token."""
+    with_experts = [name for name in catalogue_names() if "experts=" in catalogue_facts(name)]
+    shapes = [read_model(name) for name in with_experts]
+    assert [shape.name for shape in shapes if not shape.expert_inputs] == ["granite-4.0-h-micro"]
+    assert read_model("qwen3-next-80b-a3b").expert_inputs == 10 * 2048
+    assert read_model("nemotron-3-super").expert_inputs == 22 * 1024
+    assert read_model("llama-3.1-8b").expert_inputs == 0
+
+
+def catalogue_facts(name: str) -> str:
+    lines = Path(catalogue.__file__).with_name("catalogue.txt").read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if name in line.replace(",", " ").split())
 
 
 def test_names_and_aliases_are_unique_lower_case_and_find_their_entry() -> None:
@@ -96,6 +112,8 @@ def test_the_catalogue_and_the_collected_configurations_agree(file: Path) -> Non
     assert [layer.shares_with for layer in ours.layers] == [layer.shares_with for layer in theirs.layers]
     assert [layer.memories for layer in ours.draft_layers] == [layer.memories for layer in theirs.draft_layers]
     assert (ours.hidden_size, ours.query_heads, ours.family) == (theirs.hidden_size, theirs.query_heads, theirs.family)
+    if "moe_latent_size" not in catalogue_entry(name).config:  # the collected configuration leaves it out
+        assert ours.expert_inputs == theirs.expert_inputs
 
 
 @pytest.mark.skipif(not FILES, reason="the folder of collected configurations is not here")
