@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from quire.bench.random_models import config_of, expert_share, weights_read
+from quire.bench.random_models import config_of, weights_read
 from quire.bench.report import Report, Table, Tell, about
 from quire.bench.started import Started, start
 from quire.bench.unprompted import Unprompted, spoil
@@ -275,8 +275,7 @@ def simulated(started: Started, lengths: np.ndarray, device: str) -> float | Non
 
 
 def costs(started: Started, device: str) -> CostModel:
-    share = expert_share(started.model.config)
-    return cost_model(started.plan, started.shape, speed_of(device, None, None), None, share)
+    return cost_model(started.plan, started.shape, speed_of(device, None, None))
 
 
 def ledger(started: Started) -> dict[str, object]:

@@ -11,14 +11,12 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from quire.core.errors import InputError
 from quire.models.catalogue import catalogue_entry
-from quire.models.read import CHOSEN_EXPERTS, read_config
+from quire.models.read import CHOSEN_EXPERTS, EXPERTS, read_config
 from quire.models.shape import ModelShape
 from quire.worker.model import build
 
 NOT_ITS_SHAPE = ("dtype", "quantization_config")
 LAYER_BY_LAYER = ("layer_types", "hybrid_override_pattern")
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
-"""How configurations spell how many experts a layer has."""
 EXPERT_WEIGHTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
 """In names of parameters."""
 

@@ -100,7 +100,7 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
     overhead = "of each step (default 0.04 for each layer)"
     group.add_argument("--overhead", type=_number(0, 1e6), metavar="MS", help=overhead)
     group.add_argument(
-        "--active-share", type=share, default=1.0, metavar="F", help="of the weights in one token (default 1.0)"
+        "--active-share", type=share, metavar="F", help="of the weights in one token (default: as the model has it)"
     )
 
 

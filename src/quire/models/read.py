@@ -10,17 +10,18 @@ from pathlib import Path
 
 from quire.core.errors import ModelError
 from quire.core.laid_out import Held, panel_bytes
-from quire.models.blueprint import Block, Blueprint, Family
+from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
 from quire.models.fields import Fields, shown
 from quire.models.neutral import refuse_unknown_memory
 from quire.models.precision import Precision, read_precision
-from quire.models.shape import Layer, ModelShape
+from quire.models.shape import NO_EXPERTS, Experts, Layer, ModelShape
 
 LARGEST_FILE = 64 << 20
 _TEXT_ONLY = "text part only: the vision tower's weights are not counted"
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "top_k_experts")
-"""How configurations spell how many experts a token chooses."""
+"""How configurations spell how many experts a layer has, and how many of them a token chooses."""
 _OUTER_FIELDS = (
     "tie_word_embeddings", "quantization_config", "quantization", "dtype", "torch_dtype", "expert_dtype",
 )  # fmt: skip
@@ -68,7 +69,7 @@ def read_config(
     fields = Fields(text, family.model_type, family.defaults)
     fields.raw("model_type", "architectures")
     blueprint = family.read(fields)
-    expert_inputs = _expert_inputs(fields, blueprint)
+    experts = _experts(fields, blueprint)
     precision = read_precision(fields)
     if held is not None and held.is_laid_out:
         precision = replace(precision, has_panels=True)
@@ -79,14 +80,14 @@ def read_config(
     if held is not None and fields.section("quantization_config") is not None:
         notes += (f"quantised weights are counted as the checkpoint has them, the rest as {held.dtype.value}",)
     shape = _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
-    return replace(shape, expert_inputs=expert_inputs)
+    return replace(shape, experts=experts)
 
 
-def _expert_inputs(fields: Fields, blueprint: Blueprint) -> int:
+def _experts(fields: Fields, blueprint: Blueprint) -> Experts:
     if not any(block.weights.experts for block in blueprint.blocks):
-        return 0
-    width = fields.optional_integer("moe_latent_size") or blueprint.hidden_size
-    return width * fields.integer(*CHOSEN_EXPERTS, absent=0, minimum=0)
+        return NO_EXPERTS
+    count, chosen = (fields.integer(*names, absent=0, minimum=0) for names in (EXPERTS, CHOSEN_EXPERTS))
+    return Experts(count, chosen, fields.optional_integer("moe_latent_size") or blueprint.hidden_size)
 
 
 def _exists(path: Path) -> bool:
@@ -206,4 +207,5 @@ def _head_bytes(blueprint: Blueprint, precision: Precision) -> int:
 
 def _layer(block: Block, precision: Precision) -> Layer:
     divided, replicated = precision.divided(block.weights), precision.replicated(block.weights)
-    return Layer(block.memories, block.shares_with, divided, replicated)
+    experts = precision.divided(Weights(experts=block.weights.experts))
+    return Layer(block.memories, block.shares_with, divided, replicated, experts)

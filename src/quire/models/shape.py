@@ -18,6 +18,27 @@ class Layer:
     """Weights that tensor-parallel ranks divide."""
     replicated_weight_bytes: int = 0
     """Weights that every tensor-parallel rank holds (norms, routers, latent down-projections)."""
+    expert_weight_bytes: int = 0
+    """Of those that ranks divide, the ones of routed experts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """Routed ones, of a layer that has them. 0: there are none, or nobody says."""
+
+    count: int = 0
+    per_token: int = 0
+    """That a token chooses."""
+    width: int = 0
+    """Numbers of a token that go into each."""
+
+    @property
+    def share(self) -> float:
+        """Of them all, those that a token chooses; 1 where nobody says."""
+        return min(1.0, self.per_token / self.count) if self.count and self.per_token else 1.0
+
+
+NO_EXPERTS = Experts()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +55,7 @@ class ModelShape:
     hidden_size: int = 0
     intermediate_size: int = 0
     """Widest activation between two matrices, for the estimate of activations."""
-    expert_inputs: int = 0
-    """Numbers that go into experts for one token: each that it chooses has a copy. 0: no experts, or nobody says."""
+    experts: Experts = NO_EXPERTS
     query_heads: int = 0
     vocab_size: int = 0
     embedding_bytes: int = 0

@@ -19,14 +19,13 @@ from quire.core.errors import InputError, ModelError
 from quire.core.memory import Follows, Memory, Part
 from quire.models.fields import MOST_LAYERS, Fields, shown
 from quire.models.memories import Heads, key_value_parts, latent
-from quire.models.shape import Layer, ModelShape
+from quire.models.shape import Experts, Layer, ModelShape
 
 VERSION = 1
 HAND_WRITTEN = "hand-written"
-_SIZES = (
-    "hidden_size", "intermediate_size", "expert_inputs", "query_heads", "vocab_size", "embedding_bytes",
-    "head_bytes",
-)  # fmt: skip
+_SIZES = ("hidden_size", "intermediate_size", "query_heads", "vocab_size", "embedding_bytes", "head_bytes")
+_EXPERTS = {"experts": "count", "experts_per_token": "per_token", "expert_width": "width"}
+_WEIGHTS = ("weight_bytes", "replicated_weight_bytes", "expert_weight_bytes")
 _NUMBERS_OF_KIND = {
     "full": (), "window": ("window",), "chunked": ("chunk",), "sink": ("sinks", "window"), "latent": (), "state": (),
     "cross": ("encoder_tokens",),
@@ -44,10 +43,11 @@ def shape_from_json(config: Mapping[str, object]) -> ModelShape:
     _check_sharing(layers, "layers", layers)
     _check_sharing(drafts, "draft_layers", layers)
     sizes = {name: fields.integer(name, absent=0, minimum=0) for name in _SIZES}
+    experts = Experts(**{own: fields.integer(name, absent=0, minimum=0) for name, own in _EXPERTS.items()})
     weighed = any(layer.weight_bytes or layer.replicated_weight_bytes for layer in layers)
     shape = ModelShape(
         name=_text(fields, "name", "unnamed"), family=_text(fields, "family", HAND_WRITTEN), layers=layers,
-        draft_layers=drafts, max_length=fields.optional_integer("max_length"),
+        draft_layers=drafts, experts=experts, max_length=fields.optional_integer("max_length"),
         weights_known=fields.flag("weights_known", absent=weighed or sizes["embedding_bytes"] > 0),
         notes=tuple(str(note) for note in fields.items("notes") or ()), **sizes,
     )  # fmt: skip
@@ -82,6 +82,7 @@ def _layer(entry: Fields) -> Layer:
     shares = entry.optional_integer("shares_with", minimum=0)
     weights = entry.integer("weight_bytes", absent=0, minimum=0)
     replicated = entry.integer("replicated_weight_bytes", absent=0, minimum=0)
+    experts = entry.integer("expert_weight_bytes", absent=0, minimum=0, maximum=weights)
     several = entry.items("memories")
     stated = [name for name in ("shares_with", "memories", "kind") if entry.raw(name) is not None]
     if len(stated) != 1:
@@ -93,7 +94,7 @@ def _layer(entry: Fields) -> Layer:
         memories = ()
     else:
         memories = (_memory(entry),)
-    return Layer(memories, shares, weights, replicated)
+    return Layer(memories, shares, weights, replicated, experts)
 
 
 def _listed(item: object, where: str) -> Memory:
@@ -183,6 +184,7 @@ def shape_to_json(shape: ModelShape) -> dict[str, object]:
     if shape.max_length is not None:
         head["max_length"] = shape.max_length
     head |= {name: getattr(shape, name) for name in _SIZES if getattr(shape, name)}
+    head |= {name: size for name, own in _EXPERTS.items() if (size := getattr(shape.experts, own))}
     head |= {"weights_known": shape.weights_known, "layers": _runs(shape.layers)}
     if shape.draft_layers:
         head["draft_layers"] = _runs(shape.draft_layers)
@@ -202,8 +204,7 @@ def _layer_json(layer: Layer) -> dict[str, object]:
         entry = _memory_json(layer.memories[0])
     else:
         entry = {"memories": [_memory_json(one) for one in layer.memories]} if layer.memories else {"kind": "none"}
-    weights = {"weight_bytes": layer.weight_bytes, "replicated_weight_bytes": layer.replicated_weight_bytes}
-    return entry | {name: size for name, size in weights.items() if size}
+    return entry | {name: size for name in _WEIGHTS if (size := getattr(layer, name))}
 
 
 def _memory_json(memory: Memory) -> dict[str, object]:

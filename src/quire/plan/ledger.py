@@ -57,7 +57,7 @@ def activation_line(
     """A few live tensors per token of the step, with experts some for each that computes it; after those, when they are
     gone, what drawing from logits takes; beside both, tables of what penalised requests have seen. Logits of prompts
     whose log-probabilities are asked for come in pieces that take no more."""
-    live = 6 * model.hidden_size + COPIES_FOR_EXPERTS * model.expert_inputs
+    live = 6 * model.hidden_size + COPIES_FOR_EXPERTS * model.experts.per_token * model.experts.width
     per_token = 2 * (live + 2 * ceil_div(model.intermediate_size, ranks))
     vocabulary, places = ceil_div(model.vocab_size, ranks), min(max_requests * (1 + ahead), batch_tokens)
     step = max(batch_tokens * per_token, _drawing_bytes(places, vocabulary, is_accelerator))

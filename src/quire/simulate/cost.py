@@ -1,7 +1,7 @@
 """How long a step takes, from what it must read and compute. Pure: equal steps take equal time.
 
-    products    weights once                          ÷ bytes per second ─┐
-                weights × tokens                      ÷ FLOP per second  ─┴─ the longer
+    products    weights once, experts that are chosen  ÷ bytes per second ─┐
+                weights × tokens                       ÷ FLOP per second  ─┴─ the longer
     attention   live set of each row + what is written ÷ bytes per second ─┐
                 queries × what they see                ÷ FLOP per second  ─┴─ the longer
     a stage     products + attention: one kernel runs after another
@@ -52,6 +52,8 @@ class KindCost:
 @dataclass(frozen=True, slots=True)
 class StageCost:
     weight_bytes: int
+    expert_bytes: int
+    """Of these, the ones of routed experts."""
     head_bytes: int
     """Of the output head, which only rows that yield a token need to multiply."""
     kinds: tuple[KindCost, ...]
@@ -62,8 +64,8 @@ class CostModel:
     stages: tuple[StageCost, ...]
     speed: Speed
     overhead_seconds: float
-    active_share: float = 1.0
-    """Of the weights, in one token's computation: below 1 for mixtures of experts."""
+    expert_share: float = 1.0
+    """Of the experts, those that one token chooses."""
 
     def figures(self) -> dict[str, float]:
         """What it was made with, for reports; weights are those of the heaviest stage, on one device."""
@@ -71,27 +73,31 @@ class CostModel:
             "bytes_per_second": self.speed.bytes_per_second,
             "flops_per_second": self.speed.flops_per_second,
             "overhead_seconds": self.overhead_seconds,
-            "active_share": self.active_share,
+            "active_share": self._active_share(),
             "weight_bytes": max(stage.weight_bytes + stage.head_bytes for stage in self.stages),
         }
+
+    def _active_share(self) -> float:
+        """Of the layers' weights, those in one token's computation."""
+        weights, experts = (
+            sum(stage.weight_bytes for stage in self.stages),
+            sum(stage.expert_bytes for stage in self.stages),
+        )
+        return 1 - (1 - self.expert_share) * experts / max(1, weights)
 
     def seconds(self, starts: Ints, counts: Ints, samples: int) -> float:
         """One step in which row i computes tokens [starts[i], starts[i] + counts[i])."""
         tokens = int(counts.sum())
-        touched = 1 - (1 - self.active_share) ** tokens
+        touched = (1 - (1 - self.expert_share) ** tokens) / (EXPERT_EFFICIENCY if self.expert_share < 1 else 1.0)
         total = self.overhead_seconds
         for stage in self.stages:
+            dense, experts = stage.weight_bytes - stage.expert_bytes, stage.expert_bytes
             # A weight of b bytes costs b FLOPs of bf16: 2 for 2 bytes, and half the time for half the width.
-            flops = self.active_share * stage.weight_bytes * tokens + stage.head_bytes * samples
-            size = touched * stage.weight_bytes / self._reading + stage.head_bytes
+            flops = (dense + self.expert_share * experts) * tokens + stage.head_bytes * samples
+            size = dense + touched * experts + stage.head_bytes
             more_bytes, more_flops = _attention(stage.kinds, starts, counts, tokens)
             total += self._longer(size, flops) + self._longer(more_bytes, more_flops)
         return total
-
-    @property
-    def _reading(self) -> float:
-        """Of the bandwidth, when weights of layers are read."""
-        return EXPERT_EFFICIENCY if self.active_share < 1 else 1.0
 
     def _longer(self, size: float, flops: float) -> float:
         return max(size / self.speed.bytes_per_second, flops / self.speed.flops_per_second)
@@ -111,9 +117,14 @@ def _attention(kinds: tuple[KindCost, ...], starts: Ints, counts: Ints, tokens: 
 
 
 def cost_model(
-    plan: Plan, model: ModelShape, speed: Speed, overhead_seconds: float | None, active_share: float
+    plan: Plan,
+    model: ModelShape,
+    speed: Speed,
+    overhead_seconds: float | None = None,
+    active_share: float | None = None,
 ) -> CostModel:
-    """`overhead_seconds`: of a step, whatever is in it; none: so much for each layer."""
+    """`overhead_seconds`: of a step, whatever is in it; none: so much for each layer. `active_share`: all weights are
+    taken for experts of which a token chooses so many; none: as the shape has it."""
     if overhead_seconds is None:
         overhead_seconds = LAYER_SECONDS * len(model.layers)
     queries = max(1, ceil_div(model.query_heads, plan.tensor_parallel))
@@ -121,8 +132,11 @@ def cost_model(
     for index, stage in enumerate(plan.stages):
         readers = Counter(source for _, source in stage.aliases)
         kinds = tuple(_kind_cost(kind, queries, readers) for kind in stage.kinds)
-        stages.append(StageCost(_layer_bytes(plan, model, index), _head_bytes(plan, model, index), kinds))
-    return CostModel(tuple(stages), speed, overhead_seconds, active_share)
+        weights = _layer_bytes(plan, model, index)
+        experts = _expert_bytes(plan, model, index) if active_share is None else weights
+        stages.append(StageCost(weights, experts, _head_bytes(plan, model, index), kinds))
+    share = model.experts.share if active_share is None else active_share
+    return CostModel(tuple(stages), speed, overhead_seconds, share)
 
 
 def _layer_bytes(plan: Plan, model: ModelShape, stage: int) -> int:
@@ -133,6 +147,12 @@ def _layer_bytes(plan: Plan, model: ModelShape, stage: int) -> int:
     if stage == len(plan.stages) - 1:
         ends += model.head_bytes or (model.embedding_bytes if len(plan.stages) > 1 else 0)
     return max(0, total - ceil_div(ends, plan.tensor_parallel))
+
+
+def _expert_bytes(plan: Plan, model: ModelShape, stage: int) -> int:
+    own = plan.stages[stage]
+    layers = (*model.layers, *model.draft_layers)[own.first_layer : own.first_layer + own.layers]
+    return sum(ceil_div(layer.expert_weight_bytes, plan.tensor_parallel) for layer in layers)
 
 
 def _head_bytes(plan: Plan, model: ModelShape, stage: int) -> int:

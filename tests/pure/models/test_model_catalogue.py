@@ -14,6 +14,7 @@ from quire.core.errors import ModelError
 from quire.models import catalogue
 from quire.models.catalogue import catalogue_entry, catalogue_names, spelled_out
 from quire.models.read import read_config, read_model
+from quire.models.shape import NO_EXPERTS, Experts
 
 SHARED = Path(__file__).parents[4] / "shared" / "models"
 FILES = sorted(SHARED.glob("*.json")) if SHARED.is_dir() else []
@@ -37,10 +38,10 @@ def test_every_entry_with_experts_says_how_many_a_token_chooses() -> None:
     """Without that, what a step takes is not known. Some experts take less than the whole of a token."""
     with_experts = [name for name in catalogue_names() if "experts=" in catalogue_facts(name)]
     shapes = [read_model(name) for name in with_experts]
-    assert [shape.name for shape in shapes if not shape.expert_inputs] == ["granite-4.0-h-micro"]
-    assert read_model("qwen3-next-80b-a3b").expert_inputs == 10 * 2048
-    assert read_model("nemotron-3-super").expert_inputs == 22 * 1024
-    assert read_model("llama-3.1-8b").expert_inputs == 0
+    assert [shape.name for shape in shapes if not shape.experts.per_token] == ["granite-4.0-h-micro"]
+    assert read_model("qwen3-next-80b-a3b").experts == Experts(512, 10, 2048)
+    assert read_model("nemotron-3-super").experts == Experts(512, 22, 1024)
+    assert read_model("llama-3.1-8b").experts == NO_EXPERTS
 
 
 def catalogue_facts(name: str) -> str:
@@ -112,8 +113,7 @@ def test_the_catalogue_and_the_collected_configurations_agree(file: Path) -> Non
     assert [layer.shares_with for layer in ours.layers] == [layer.shares_with for layer in theirs.layers]
     assert [layer.memories for layer in ours.draft_layers] == [layer.memories for layer in theirs.draft_layers]
     assert (ours.hidden_size, ours.query_heads, ours.family) == (theirs.hidden_size, theirs.query_heads, theirs.family)
-    if "moe_latent_size" not in catalogue_entry(name).config:  # the collected configuration leaves it out
-        assert ours.expert_inputs == theirs.expert_inputs
+    assert (ours.experts.count, ours.experts.per_token) == (theirs.experts.count, theirs.experts.per_token)
 
 
 @pytest.mark.skipif(not FILES, reason="the folder of collected configurations is not here")

@@ -14,7 +14,7 @@ from quire.core.errors import ModelError
 from quire.core.memory import Follows, Memory, Part
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
-from quire.models.shape import Layer, ModelShape
+from quire.models.shape import Experts, Layer, ModelShape
 from quire.models.shapefile import shape_from_json, shape_to_json
 
 FULL = {"kind": "full", "kv_heads": 8, "head_dim": 128}
@@ -43,6 +43,16 @@ def test_a_hand_written_mix_reads_as_it_says() -> None:
     assert bytes_of_kind(odd, "state") == 48 * 2_146_304
     assert token_bytes(odd) == 37 * 4_096
     assert (odd.layers[-1].shares_with, odd.max_length, odd.weights_known) == (3, 131_072, False)
+
+
+def test_experts_read_as_they_are_written() -> None:
+    layer = {**FULL, "weight_bytes": 100, "expert_weight_bytes": 90}
+    odd = shape(layer, experts=64, experts_per_token=4, expert_width=128)
+    assert (odd.experts, odd.experts.share) == (Experts(64, 4, 128), 1 / 16)
+    assert odd.layers[0].expert_weight_bytes == 90
+    assert shape_from_json(shape_to_json(odd)) == odd
+    with pytest.raises(ModelError, match="expert_weight_bytes is 101: it must be at most 100"):
+        shape({**layer, "expert_weight_bytes": 101})
 
 
 @pytest.mark.parametrize(

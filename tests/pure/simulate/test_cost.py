@@ -85,6 +85,19 @@ def test_few_tokens_touch_few_experts_and_many_touch_all() -> None:
     assert many == pytest.approx(body * (1 - 1 / EXPERT_EFFICIENCY))
 
 
+@pytest.mark.parametrize("tokens", [1, 9])
+def test_experts_that_nobody_chooses_are_not_read(tokens: int) -> None:
+    """Without being told: the shape knows. Layers of both stages have experts, and attention has none."""
+    model = read_model("qwen3-30b-a3b")
+    plan = make_plan(model, Settings(pipeline_parallel=2), Budget(memory_bytes=device_bytes("h200")))
+    all_read, known = (cost_model(plan, model, Speed(1.0, ENDLESS), 0.0, share) for share in (1.0, None))
+    experts, touched = 48 * 128 * 3 * 2048 * 768 * 2, 1 - (1 - 8 / 128) ** tokens
+    saved = seconds_of(all_read, (0, tokens)) - seconds_of(known, (0, tokens))
+    assert saved == pytest.approx(experts * (1 - touched / EXPERT_EFFICIENCY))
+    weights = sum(layer.weight_bytes + layer.replicated_weight_bytes for layer in model.layers)
+    assert known.figures()["active_share"] == pytest.approx(1 - experts * (1 - 8 / 128) / weights)
+
+
 def test_products_and_attention_follow_one_another() -> None:
     """Rows enough that products are bound by multiplying do not hide what attention reads."""
     plan = plan_of()
