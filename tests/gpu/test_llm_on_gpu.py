@@ -78,7 +78,7 @@ def test_a_draft_model_changes_no_token(tmp_path: Path, draft_tokens: int) -> No
 
 def test_the_command_answers_and_tells_how_it_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = make_folder(tmp_path)
-    ask = ["generate", "--model", str(folder), "--prompt", "the fox", "--raw", "--max-tokens", "8", "--device", "cuda"]
+    ask = ["generate", str(folder), "--prompt", "the fox", "--raw", "--max-tokens", "8", "--device", "cuda"]
     assert main([*ask, "--pool", "32MiB", "--compile", "--stats"]) == 0
     text, said = capfd.readouterr()
     assert text.strip()

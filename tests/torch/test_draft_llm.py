@@ -75,8 +75,8 @@ def test_the_command_line_says_how_many_guesses_came_true(
         "4MiB",
         "--stats",
     ]
-    alone, _ = run_text(capsys, *asked, "--model", model)
-    text, said = run_text(capsys, *asked, "--model", model, "--draft-model", draft, "--draft-tokens", "2")
+    alone, _ = run_text(capsys, *asked, model)
+    text, said = run_text(capsys, *asked, model, "--draft-model", draft, "--draft-tokens", "2")
     assert text == alone
     assert "tokens came true, 100%" in said
 
@@ -84,5 +84,5 @@ def test_the_command_line_says_how_many_guesses_came_true(
 def test_a_number_of_guesses_without_a_model_to_make_them_is_refused(
     folders: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refused(capsys, "generate", "--prompt", "the fox", "--model", str(folders[0]), "--draft-tokens", "2")
+    said = refused(capsys, "generate", "--prompt", "the fox", str(folders[0]), "--draft-tokens", "2")
     assert "--draft-model" in said

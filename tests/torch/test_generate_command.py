@@ -13,7 +13,7 @@ from tiny_folder import make_folder
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder: Path = make_folder(tmp_path_factory.mktemp("tiny"))
-    return ["generate", "--model", str(folder), "--pool", "2MiB", "--max-length", "64"]
+    return ["generate", str(folder), "--pool", "2MiB", "--max-length", "64"]
 
 
 def test_an_answer_that_is_cut_to_what_fits_says_so(

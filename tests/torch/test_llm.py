@@ -114,7 +114,7 @@ def test_the_example_of_the_quick_start_runs(capsys: pytest.CaptureFixture[str],
 
 
 def test_generate_prints_the_text_and_nothing_else(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
-    arguments = ["--model", str(folder), "--max-tokens", "12", "--max-length", "512", "--pool", "64MiB", "--stats"]
+    arguments = [str(folder), "--max-tokens", "12", "--max-length", "512", "--pool", "64MiB", "--stats"]
     assert main(["generate", "--prompt", QUESTION, *arguments]) == 0
     captured = capsys.readouterr()
     assert captured.out == "The capital of France is Paris.\n"

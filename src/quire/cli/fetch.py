@@ -13,13 +13,14 @@ from pathlib import Path
 
 from quire.core.errors import InputError
 from quire.core.units import format_bytes
+from quire.fetch.find import DEFAULT_MODEL
 
 BAR_CELLS = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", nargs="?", default="smollm2-135m-instruct", help="what to fetch (default: %(default)s)"
+        "model", metavar="MODEL", nargs="?", default=DEFAULT_MODEL, help="what to fetch (default: %(default)s)"
     )
     parser.add_argument("--folder", type=Path, help="where it goes instead of the cache folder ($QUIRE_CACHE)")
 

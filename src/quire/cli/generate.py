@@ -1,6 +1,6 @@
 """Answers one prompt with a model on this machine. Standard output has the text and nothing else.
 
-Without --model the default one answers: SmolLM2-135M-Instruct, fetched once. Exit 3: the plan does not fit,
+Without MODEL the default one answers: smollm2-135m-instruct, fetched once. Exit 3: the plan does not fit,
 or the prompt does not fit into it. An answer that cannot be as long as --max-tokens is told on standard error.
 """
 
@@ -10,7 +10,6 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.cli import asked
@@ -38,12 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> None:
-    parser.add_argument(
-        "--model",
-        type=Path,
-        metavar="MODEL",
-        help="a checkpoint folder or a GGUF file (default: SmolLM2-135M-Instruct)",
-    )
+    common.add_run_model_argument(parser)
     parser.add_argument(
         "--max-tokens", type=common.reading(common.positive), default=256, metavar="N", help="of an answer (256)"
     )

@@ -58,6 +58,8 @@ class _Parser(argparse.ArgumentParser):
             return f"there is no command {first}{near_to(first, COMMANDS)}"
         options = [word.partition("=")[0] for word in self.given if word.startswith("--") and word != "--"]
         unknown = [option for option in options if option not in self._option_string_actions]
+        if "--model" in unknown and any(action.dest == "model" for action in self._actions):
+            return f"--model is not understood: the model stands by itself, as in {self.prog} MODEL"
         if unknown and near_to(unknown[0], self._option_string_actions):
             return f"{unknown[0]} is not understood{near_to(unknown[0], self._option_string_actions)}"
         return ""

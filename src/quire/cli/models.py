@@ -16,13 +16,13 @@ from quire.cli.text import table
 from quire.core.errors import InputError, QuireError
 from quire.core.units import format_bytes, format_tokens
 from quire.kinds import kind_of
-from quire.models.catalogue import catalogue_names
+from quire.models.catalogue import catalogue_entry, catalogue_names
 from quire.models.read import read_model
 from quire.models.shape import ModelShape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("filter", nargs="?", default="", help="only names that contain this")
+    parser.add_argument("filter", nargs="?", default="", help="only models with a name that contains this")
     parser.add_argument("--json", action="store_true", help="a list on standard output")
     parser.add_argument(
         "--check", action="store_true", help="run each type that transformers has, and compare its tokens (minutes)"
@@ -64,7 +64,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _list(options: argparse.Namespace) -> None:
-    names = [name for name in catalogue_names() if options.filter.lower() in name]
+    names = [name for name in catalogue_names() if _is_called(name, options.filter.lower())]
     if not names:
         raise InputError(f"no model of the catalogue contains {options.filter!r}: quire models lists all of them")
     records = [_record(read_model(name)) for name in names]
@@ -84,6 +84,10 @@ def _list(options: argparse.Namespace) -> None:
         for record in records
     ]
     table(("model", "family", "layers", "kinds of memory", "longest", "weights"), rows, left=(0, 1, 3))
+
+
+def _is_called(name: str, part: str) -> bool:
+    return any(part in one for one in (name, *catalogue_entry(name).aliases))
 
 
 def _record(model: ModelShape) -> dict[str, Any]:

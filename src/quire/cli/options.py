@@ -11,6 +11,7 @@ from typing import TypeVar
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import parse_bytes, parse_tokens
+from quire.fetch.find import DEFAULT_MODEL
 from quire.machine import DEVICES
 from quire.plan.settings import (
     DRAFT_TOKENS,
@@ -102,6 +103,12 @@ def add_planning_options(parser: argparse.ArgumentParser) -> None:
         help=f"of the weights: {names} (default: as the checkpoint has them; fp32 on a CPU)",
     )
     add_ignore_option(parser)
+
+
+def add_run_model_argument(parser: argparse.ArgumentParser) -> None:
+    """Of commands that run what is named: it has weights."""
+    where = f"a checkpoint's folder or a GGUF file (default: {DEFAULT_MODEL})"
+    parser.add_argument("model", metavar="MODEL", nargs="?", help=where)
 
 
 def add_ignore_option(parser: argparse.ArgumentParser) -> None:

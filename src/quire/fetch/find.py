@@ -13,25 +13,27 @@ from quire.core.errors import InputError
 from quire.fetch.folder import Progress, cache_folder, in_silence
 from quire.models.catalogue import find_entry
 
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
 
 def find_folder(model: str | Path | None, progress: Progress = in_silence) -> Path:
-    """A checkpoint folder itself; a GGUF file, converted once into the cache folder; None: the default model."""
+    """A checkpoint folder itself; a GGUF file, converted once into the cache folder; None or its name: the default."""
     return converted(find_source(model, progress), progress)
 
 
 def find_source(model: str | Path | None, progress: Progress = in_silence) -> Path:
-    """A checkpoint folder or a GGUF file as it is; None: the default model, fetched once."""
-    if model is None:
+    """A checkpoint folder or a GGUF file as it is; None, or its name: the default model, fetched once."""
+    path = None if model is None else Path(model)
+    if path is None or (str(model).lower() == DEFAULT_MODEL and not path.is_dir()):
         from quire.fetch.default import fetch_default
 
         return fetch_default(progress)
-    path = Path(model)
     if not path.is_dir() and not is_gguf(path):
         is_shape = find_entry(str(model)) is not None
         known = "the catalogue has its shape, for plans and benches, not its weights; " if is_shape else ""
         raise InputError(
             f"{model}: there is no such folder or GGUF file; {known}give a folder with config.json, a file *.gguf, "
-            "or none for the default model"
+            f"or none for the default model, {DEFAULT_MODEL}"
         )
     return path
 

@@ -15,6 +15,7 @@ from quire.cli import fetch as command
 from quire.core.errors import InputError
 from quire.fetch import default
 from quire.fetch.errors import FetchError
+from quire.fetch.find import DEFAULT_MODEL, find_source
 from quire.fetch.folder import Progress, cache_folder, checksum, keep_compiled
 from quire.text.tokenizer import Tokenizer
 
@@ -126,6 +127,19 @@ def run(*arguments: str) -> None:
     parser = argparse.ArgumentParser()
     command.add_arguments(parser)
     command.run(parser.parse_args(arguments))
+
+
+@pytest.mark.story
+def test_the_default_model_has_a_name_like_any_other(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In any case of letters; a folder that has it is taken for itself."""
+    monkeypatch.chdir(tmp_path)
+    names = (None, DEFAULT_MODEL, "SmolLM2-135M-Instruct", Path(DEFAULT_MODEL))
+    assert {find_source(name) for name in names} == {default.default_folder()}
+    assert index.downloads == 1
+    Path(DEFAULT_MODEL).mkdir()
+    assert find_source(DEFAULT_MODEL) == Path(DEFAULT_MODEL)
 
 
 @pytest.mark.usefixtures("index")

@@ -57,7 +57,7 @@ def test_a_converted_file_that_was_damaged_is_converted_again(gguf: Path) -> Non
 
 
 def test_the_command_takes_a_gguf_file(gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--model", str(gguf), "--max-tokens", "4", "--max-length", "128", "--pool", "1MiB", "--raw"]
+    arguments = [str(gguf), "--max-tokens", "4", "--max-length", "128", "--pool", "1MiB", "--raw"]
     assert main(["generate", "--prompt", "the quick", *arguments]) == 0
     first = capsys.readouterr()
     assert [line.split()[0] for line in first.err.splitlines()] == ["convert", "check"]
@@ -133,7 +133,7 @@ def test_a_length_that_does_not_fit_is_refused_before_any_weight_is_read(
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(DoesNotFit) as refused:
         LLM(folder, settings=Settings(max_length=10_000_000), budget=BUDGET)
-    arguments = ["--model", str(folder), "--max-length", "10000000", "--pool", "1MiB"]
+    arguments = [str(folder), "--max-length", "10000000", "--pool", "1MiB"]
     assert main(["generate", "--prompt", "x", *arguments]) == 3
     assert capsys.readouterr() == ("", f"quire: {refused.value}\n")
     assert "10,000,000" in str(refused.value)

@@ -92,7 +92,7 @@ def test_a_length_that_does_not_fit_is_refused_before_anything_is_converted(
     file = str(tmp_path / "m.gguf")
     write_gguf(Path(file), tokenizer.inner)
     size = ("--pool", "32KiB", "--max-length", "256")
-    for command in (["generate", "--prompt", "a", "--model", file], ["serve", file, "--port", "0"], ["plan", file]):
+    for command in (["generate", "--prompt", "a", file], ["serve", file, "--port", "0"], ["plan", file]):
         assert main([*command, *size]) == 3
         assert "256 tokens need" in capsys.readouterr().err
     assert not (tmp_path / "cache").exists()
