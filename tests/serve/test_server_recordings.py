@@ -46,6 +46,8 @@ def test_what_a_killed_engine_did_can_be_played_back(
     again = replay(path)
     assert again.scheduler.steps == steps
     assert again.scheduler.is_idle()
+    (told,) = server.told("recording")
+    assert told["message"].endswith(f"is recorded in {tmp_path / 'run-1.jsonl'}")
     assert main(["replay", str(tmp_path / "run-1.jsonl")]) == 0
     assert "after" in capsys.readouterr().out
 

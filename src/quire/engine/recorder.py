@@ -41,7 +41,14 @@ _LOG = logging.getLogger("quire.recording")
 
 def open_recording(path: Path) -> IO[str]:
     """Written line by line, so that a crash loses none, and readable by its owner alone, since prompts are in it. A
-    file that is there is kept: the new one has a number in its name."""
+    file that is there is kept: the new one has a number in its name, and is told."""
+    file = _opened(path)
+    if file.name != str(path):
+        _LOG.warning("%s is there already and stays: this engine is recorded in %s", path, file.name)
+    return file
+
+
+def _opened(path: Path) -> IO[str]:
     if path.suffix == ".gz":
         raise InputError(f"cannot record to {path}: recordings are written plain, name one without .gz")
     stem, dot, rest = path.name.partition(".")
@@ -58,7 +65,7 @@ def open_recording(path: Path) -> IO[str]:
 
 def require_recordable(path: Path) -> None:
     """Raises what `open_recording` would, before anything heavy happens, and leaves no file behind."""
-    with open_recording(path) as file:
+    with _opened(path) as file:
         Path(file.name).unlink()
 
 

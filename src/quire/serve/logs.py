@@ -25,7 +25,7 @@ EVENTS = {
     "stopped": "the server ends; `requests` that had to be cut off",
     "internal_error": "a bug in Quire; `where`, `exception`",
     "tier": "a tier failed or works again; `message`",
-    "recording": "a recording could not be written and ends; `message`; the engine goes on without",
+    "recording": "a recording goes to another file, as `FILE` is there; or it ends, as it cannot be written; `message`",
     "http": "a connection that is no HTTP, or one too many; `message`",
 }
 """By name: what it tells. Each appears in docs/operations.md."""

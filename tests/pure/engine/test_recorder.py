@@ -223,7 +223,8 @@ def test_a_turn_without_anything_to_do_leaves_no_line(tmp_path: Path) -> None:
     assert len(path.read_text().splitlines()) == 1
 
 
-def test_a_recording_that_is_there_is_kept(tmp_path: Path) -> None:
+def test_a_recording_that_is_there_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """And the file that is written instead is told by its name."""
     path = tmp_path / "run.jsonl"
     names = []
     for _ in range(3):
@@ -231,6 +232,10 @@ def test_a_recording_that_is_there_is_kept(tmp_path: Path) -> None:
             names.append(Path(file.name).name)
             assert Path(file.name).stat().st_mode & 0o777 == 0o600
     assert names == ["run.jsonl", "run-1.jsonl", "run-2.jsonl"]
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", f"{path} is there already and stays: this engine is recorded in {path.with_name(name)}")
+        for name in names[1:]
+    ]
     with pytest.raises(InputError, match=r"name one without \.gz"):
         open_recording(tmp_path / "run.jsonl.gz")
     with pytest.raises(InputError, match=r"cannot record to .*: No such file or directory"):
@@ -281,10 +286,13 @@ def test_an_engine_starts_where_not_even_the_first_line_can_be_written(caplog: p
     assert len(caplog.records) == 1
 
 
-def test_whether_a_recording_can_be_written_is_found_out_without_leaving_one(tmp_path: Path) -> None:
+def test_whether_a_recording_can_be_written_is_found_out_without_leaving_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "run.jsonl").write_text("an older one")
     require_recordable(tmp_path / "run.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["run.jsonl"]
+    assert not caplog.messages, "no file is named that nobody will find"
     assert (tmp_path / "run.jsonl").read_text() == "an older one"
     with pytest.raises(InputError, match=r"name one without \.gz"):
         require_recordable(tmp_path / "run.jsonl.gz")
