@@ -164,8 +164,8 @@ def _prepared(options: argparse.Namespace) -> _Run:
 
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
-    speed = speed_of(options.device, options.bandwidth, options.flops)
     budget = asked.budget_of(options)
+    speed = speed_of(options.device, options.bandwidth, options.flops)
     held = asked.held_of(options, budget)
     model = asked.shape_of(options.model, options.ignore_field, held)
     plan = make_plan(model, asked.settings_of(options, held), budget).require_fit()

@@ -40,9 +40,12 @@ def speed_of(device: str | None, gigabytes: float | None, teraflops: float | Non
     """The device's figures times their efficiency; figures given by the user stand as they are."""
     name = (device or "").lower().replace("_", "-")
     sheet = DATASHEETS.get(_ALIASES.get(name, name))
-    if sheet is None and (gigabytes is None or teraflops is None):
-        missing = "--bandwidth" if gigabytes is None else "--flops"
-        raise InputError(f"how fast is the device? {missing} is missing: give it, or a --device that is known")
+    missing = [name for name, given in (("--bandwidth", gigabytes), ("--flops", teraflops)) if given is None]
+    if sheet is None and missing:
+        raise InputError(
+            f"how fast is {device or 'the device'}? give {' and '.join(missing)}, or a --device with known figures: "
+            + ", ".join(DATASHEETS)
+        )
     known = sheet or (0, 0)
     return Speed(
         1e9 * (MEMORY_EFFICIENCY * known[0] if gigabytes is None else gigabytes),

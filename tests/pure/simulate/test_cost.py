@@ -128,6 +128,19 @@ def test_figures_of_the_user_stand_as_they_are() -> None:
     assert speed_of("h200", 4340, None).bytes_per_second == 4340e9
 
 
-def test_a_device_without_speed_is_asked_for() -> None:
-    with pytest.raises(InputError, match="--flops is missing"):
-        speed_of(None, 100, None)
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("device", "gigabytes", "teraflops", "asked"),
+    [
+        (None, 100, None, "how fast is the device? give --flops, or"),
+        (None, None, 100, "how fast is the device? give --bandwidth, or"),
+        ("cpu", None, None, "how fast is cpu? give --bandwidth and --flops, or"),
+    ],
+)
+def test_all_that_is_not_known_of_a_device_is_asked_for_at_once(
+    device: str | None, gigabytes: float | None, teraflops: float | None, asked: str
+) -> None:
+    """With the names of devices that are known."""
+    with pytest.raises(InputError) as told:
+        speed_of(device, gigabytes, teraflops)
+    assert str(told.value) == f"{asked} a --device with known figures: {', '.join(DATASHEETS)}"

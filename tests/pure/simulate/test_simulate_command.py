@@ -106,7 +106,8 @@ def test_what_cannot_be_understood_is_told_in_one_line(
 
 
 def test_a_pool_without_a_device_needs_its_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--bandwidth" in refused(capsys, "simulate", "llama-3.2-1b", "--pool", "1GiB")
+    assert "give --bandwidth and --flops, or" in refused(capsys, "simulate", "llama-3.2-1b", "--pool", "1GiB")
+    assert "'h300' is not known: choose h" in refused(capsys, "simulate", "llama-3.2-1b", "--device", "h300")
     given = ("--bandwidth", "3000", "--flops", "500", "--requests", "3")
     assert "requests finished" in run_text(capsys, "simulate", "llama-3.2-1b", "--pool", "1GiB", *given)[0]
 
