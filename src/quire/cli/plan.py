@@ -1,7 +1,7 @@
 """From a model's configuration to an exact memory plan, without a GPU.
 
-Exit 0: it fits. Exit 3: understood, but it does not fit (the shortfall and settings that would fit are printed).
-Exit 2: cannot be understood.
+Exit 0: it fits; with --target-…: there are devices that hold the target, one or many. Exit 3: understood, but it does
+not fit (the shortfall and settings that would fit are printed). Exit 2: cannot be understood.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ def run(options: argparse.Namespace) -> None:
         from quire.cli.plot import draw
 
         draw(plan, data, options.plot)
-    _say_whether_it_fits(options, plan)
+    if target is None:
+        _say_whether_it_fits(options, plan)
+    elif target.fleet is None and budget.memory_bytes is not None:
+        _say_that_none_holds(options, plan, target)
     if options.json:
         _print_json(data)
         return
@@ -102,6 +105,14 @@ def _say_whether_it_fits(options: argparse.Namespace, plan: Plan) -> None:
     if not plan.fits:
         options.exit_code = 3
         print(f"quire: {plan.model} does not fit: {plan.problem}", file=sys.stderr)
+
+
+def _say_that_none_holds(options: argparse.Namespace, plan: Plan, target: Target) -> None:
+    """Of a target, one engine that does not fit is no failure: the report tells of it."""
+    options.exit_code = 3
+    whom = f"even one request of {target.length:,} tokens of {plan.model}"
+    why = f"; of one: {plan.problem}" if plan.problem else ""
+    print(f"quire: no number of ranks and stages that we try holds {whom} on such devices{why}", file=sys.stderr)
 
 
 def _show_saved(options: argparse.Namespace) -> None:

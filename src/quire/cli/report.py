@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.cli.text import bar, bold, heading, table
-from quire.core.units import format_bytes, format_tokens
+from quire.core.units import counted, format_bytes, format_tokens
 from quire.plan.advice import Offer
 from quire.plan.plan import KindPlan, Plan
 from quire.plan.reverse import Target
@@ -67,10 +67,16 @@ def _title(plan: Plan, planned_for: str, target: Target | None, has_memory: bool
 
 
 def _needed(target: Target, has_memory: bool) -> str:
-    whom = f"{target.requests:,} requests of {target.length:,} tokens"
-    if target.fleet is not None:
-        return f"{whom} need {target.fleet.devices:,} device{'s' if target.fleet.devices > 1 else ''}"
-    return f"{whom} DO NOT FIT" if has_memory else f"{whom} need a pool of {format_bytes(target.pool_bytes)} per rank"
+    whom, is_one = _whom(target), target.requests == 1
+    if target.fleet is None and has_memory:
+        return f"{whom} {'DOES' if is_one else 'DO'} NOT FIT"
+    pool = f"a pool of {format_bytes(target.pool_bytes)} per rank"
+    needed = pool if target.fleet is None else counted(target.fleet.devices, "device")
+    return f"{whom} {'needs' if is_one else 'need'} {needed}"
+
+
+def _whom(target: Target) -> str:
+    return f"{counted(target.requests, 'request')} of {target.length:,} tokens"
 
 
 def budget_line(budget: Budget) -> str:
@@ -210,7 +216,7 @@ def _host(plan: Plan) -> None:
 def _target(target: Target | None, has_memory: bool) -> None:
     if target is None:
         return
-    heading(f"For {target.requests:,} requests of {target.length:,} tokens")
+    heading(f"For {_whom(target)}")
     sheets = ", ".join(f"{count:,}" for count in target.sheets)
     print(
         f"  with the ranks asked for: a pool of {format_bytes(target.pool_bytes)} per rank ({sheets} sheets per stage)"

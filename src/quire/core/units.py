@@ -19,6 +19,11 @@ _TOKEN_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 _NUMBER = re.compile(r"^\s*([0-9][0-9_,]*(?:\.[0-9]+)?|\.[0-9]+)\s*([A-Za-z]*)\s*$")
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 sheet`, `1,024 sheets`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def _scaled(text: str, units: dict[str, int], what: str, example: str) -> int:
     match = _NUMBER.match(text)
     unit = match.group(2).lower() if match else ""
