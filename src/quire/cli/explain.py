@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from quire.cli.text import bold, heading
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.memory import Memory, Part
-from quire.core.units import format_bytes
+from quire.core.units import counted, format_bytes
 from quire.kinds import Kind, kind_of
 from quire.models.shape import ModelShape
 from quire.plan import bound
@@ -99,6 +99,6 @@ def _minimum(plan: Plan, stage: StagePlan) -> None:
     held = ", ".join(f"{count:,} of {kind.name}" for kind, count in zip(stage.kinds, pages, strict=True))
     print(f"    a lone request of {plan.max_length:,} tokens holds {held} pages in steady decode")
     print(
-        f"    and never needs more than {needed:,} sheets ({format_bytes(needed * stage.sheet_bytes)}) of "
+        f"    and never needs more than {counted(needed, 'sheet')} ({format_bytes(needed * stage.sheet_bytes)}) of "
         f"{stage.sheets:,}, one token at a time: so it is admitted"
     )

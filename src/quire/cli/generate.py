@@ -17,7 +17,7 @@ from quire.cli import options as common
 from quire.core.errors import InputError, NeverFits
 from quire.core.events import What
 from quire.core.sampling import Sampling
-from quire.core.units import format_bytes, parse_bytes, parse_tokens
+from quire.core.units import counted, format_bytes, parse_bytes, parse_tokens
 
 if TYPE_CHECKING:
     from quire.llm import LLM, Prompt
@@ -155,7 +155,7 @@ def report(llm: LLM, seconds: float, first: float | None) -> None:
     kinds = ", ".join(f"{kind.name} {len(kind.layers)} layers in pages of {kind.page_tokens}" for kind in stage.kinds)
     after = "" if first is None else f"; the first after {first:.2f} s"
     lines = [
-        f"plan: {plan.model}, {kinds}; {stage.sheets:,} sheets of {format_bytes(stage.sheet_bytes)}",
+        f"plan: {plan.model}, {kinds}; {counted(stage.sheets, 'sheet')} of {format_bytes(stage.sheet_bytes)}",
         f"      longest request {plan.max_length:,} tokens, {plan.bytes_per_token:,.0f} B a token, KV {plan.kv_dtype}",
         f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second{after}",
     ]

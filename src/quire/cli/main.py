@@ -56,13 +56,17 @@ class _Parser(argparse.ArgumentParser):
         first = self.given[0] if self.given else "-"
         if self.prog == "quire" and not first.startswith("-") and first not in COMMANDS:
             return f"there is no command {first}{near_to(first, COMMANDS)}"
-        options = [word.partition("=")[0] for word in self.given if word.startswith("--") and word != "--"]
+        options = [word.partition("=")[0] for word in self.given if _is_option(word)]
         unknown = [option for option in options if option not in self._option_string_actions]
         if "--model" in unknown and any(action.dest == "model" for action in self._actions):
             return f"--model is not understood: the model stands by itself, as in {self.prog} MODEL"
-        if unknown and near_to(unknown[0], self._option_string_actions):
+        if unknown and self._subparsers is None:  # else it may be an option of what stands behind
             return f"{unknown[0]} is not understood{near_to(unknown[0], self._option_string_actions)}"
         return ""
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("--") and word != "--" and " " not in word.partition("=")[0]
 
 
 def build_parser() -> argparse.ArgumentParser:

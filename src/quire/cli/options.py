@@ -22,6 +22,7 @@ from quire.plan.settings import (
 
 Value = TypeVar("Value")
 MOST_REQUESTS = 1 << 30
+MOST_DIGITS = 18
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
 RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
 
@@ -39,10 +40,12 @@ def reading(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 
 
 def _whole(text: str) -> int:
-    digits = text.strip().replace("_", "")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) < 19):
-        raise InputError(f"{text!r} is not a whole number")
-    return int(digits)
+    """Also a negative one: who takes it says from where on."""
+    number = text.strip().replace("_", "")
+    digits = number.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= MOST_DIGITS):
+        raise InputError(f"{text!r} is not a whole number of up to {MOST_DIGITS} digits")
+    return int(number)
 
 
 def positive(text: str) -> int:

@@ -17,7 +17,7 @@ from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
-from quire.core.units import parse_tokens
+from quire.core.units import counted, parse_tokens
 from quire.models.drafted import drafted
 from quire.plan.advice import ways_to_fit
 from quire.plan.document import document, load
@@ -110,7 +110,7 @@ def _say_whether_it_fits(options: argparse.Namespace, plan: Plan) -> None:
 def _say_that_none_holds(options: argparse.Namespace, plan: Plan, target: Target) -> None:
     """Of a target, one engine that does not fit is no failure: the report tells of it."""
     options.exit_code = 3
-    whom = f"even one request of {target.length:,} tokens of {plan.model}"
+    whom = f"even one request of {counted(target.length, 'token')} of {plan.model}"
     why = f"; of one: {plan.problem}" if plan.problem else ""
     print(f"quire: no number of ranks and stages that we try holds {whom} on such devices{why}", file=sys.stderr)
 

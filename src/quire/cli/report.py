@@ -76,7 +76,7 @@ def _needed(target: Target, has_memory: bool) -> str:
 
 
 def _whom(target: Target) -> str:
-    return f"{counted(target.requests, 'request')} of {target.length:,} tokens"
+    return f"{counted(target.requests, 'request')} of {counted(target.length, 'token')}"
 
 
 def budget_line(budget: Budget) -> str:
@@ -86,7 +86,8 @@ def budget_line(budget: Budget) -> str:
     if budget.pool_bytes is not None:
         line += f", the pool fixed at {format_bytes(budget.pool_bytes)} per rank"
     if budget.sheets is not None:
-        line += f", the pool fixed at {','.join(map(str, budget.sheets))} sheets"
+        sheets = ",".join(map(str, budget.sheets))
+        line += f", the pool fixed at {sheets} sheet{'' if sheets == '1' else 's'}"
     return line
 
 
@@ -135,7 +136,7 @@ def _slope(kind: KindPlan) -> str:
 def _pool(plan: Plan, data: dict[str, Any]) -> None:
     stage = plan.bottleneck
     heading("Pool")
-    print(f"  {stage.sheets:,} sheets of {format_bytes(stage.sheet_bytes)}, any kind in any sheet; "
+    print(f"  {counted(stage.sheets, 'sheet')} of {format_bytes(stage.sheet_bytes)}, any kind in any sheet; "
           f"unused tails {data['tail_waste']:.2%}; index view: {data['index_view']}")  # fmt: skip
     checkpoint = plan.checkpoint_bytes
     equivalent = f" (as much as {checkpoint / plan.bytes_per_token:,.0f} tokens)" if plan.bytes_per_token else ""
@@ -219,7 +220,7 @@ def _target(target: Target | None, has_memory: bool) -> None:
     heading(f"For {_whom(target)}")
     sheets = ", ".join(f"{count:,}" for count in target.sheets)
     print(
-        f"  with the ranks asked for: a pool of {format_bytes(target.pool_bytes)} per rank ({sheets} sheets per stage)"
+        f"  with the ranks asked for: a pool of {format_bytes(target.pool_bytes)} per rank (sheets per stage: {sheets})"
     )
     fleet = target.fleet
     if fleet is not None:

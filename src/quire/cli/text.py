@@ -7,6 +7,9 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 
+NEAR = 0.7
+"""Of 1, which is the same word: `prot` is as near as that to `port`, and `foo` not to `pool`."""
+
 
 def _has_colour() -> bool:
     return (
@@ -50,6 +53,8 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int = 72) -> None:
 
 
 def near_to(word: str, known: Iterable[str]) -> str:
-    """What was probably meant, to end a message with; nothing where nobody can tell."""
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f": did you mean {near[0]}?" if near else ""
+    """What was probably meant, to end a message with; nothing where nobody can tell. Dashes before a name do not make
+    it nearer."""
+    names = {name.lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-"), names, 1, NEAR)
+    return f": did you mean {names[near[0]]}?" if near else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from quire.core.units import counted
 from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import LedgerLine, RankPlan, StagePlan
@@ -40,7 +41,7 @@ def plan_ranks(
     idle = _idle_bytes(stages, settings, reference_length(length))
     ranks, ranks_each = [], settings.tensor_parallel
     for index, (cut, stage) in enumerate(zip(cuts, stages, strict=True)):
-        pool = LedgerLine("pool", stage.pool_bytes, "chosen", f"{stage.sheets:,} sheets")
+        pool = LedgerLine("pool", stage.pool_bytes, "chosen", counted(stage.sheets, "sheet"))
         ledger = _close((*cut.fixed, cut.tables(settings, length), pool), budget)
         for tensor_rank in range(settings.tensor_parallel):
             missing = _unfilled_bytes(cut.share.kinds, stage.pool_bytes - idle[index], tensor_rank, ranks_each)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire.core.errors import PlanError, PoolTooLarge
-from quire.core.units import format_bytes
+from quire.core.units import counted, format_bytes
 from quire.models.shape import ModelShape
 from quire.plan import bound, ledger
 from quire.plan.geometry import choose_geometry
@@ -126,8 +126,8 @@ def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -
     room = stage.room_bytes(settings, length)
     if room is not None and pool > room:
         raise PoolTooLarge(
-            f"a pool of {sheets:,} sheets is {format_bytes(pool)}, but the memory leaves {format_bytes(room)} for it: "
-            f"give at most {room // stage.sheet_bytes:,} sheets (--pool {room})"
+            f"a pool of {counted(sheets, 'sheet')} is {format_bytes(pool)}, but the memory leaves {format_bytes(room)} "
+            f"for it: give at most {counted(room // stage.sheet_bytes, 'sheet')} (--pool {room})"
         )
     return StagePlan(
         first_layer=stage.share.first_layer,
@@ -153,7 +153,7 @@ def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: i
     needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
     lower = f"lower --max-length to {longest:,} or " if longest else ""
     return (
-        f"{tokens} {needed:,} sheets of {format_bytes(sealed.sheet_bytes)} "
+        f"{tokens} {counted(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
-        f"({format_bytes(sealed.pool_bytes)}): {lower}raise the pool to {needed:,} sheets"
+        f"({format_bytes(sealed.pool_bytes)}): {lower}raise the pool to {counted(needed, 'sheet')}"
     )

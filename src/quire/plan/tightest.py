@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.core.units import counted
 from quire.plan import bound
 from quire.plan.plan import Plan
 
@@ -29,7 +30,7 @@ class Tightest:
         if self.needed <= self.sheets:
             return ""
         kinds = ", ".join(f"{sheets:,} for {kind}" for kind, sheets in self.by_kind.items())
-        return f"it needs {self.needed:,} sheets ({kinds}) and there are {self.sheets:,}{self.place}; "
+        return f"it needs {counted(self.needed, 'sheet')} ({kinds}) and there are {self.sheets:,}{self.place}; "
 
 
 def tightest(plan: Plan, length: int) -> Tightest:

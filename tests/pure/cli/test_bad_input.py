@@ -15,6 +15,8 @@ from command import refused, run_json, run_text
 from quire.core.errors import MissingPackage, QuireError
 from quire.core.extras import naming_extras
 
+HUGE = "9" * 400
+
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
@@ -39,7 +41,18 @@ def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
         (["gemma-3-27b", "--device", "h200", "--memory", "80GiB"], "one of them"),
         (["gemma-3-27b", "--pool", "1GiB", "--sheets", "4"], "one of them"),
         (["gemma-3-27b", "--sheets", "0"], "at least 1"),
-        (["gemma-3-27b", "--sheets", "many"], "whole number"),
+        (["gemma-3-27b", "--sheets", "many"], "'many' is not a whole number of up to 18 digits"),
+        (["gemma-3-27b", "--sheets", "-1"], "give at least 1"),
+        (
+            ["gemma-3-27b", "--pool", "1GiB", "--max-requests", "-1"],
+            "--max-requests -1 is out of range: give at least 1, at",
+        ),
+        (
+            ["gemma-3-27b", "--pool", "1GiB", "--reserved-pages", "-1"],
+            "--reserved-pages -1 is out of range: give at least 0",
+        ),
+        (["gemma-3-27b", "--pool", "1GiB", "--draft-tokens", "-1"], "'-1' is out of range: give 1 to 1,073,741,824"),
+        (["gemma-3-27b", "--pool", "1GiB", "--draft-tokens", HUGE], "is not a whole number of up to 18 digits"),
         (["gemma-3-27b", "--memory", "80GiB", "--memory-fraction", "1.5"], "up to 1"),
         (["gemma-3-27b", "--pool", "1GiB", "--memory-fraction", "0.5"], "--memory"),
         (["gemma-3-27b", "--pool", "1GiB", "--max-length", "200000"], "131,072"),
@@ -87,9 +100,6 @@ def test_a_shape_file_with_nonsense_is_one_clear_line(
 def test_a_recording_nested_beyond_reason_is_one_clear_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "deep.jsonl").write_text("[" * 100_000)
     assert "is not a recording" in refused(capsys, "replay", str(tmp_path / "deep.jsonl"))
-
-
-HUGE = "9" * 400
 
 
 @pytest.mark.parametrize(
@@ -213,6 +223,10 @@ def test_a_pool_beyond_the_memory_is_understood_and_too_large(
         (["generate", "--prompt", "a", "--max-tokns=4"], "--max-tokns is not understood: did you mean --max-tokens?"),
         (["plan", "gemma-3-27b", "--pol", "1GiB", "--max-length", "long"], "did you mean --pool?"),
         (["serve", "--prot", "80"], "did you mean --port?"),
+        (["plan", "gemma-3-27b", "--foo", "1"], "quire plan: --foo is not understood (see"),
+        (["generate", "--foo"], "quire generate: --foo is not understood (see"),
+        (["serve", "--quiet"], "quire serve: --quiet is not understood (see"),
+        (["bench", "decod", "--rows", "4"], "quire bench: argument WHAT: invalid choice: 'decod'"),
     ],
 )
 def test_what_was_probably_meant_is_said(typed: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,7 +74,9 @@ def test_the_headline_of_a_target_is_what_it_needs(
     first, second = report.splitlines()[:2]
     assert first.endswith(f": 40 requests of 32,768 tokens {told}")
     assert second.endswith(f"; one engine with the ranks asked for {alone}")
-    held = "holds even one request of 32,768 tokens of meta-llama-3.1-405b on such devices; of one: weights and run-time"
+    held = (
+        "holds even one request of 32,768 tokens of meta-llama-3.1-405b on such devices; of one: weights and run-time"
+    )
     assert f"quire: no number of ranks and stages that we try {held}" in complaint if code else not complaint
 
 
@@ -90,6 +93,20 @@ def test_a_target_that_nothing_holds_does_not_fit_even_where_an_engine_for_short
     assert first.endswith(": 1 request of 8,388,608 tokens DOES NOT FIT")
     assert second.endswith("; one engine with the ranks asked for fits")
     assert complaint.endswith("holds even one request of 8,388,608 tokens of narrow on such devices\n")
+
+
+@pytest.mark.story
+def test_one_sheet_is_no_sheets(capsys: pytest.CaptureFixture[str]) -> None:
+    _, complaint = run_text(capsys, "plan", "smollm2-135m", "--pool", "100KiB", code=3)
+    assert "1 token needs 1 sheet of 360.00 KiB" in complaint
+    assert complaint.endswith("raise the pool to 1 sheet\n")
+    report, _ = run_text(capsys, "plan", "smollm2-135m", "--sheets", "1", "--explain")
+    target, _ = run_text(
+        capsys, "plan", "smollm2-135m", "--pool", "1GiB", "--target-length", "1", "--target-requests", "1"
+    )
+    for said in ("1 sheet of 360.00 KiB, any kind", "chosen     1 sheet\n", "never needs more than 1 sheet ("):
+        assert said in report
+    assert not re.search(r"\b1 (sheets|requests|devices)", report + target)
 
 
 def test_the_report_shows_ledger_kinds_waste_and_curve(capsys: pytest.CaptureFixture[str]) -> None:
