@@ -9,6 +9,7 @@ from typing import Any
 import openai
 import pytest
 
+from command import refused
 from quire.cli.main import main
 from quire.core.errors import InputError
 from quire.core.rules import Policy
@@ -157,6 +158,20 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Any, capsys: pytest.Ca
     assert key not in capsys.readouterr().out
     assert main(["keys", "remove", "ann", "--file", str(file)]) == 0
     assert read_keys(file) == ()
+
+
+@pytest.mark.story
+def test_options_of_keys_may_stand_before_the_name(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """And what an action has no use for is refused, not left unheard."""
+    file = ("--file", str(tmp_path / "keys.json"))
+    assert main(["keys", "add", *file, "ann"]) == 0
+    assert main(["keys", "remove", *file, "ann"]) == 0
+    assert read_keys(tmp_path / "keys.json") == ()
+    capsys.readouterr()
+    for action in (["add"], ["remove"], ["list", "ann"], ["list", "--admin"], ["delete", "ann"]):
+        assert f"quire keys{'' if action[0] == 'delete' else ' ' + action[0]}: " in refused(
+            capsys, "keys", *action, *file
+        )
 
 
 def test_a_key_is_compared_with_every_entry_whichever_is_right(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

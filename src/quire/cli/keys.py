@@ -7,20 +7,28 @@ from pathlib import Path
 
 from quire.cli import options as common
 from quire.cli.text import table
-from quire.core.errors import InputError
+
+ACTIONS = {"add": "a key, which is shown once", "list": "all names", "remove": "a key"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     count = common.reading(common.positive)
-    parser.add_argument("action", choices=("add", "list", "remove"))
-    parser.add_argument("name", nargs="?", help="of the key, for logs and for you")
-    parser.add_argument("--file", type=Path, default=Path("keys.json"), metavar="FILE", help="default keys.json")
-    parser.add_argument("--scope", metavar="SCOPE", help="whose cache it shares (default: its own, under its name)")
-    parser.add_argument("--weight", type=float, default=1.0, metavar="W", help="its share where tenants compete (1)")
-    parser.add_argument("--most-requests", type=count, metavar="N", help="running and waiting at once")
-    parser.add_argument("--most-tokens", type=count, metavar="N", help="of one request, prompt and output together")
-    parser.add_argument("--tokens-per-minute", type=count, metavar="N", help="prompt and output together")
-    parser.add_argument("--admin", action="store_true", help="may drop any cache and ask about any request")
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add, show, remove = (
+        actions.add_parser(name, help=summary, formatter_class=parser.formatter_class, allow_abbrev=False)
+        for name, summary in ACTIONS.items()
+    )
+    for action in (add, remove):
+        action.add_argument("name", metavar="NAME", help="of the key, for logs and for you")
+    for action in (add, show, remove):
+        action.add_argument("--file", type=Path, default=Path("keys.json"), metavar="FILE", help="default keys.json")
+        action.set_defaults(parser=action)
+    add.add_argument("--scope", metavar="SCOPE", help="whose cache it shares (default: its own, under its name)")
+    add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its share where tenants compete (1)")
+    add.add_argument("--most-requests", type=count, metavar="N", help="running and waiting at once")
+    add.add_argument("--most-tokens", type=count, metavar="N", help="of one request, prompt and output together")
+    add.add_argument("--tokens-per-minute", type=count, metavar="N", help="prompt and output together")
+    add.add_argument("--admin", action="store_true", help="may drop any cache and ask about any request")
 
 
 def run(options: argparse.Namespace) -> None:
@@ -30,8 +38,6 @@ def run(options: argparse.Namespace) -> None:
         rows = [(t.name, t.scope, f"{t.weight:g}", "yes" if t.is_admin else "") for t in read_keys(options.file)]
         table(("name", "scope", "weight", "admin"), rows, left=(0, 1, 3))
         return
-    if not options.name:
-        raise InputError(f"quire keys {options.action} needs a name")
     if options.action == "remove":
         remove_key(options.file, options.name)
         return
