@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from command import refused, run_text
+from quire import machine
 from quire.bench import decode, started
 from quire.bench.random_models import config_of, expert_share, model_of, shape_of, weights_read
 from quire.bench.unprompted import spoil
@@ -164,6 +165,15 @@ def test_kernels_need_a_gpu_and_say_what_runs_without(
     assert "quire bench decode and quire bench serve run on a CPU" in refused(capsys, "bench", "kernels")
 
 
+@pytest.mark.story
+@pytest.mark.parametrize("what", ["decode", "serve"])
+def test_a_gpu_that_is_asked_for_and_not_there_is_told(
+    what: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "_accelerator", lambda: None)
+    assert "quire: no accelerator answers here" in refused(capsys, "bench", what, "--device", "cuda")
+
+
 def test_what_cannot_be_measured_is_refused_before_it_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert "not in the catalogue" in refused(capsys, "bench", "serve", "no-such-model")
     assert "give both" in refused(capsys, "bench", "decode", *SMALL, "--top-p", "0.5")
@@ -171,6 +181,8 @@ def test_what_cannot_be_measured_is_refused_before_it_starts(capsys: pytest.Capt
     assert "--lenght is not understood: did you mean --length?" in refused(capsys, "bench", "decode", "--lenght", "9")
     short = refused(capsys, "bench", "decode", *SMALL, "--length", "56")
     assert "--length 56 is too short for 48 steps: give at least 57" in short
+    many = refused(capsys, "bench", "decode", "smollm2-135m", "--layers", "31", "--device", "cpu")
+    assert "quire: --layers 31 are more than smollm2-135m has: give at most 30" in many
 
 
 @pytest.mark.parametrize("name", ["llama-3.2-1b", "llama-3.1-8b", "gemma-3-12b", "gemma-3-27b", "qwen3-next-80b-a3b"])

@@ -27,6 +27,9 @@ def config_of(name: str, layers: int | None = None) -> Any:
     for field in NOT_ITS_SHAPE:
         fields.pop(field, None)
     if layers is not None:
+        if layers > fields["num_hidden_layers"]:
+            most = fields["num_hidden_layers"]
+            raise InputError(f"--layers {layers} are more than {name} has: give at most {most}")
         fields["num_hidden_layers"] = layers
         fields |= {field: fields[field][:layers] for field in LAYER_BY_LAYER if field in fields}
     if fields["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

@@ -19,21 +19,27 @@ from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
 from quire.core.units import parse_tokens
-from quire.machine import DEVICES, chosen_device
+from quire.machine import DEVICES, chosen_device, machine_of
 
 if TYPE_CHECKING:
     from quire.bench.report import Report
 
+BENCHES = {
+    "kernels": "on a GPU, beside FlashInfer where it is installed",
+    "decode": "decode steps of the whole engine",
+    "serve": "requests from beginning to end, all at once",
+}
 KERNELS = ("pages", "decode", "fp8", "window", "prefill", "latent", "recurrent")
 KV_DTYPES = {"bf16": DType.BF16, "fp8": DType.FP8}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    kernels = what.add_parser("kernels", help="on a GPU, beside FlashInfer where it is installed", allow_abbrev=False)
+    kernels, decode, serve = (
+        what.add_parser(name, help=summary, formatter_class=parser.formatter_class, allow_abbrev=False)
+        for name, summary in BENCHES.items()
+    )
     kernels.add_argument("--tables", nargs="+", choices=KERNELS, default=list(KERNELS), help="these alone")
-    decode = what.add_parser("decode", help="decode steps of the whole engine", allow_abbrev=False)
-    serve = what.add_parser("serve", help="requests from beginning to end, all at once", allow_abbrev=False)
     count, tokens = common.reading(common.positive), common.reading(parse_tokens)
     for command in (decode, serve):
         _add_model_options(command)
@@ -78,8 +84,15 @@ def _kernels(options: argparse.Namespace) -> Report:
     return bench(options.tables, _tell)
 
 
+def _device(asked: str) -> str:
+    """Raises where there is none."""
+    device = chosen_device(asked)
+    machine_of(device)
+    return device
+
+
 def _decode(options: argparse.Namespace) -> Report:
-    device = chosen_device(options.device)
+    device = _device(options.device)
     from quire.bench.decode import CASES, Case
     from quire.bench.decode import run as bench
 
@@ -97,7 +110,7 @@ def _decode(options: argparse.Namespace) -> Report:
 
 
 def _serve(options: argparse.Namespace) -> Report:
-    device = chosen_device(options.device)
+    device = _device(options.device)
     from quire.bench.serve import LOADS, MODELS, Load
     from quire.bench.serve import run as bench
 
