@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from command import refused
 from quire import assemble, machine
 from quire.cli import boot, serve
 from quire.cli.boot import boot_plan
@@ -184,6 +185,24 @@ def test_an_address_that_is_taken_is_told_before_anything_else(
             captured = capsys.readouterr()
             assert captured.out == ""
             assert captured.err.startswith(f"quire: cannot listen at 127.0.0.1:{port}: Address already in use")
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (["--request-seconds", "-1"], "request_seconds is -1.0: give a number above 0"),
+        (["--keys", "absent.json"], "cannot read the keys in absent.json"),
+        (["--dtype", "fp8"], "--dtype fp8 is not one of fp32, bf16, fp16"),
+        (["--host", "no.such.host.invalid"], "cannot listen at no.such.host.invalid:0: "),
+    ],
+)
+def test_what_is_wrong_about_serving_is_told_before_a_model_is_looked_for(
+    wrong: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(capsys, "serve", "no-such-model", *SIZE, "--port", "0", *wrong)
+    assert words in told
+    assert "Unknown error" not in told
 
 
 def test_a_mistyped_name_in_a_file_says_what_was_probably_meant(

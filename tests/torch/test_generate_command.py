@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from command import refused
 from quire.cli.main import main
 from tiny_folder import make_folder
 
@@ -43,6 +44,14 @@ def test_host_memory_beyond_the_machine_ends_with_the_code_of_what_does_not_fit(
 ) -> None:
     assert main([*arguments, "--prompt", "the fox", "--host-memory", "1000TiB"]) == 3
     assert "is more than the" in capsys.readouterr().err
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("command", [["generate", "--prompt", "a"], ["chat"]])
+def test_sampling_that_cannot_be_is_told_before_a_model_is_looked_for(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "temperature is -1.0: give 0 to 100" in refused(capsys, *command, "no-such-model", "--temperature", "-1")
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp32"])

@@ -13,13 +13,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
+    sampling = sampling_of(options)  # what is wrong there is told before anything is loaded
     llm = start(options)
     messages = [{"role": "system", "content": options.system}] if options.system else []
     while text := _ask():
         messages.append({"role": "user", "content": text})
         most = fitting(llm, messages, options.max_tokens)
         answer = ""
-        for piece in llm.stream(messages, sampling_of(options), max_tokens=most):
+        for piece in llm.stream(messages, sampling, max_tokens=most):
             answer += piece
             print(piece, end="", flush=True)
         print()

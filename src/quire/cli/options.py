@@ -48,10 +48,14 @@ def _whole(text: str) -> int:
     return int(number)
 
 
-def positive(text: str) -> int:
-    if not 1 <= _whole(text) <= MOST_REQUESTS:
-        raise InputError(f"{text!r} is out of range: give 1 to {MOST_REQUESTS:,}")
+def positive(text: str, least: int = 1) -> int:
+    if not least <= _whole(text) <= MOST_REQUESTS:
+        raise InputError(f"{text!r} is out of range: give {least} to {MOST_REQUESTS:,}")
     return _whole(text)
+
+
+def seed(text: str) -> int:
+    return positive(text, least=0)
 
 
 def _one_of(option: str, known: Sequence[DType]) -> Callable[[str], DType]:
@@ -66,6 +70,9 @@ def _one_of(option: str, known: Sequence[DType]) -> Callable[[str], DType]:
         return dtype
 
     return reading(read)
+
+
+weights_dtype = _one_of("--dtype", WEIGHT_DTYPES)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -93,15 +100,14 @@ def _page_tokens(text: str) -> MappingProxyType[str, int]:
     return MappingProxyType(pages)
 
 
-def add_planning_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "model", metavar="MODEL", help="catalogue name, folder, file (config.json, GGUF, shape, saved plan) or hub id"
-    )
+def add_planning_options(parser: argparse.ArgumentParser, shows_saved_plans: bool = False) -> None:
+    files = "config.json, GGUF, shape" + (", saved plan" if shows_saved_plans else "")
+    parser.add_argument("model", metavar="MODEL", help=f"catalogue name, folder, file ({files}) or hub id")
     add_memory_shape_options(parser)
     names = ", ".join(dtype.value for dtype in WEIGHT_DTYPES)
     parser.add_argument(
         "--dtype",
-        type=_one_of("--dtype", WEIGHT_DTYPES),
+        type=weights_dtype,
         metavar="DTYPE",
         help=f"of the weights: {names} (default: as the checkpoint has them; fp32 on a CPU)",
     )

@@ -31,7 +31,7 @@ PLOT_FORMATS = (".svg", ".png")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_planning_options(parser)
+    common.add_planning_options(parser, shows_saved_plans=True)
     common.add_draft_options(parser)
     questions = parser.add_argument_group("questions")
     tokens = common.reading(parse_tokens)

@@ -19,7 +19,6 @@ from quire.cli import options as common
 from quire.cli.configuration import complete
 from quire.cli.fetch import Bar
 from quire.cli.peers import add_peer_options, peer_of
-from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import parse_bytes
 from quire.fetch.find import converted, find_source
@@ -55,7 +54,10 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--config", type=Path, metavar="FILE", help="options in TOML (default: quire.toml, if there)")
     group.add_argument("--plan", type=Path, metavar="FILE", help="boot from a plan saved with quire plan --output")
     group.add_argument(
-        "--dtype", metavar="DTYPE", help="of the weights: fp32, bf16, fp16 (default: fp32 on a CPU, else bf16)"
+        "--dtype",
+        type=common.weights_dtype,
+        metavar="DTYPE",
+        help="of the weights: fp32, bf16, fp16 (default: fp32 on a CPU, else bf16)",
     )
     group.add_argument(
         "--threads", type=common.reading(common.positive), metavar="N", help="of torch (default: its own)"
@@ -111,22 +113,25 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 def run(typed: argparse.Namespace) -> None:
     options = complete(_add, typed)
     from quire.engine.recorder import require_recordable
+    from quire.serve.keys import read_keys
     from quire.serve.server import listen
 
     if options.record is not None:
         require_recordable(options.record)
+    if options.keys is not None:
+        read_keys(options.keys)  # what is wrong there is told before anything is planned
     with listen(options.host, options.port) as listener:
-        _serve(options, listener)
+        _serve(options, settings_of(options), listener)
 
 
-def _serve(options: argparse.Namespace, listener: socket) -> None:
+def _serve(options: argparse.Namespace, settings: ServeSettings, listener: socket) -> None:
     peer = peer_of(options)
     device = chosen_device(options.device, torch_elsewhere_has_cuda)
     from quire.assemble import weights_dtype
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
 
-    dtype = weights_dtype(device) if options.dtype is None else parse_dtype(options.dtype)
+    dtype = options.dtype or weights_dtype(device)
     source = _source(options.model)
     draft = None if options.draft_model is None else _source(options.draft_model)
     plan, planned_for = boot_plan(options, source, dtype, draft, device)
@@ -136,7 +141,7 @@ def _serve(options: argparse.Namespace, listener: socket) -> None:
         plan,
         converted(source, Bar()),
         dtype.value,
-        settings_of(options),
+        settings,
         planned_for,
         device=device,
         compiled=options.compile,

@@ -53,10 +53,6 @@ def _number(least: float, most: float) -> Callable[[str], float]:
     return common.reading(read)
 
 
-def _seed(text: str) -> int:
-    return common.positive(text) if text.strip("0") else 0
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_planning_options(parser)
     _add_load_options(parser.add_argument_group("load"))
@@ -72,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_load_options(group: argparse._ArgumentGroup) -> None:
-    whole, seed = common.reading(common.positive), common.reading(_seed)
+    whole, seed = common.reading(common.positive), common.reading(common.seed)
     sorts = ", ".join(SYNTHETIC + sort for sort in SORTS)
     trace = f"a Mooncake or Azure file, or {sorts} (default chat)"
     requests = f"the first N (default all; {DEFAULT_REQUESTS} made up)"
@@ -93,7 +89,7 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--tier-faults",
-        type=common.reading(_seed),
+        type=common.reading(common.seed),
         metavar="S",
         help="loads fail, come late; the tier is lost and back",
     )

@@ -25,5 +25,7 @@ def device_bytes(name: str) -> int:
     key = _ALIASES.get(key, key)
     if key not in DEVICES:
         near = difflib.get_close_matches(key, DEVICES, 3) or sorted(DEVICES)
-        raise PlanError(f"device {name!r} is not known: choose {', '.join(near)}, or give --memory")
+        raise PlanError(
+            f"device {name!r} is not known: choose {', '.join(near)}, give --memory, or neither for this machine"
+        )
     return int(DEVICES[key] * GIB)

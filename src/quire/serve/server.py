@@ -109,9 +109,9 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise InputError(
-            f"cannot listen at {host}:{port}: {os.strerror(error.errno or 0)}; choose another --port"
-        ) from None
+        number = error.errno or 0  # below 0 where the host's name is not known
+        why = os.strerror(number) if number >= 0 else str(error.strerror).partition(" (while")[0]
+        raise InputError(f"cannot listen at {host}:{port}: {why}; choose another --host or --port") from None
 
 
 async def _serve(

@@ -38,6 +38,7 @@ def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
         (["gemma-3-27b", "--pool", "8elephants"], "64.68GiB"),
         (["gemma-3-27b", "--pool", "0"], "at least 1"),
         (["gemma-3-27b", "--device", "h300"], "h200"),
+        (["gemma-3-27b", "--device", "cuda"], "t4, give --memory, or neither for this machine"),
         (["gemma-3-27b", "--device", "h200", "--memory", "80GiB"], "one of them"),
         (["gemma-3-27b", "--pool", "1GiB", "--sheets", "4"], "one of them"),
         (["gemma-3-27b", "--sheets", "0"], "at least 1"),

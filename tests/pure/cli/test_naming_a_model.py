@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from command import refused, run_text
-from quire.cli.main import build_parser
+from quire.cli.main import build_parser, main
 from quire.fetch.find import DEFAULT_MODEL
 
 TAKING_A_MODEL = {
@@ -44,6 +44,14 @@ def test_a_model_given_as_an_option_is_told_where_it_goes(
     """And not sent to --draft-model, which is near."""
     told = refused(capsys, *command.split()[1:], option, *([] if "=" in option else ["gemma-3-27b"]))
     assert f"{command}: --model is not understood: the model stands by itself, as in {command} MODEL " in told
+
+
+@pytest.mark.story
+def test_only_a_command_that_takes_a_saved_plan_offers_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "whatif", "simulate"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        assert ("saved plan" in capsys.readouterr().out) == (command == "plan")
 
 
 @pytest.mark.parametrize("command", ["plan", "whatif", "models"])

@@ -112,6 +112,12 @@ def test_a_pool_without_a_device_needs_its_speed(capsys: pytest.CaptureFixture[s
     assert "requests finished" in run_text(capsys, "simulate", "llama-3.2-1b", "--pool", "1GiB", *given)[0]
 
 
+@pytest.mark.story
+def test_a_seed_may_be_0_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    told = refused(capsys, "simulate", "llama-3.2-1b", "--device", "h200", "--seed", "-1")
+    assert "'-1' is out of range: give 0 to 1,073,741,824" in told
+
+
 def test_a_plan_that_does_not_fit_is_exit_3(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run_text(capsys, "simulate", "llama-3.3-70b", "--device", "l4", code=3)
     assert (out, err.count("\n")) == ("", 1)
