@@ -54,7 +54,9 @@ class _Parser(argparse.ArgumentParser):
         if self.prog == "quire" and not self.given:
             return f"name a command: {', '.join(COMMANDS)}"
         first = self.given[0] if self.given else "-"
-        if self.prog == "quire" and not first.startswith("-") and first not in COMMANDS:
+        if self.prog == "quire" and first.startswith("-"):
+            return f"{first} stands before a command: name one first: {', '.join(COMMANDS)}"
+        if self.prog == "quire" and first not in COMMANDS:
             return f"there is no command {first}{near_to(first, COMMANDS)}"
         options = [word.partition("=")[0] for word in self.given if _is_option(word)]
         unknown = [option for option in options if option not in self._option_string_actions]

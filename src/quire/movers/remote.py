@@ -129,5 +129,6 @@ def _without_password(url: str) -> str:
         raise InputError(f"the address of the server cannot be read: write {form}") from error
     if parts.scheme not in SCHEMES:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
-        raise InputError(f"an address that begins with {parts.scheme}: is no server's: begin with {known}")
+        scheme = f"that begins with {parts.scheme}:" if parts.scheme else "without a scheme"
+        raise InputError(f"an address {scheme} is no server's: begin with {known}")
     return f"{parts.scheme}://{place}"

@@ -219,6 +219,7 @@ def test_a_pool_beyond_the_memory_is_understood_and_too_large(
     [
         (["genrate", "--prompt", "a"], "there is no command genrate: did you mean generate?"),
         ([], "quire: name a command: generate, chat, serve, "),
+        (["--foo"], "quire: --foo stands before a command: name one first: generate, chat, serve, "),
         (["generate", "--prompt", "a", "--kv-dtype", "int8"], "--kv-dtype int8 is not one of fp32, bf16, fp16, fp8"),
         (["generate", "--promt", "a"], "--promt is not understood: did you mean --prompt?"),
         (["generate", "--prompt", "a", "--max-tokns=4"], "--max-tokns is not understood: did you mean --max-tokens?"),

@@ -109,6 +109,8 @@ def test_an_address_that_is_none_is_refused_without_its_password() -> None:
     with pytest.raises(InputError, match="begin with redis://") as refused:
         RemoteStore("http://me:secret@host")
     assert "secret" not in str(refused.value)
+    with pytest.raises(InputError, match="an address without a scheme is no server's: begin with redis://"):
+        RemoteStore("secret")
     store = RemoteStore("redis://me:secret@127.0.0.1:1")
     with pytest.raises(TierFailed, match=r"redis://127\.0\.0\.1:1 cannot be reached") as failed:
         store.register(LAYOUT)
