@@ -44,11 +44,15 @@ def _explain(engine: Engine, name: str) -> None:
 
 def _not_there(name: str, names: Sequence[str], steps: int) -> str:
     """`names`: of the requests that are remembered. Where these are as many as can be, this one may be forgotten."""
-    some = ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "") + near_to(name, names)
+    some = _some(names) + near_to(name, names)
     if len(names) >= history.REQUESTS_REMEMBERED:
         latest = f"the latest {len(names):,} up to step {steps:,} (--to-step goes back to earlier ones)"
         return f"request {name} is not among {latest}: {some}"
     return f"no request named {name} came up to step {steps:,}" + (f", but {len(names):,} did: {some}" if names else "")
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:NAMES_SHOWN]) + (", …" if len(names) > NAMES_SHOWN else "")
 
 
 def _show(engine: Engine) -> None:
@@ -60,7 +64,11 @@ def _show(engine: Engine) -> None:
         for row in scheduler.order().tolist()
     ]
     rows += [(one.request.name, "–", f"{len(one.request.prompt):,}", one.reason) for one in scheduler.queue]
-    table(("request", "computed", "known", "limit, or why it waits"), rows, left=(0, 3))
+    if rows:
+        table(("request", "computed", "known", "limit, or why it waits"), rows, left=(0, 3))
+    here = {name for name, *_ in rows}
+    if over := [name for name in reversed(engine.history.names) if name not in here]:
+        print(f"over: {_some(over)} (--explain NAME says more)")
     for memory in scheduler.memories:
         pool = memory.pool
         used = ", ".join(

@@ -1,7 +1,7 @@
 """Why a request waits, who holds what it lacks, and when it can run. A question: nothing changes by asking.
 
 r7 waits because its pages and those that the running ones are likely to need exceed the pool
-  full: needs 64 pages, 12 are free, 52 short: r1 holds 120, r2 holds 64, cache holds 30
+  full: needs 64 pages, 42 are free but running requests are likely to take 30, 52 short: r1 holds 120, r2 holds 64
 there is room for it when r2 has ended; it runs in at most 980 steps, whoever comes
 
 **At most.** The elder gets a token in each step, or in each n-th where n are in flight, and keeps what it has computed.
@@ -38,12 +38,14 @@ class KindShort:
     needs_pages: int
     free_pages: int
     """In sheets of this kind, and in those that are free."""
+    awaited_pages: int
+    """That running requests are likely to take still."""
     holders: tuple[tuple[str, int], ...]
     """(request, pages), the greatest first; `cache`, `pins` and `backend` for what these alone hold."""
 
     @property
     def short_pages(self) -> int:
-        return max(0, self.needs_pages - self.free_pages)
+        return max(0, self.needs_pages + self.awaited_pages - self.free_pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,10 @@ class Explanation:
         lines = [f"{self.request} {_VERBS[self.status]} {self.reason}"]
         for one in self.kinds:
             held = ", ".join(f"{name} holds {pages:,}" for name, pages in one.holders) or "nobody holds any"
+            awaited = f" but running requests are likely to take {one.awaited_pages:,}" if one.awaited_pages else ""
             short = f", {one.short_pages:,} short" if one.short_pages else ""
-            lines.append(f"  {one.kind}: needs {one.needs_pages:,} pages, {one.free_pages:,} are free{short}: {held}")
+            free = f"{one.free_pages:,} are free{awaited}{short}"
+            lines.append(f"  {one.kind}: needs {one.needs_pages:,} pages, {free}: {held}")
         return "\n".join([*lines, self._when()] if self.status == "waiting" else lines)
 
     def _when(self) -> str:
@@ -130,15 +134,20 @@ def _reason(scheduler: Scheduler, waiting: Waiting, ahead: Sequence[Waiting]) ->
 def _kinds(scheduler: Scheduler, waiting: Waiting) -> tuple[KindShort, ...]:
     length = scheduler.likely_length(waiting)
     ahead, limit = counts(scheduler.plan.lookahead), counts(waiting.request.limit)
-    found = []
+    rows, found = scheduler.order(), []
+    likely, limits = scheduler.likely_lengths(rows), scheduler.rows.limit[rows]
     for stage, memory in enumerate(scheduler.memories):
-        pages = bound.demand(memory.stage.kinds, counts(length - 1), counts(1), ahead, limit)
-        for kind, need in enumerate(pages):
-            found.append(_kind(scheduler, memory, stage, kind, int(need)))
+        kinds = memory.stage.kinds
+        own = bound.demand(kinds, counts(length - 1), counts(1), ahead, limit)
+        others = bound.demand(kinds, likely - 1, counts(1), ahead, limits)
+        for kind, (need, needs) in enumerate(zip(own, others, strict=True)):
+            held = np.array([len(memory.tables[kind].held(row)) for row in rows.tolist()], dtype=np.int64)
+            awaited = int(np.maximum(needs - held, 0).sum())
+            found.append(_kind(scheduler, memory, stage, kind, int(need), awaited))
     return tuple(found)
 
 
-def _kind(scheduler: Scheduler, memory: StageMemory, stage: int, kind: int, need: int) -> KindShort:
+def _kind(scheduler: Scheduler, memory: StageMemory, stage: int, kind: int, need: int, awaited: int) -> KindShort:
     shelf, table = memory.pool.shelves[kind], memory.tables[kind]
     free = shelf.free_pages + memory.pool.free_sheets * shelf.pages_per_sheet
     held = [(request.name, len(table.held(row))) for row, request in scheduler.rows.requests.items()]
@@ -149,7 +158,7 @@ def _kind(scheduler: Scheduler, memory: StageMemory, stage: int, kind: int, need
     for holder, name in ((Holder.CACHE, "cache"), (Holder.PIN, "pins"), (Holder.BACKEND, "backend")):
         alone = int(((shelf.count(holder) > 0) & ~by_request).sum())
         named += [(name, alone)] if alone else []
-    return KindShort(stage, memory.stage.kinds[kind].name, need, free, tuple(named))
+    return KindShort(stage, memory.stage.kinds[kind].name, need, free, awaited, tuple(named))
 
 
 def _until(scheduler: Scheduler, newcomers: Sequence[Waiting]) -> tuple[str, ...]:

@@ -139,6 +139,22 @@ def test_nobody_is_preempted_for_ever() -> None:
     assert all(times <= 2 + int(name[1:]) for name, times in preempted.items())
 
 
+def test_pages_that_are_free_but_awaited_are_told() -> None:
+    """There is room for both now, and not for what the first is likely to become."""
+    engine, _ = engine_for(small_plan(["full"], None, rows=4))
+    engine.submit(request("first", 10, 190))
+    engine.step()
+    engine.submit(request("second", 10, 190))
+    engine.step()
+    told = engine.explain("second")
+    assert told is not None
+    (full,) = told.kinds
+    assert full.needs_pages <= full.free_pages
+    assert full.needs_pages + full.awaited_pages > full.free_pages
+    assert full.short_pages == full.needs_pages + full.awaited_pages - full.free_pages
+    assert f"{full.free_pages:,} are free but running requests are likely to take {full.awaited_pages:,}," in str(told)
+
+
 def test_a_waiting_request_is_told_what_it_lacks_who_has_it_and_when_it_can_run() -> None:
     engine, _ = engine_for(small_plan(["full"], None, rows=4))
     engine.submit(request("first", 150, 50))

@@ -58,6 +58,18 @@ def test_a_recording_plays_back_to_any_step(tmp_path: Path, capsys: pytest.Captu
     assert "accepted" in capsys.readouterr().out
 
 
+def test_requests_that_are_over_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Those that ended last come first; nothing is said of a table that would be empty."""
+    path = tmp_path / "run.jsonl"
+    names = record(path).history.names
+    assert main(["replay", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert f"over: {', '.join(reversed(names[-10:]))}" in out
+    assert "why it waits" not in out
+    assert main(["replay", str(path), "--to-step", "1"]) == 0
+    assert "over: " not in capsys.readouterr().out
+
+
 @pytest.mark.story
 def test_a_name_that_never_came_is_told_with_those_that_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The engine's names are seen nowhere else: the first ten, how many there are, and the one that was meant."""

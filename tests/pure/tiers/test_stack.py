@@ -208,6 +208,10 @@ def test_a_stack_tells_what_travelled_how_long_and_what_is_on_its_way() -> None:
     world.forget()
     drawer.gate.clear()
     world.ask("late", np.arange(100))
+    for _ in range(5000):  # a thread begins the read when it likes
+        if world.stack.status()[1].in_flight["read"]:
+            break
+        time.sleep(0.001)
     assert [one.in_flight["read"] for one in world.stack.status()] == [1, 1]
     drawer.gate.set()
     while world.stack._open:
