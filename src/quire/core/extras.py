@@ -16,8 +16,8 @@ PACKAGES = {
 }
 """By extra, as they are imported. The server's has all of torch's."""
 ON_GPU = {"torch": "gpu", "serve": "gpu,serve"}
-"""Extras that bring torch, and what to take for a GPU instead: constraints.txt names the build for CPUs, which is much
-smaller than the one that pip may choose without."""
+"""Extras that bring torch, and what to take for a GPU instead: any torch from 2.11 on, not the version that tests run
+with."""
 
 
 def how_to_install(extra: str) -> str:

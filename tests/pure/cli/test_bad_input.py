@@ -165,7 +165,7 @@ def test_a_command_that_lacks_its_extra_says_how_to_get_it(
     readme, quick_start = (root / "README.md").read_text(), (root / "docs" / "quick-start.md").read_text()
     assert command in readme, "the same words"
     assert command in quick_start
-    assert f"on a GPU leave it out: `{on_gpu}`, with `'.[gpu,serve]'` the server" in readme
+    assert f"For a GPU: `{on_gpu}`, with `'.[gpu,serve]'` the server" in readme
 
 
 @pytest.mark.story
