@@ -4,6 +4,7 @@
     print(llm.generate("Why is the sky blue?")[0].text)
     for piece in llm.stream("Tell me a story."):
         print(piece, end="")
+    llm.close()                                              # or: with LLM() as llm
 
 Requests run together: whoever asks turns the engine's loop for everyone.
 """
@@ -92,6 +93,7 @@ class LLM:
         self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
         self._names = itertools.count()
         self._turn = threading.Lock()
+        self._is_closed = False
         self._has_told_of_a_cut = False
 
     def generate(
@@ -106,6 +108,7 @@ class LLM:
         """All prompts together, `n` samples of each: the samples of the first prompt, then those of the second. Text is
         put to the model as a user's message where it has a chat template, unless `raw`. One that cannot go on (its
         grammar has grown too large) ends with an `error`; the others do not notice."""
+        self._require_open("generate was called")
         if n < 1:
             raise InputError(f"n is {n}: ask for at least 1 sample of each prompt")
         asked = [prompts] if isinstance(prompts, str) else prompts
@@ -124,6 +127,7 @@ class LLM:
         self, prompt: Prompt, sampling: Sampling | None = None, *, max_tokens: int = DEFAULT_TOKENS, raw: bool = False
     ) -> Iterator[str]:
         """The answer piece by piece. Leaving the loop early ends the request; one that cannot go on raises."""
+        self._require_open("stream was called")
         talk = self._submit(*self._requests(prompt, sampling or Sampling(), max_tokens, raw))
         try:
             while not talk.is_over:
@@ -138,6 +142,7 @@ class LLM:
         self, prompt: Prompt, sampling: Sampling | None = None, *, max_tokens: int = DEFAULT_TOKENS, raw: bool = False
     ) -> AsyncIterator[str]:
         """The same for asyncio: steps run in a thread, requests of all tasks together."""
+        self._require_open("astream was called")
         talk = self._submit(*self._requests(prompt, sampling or Sampling(), max_tokens, raw))
         try:
             while not talk.is_over:
@@ -151,16 +156,35 @@ class LLM:
     def count(self, prompt: Prompt, *, raw: bool = False) -> int:
         """The prompt's tokens. What they leave of `plan.max_length` an answer can have: `max_tokens` beyond it is cut
         to it, which a log line tells once, and where nothing is left the prompt is refused."""
+        self._require_open("count was called")
         return len(self._tokens(prompt, raw))
 
     def close(self) -> None:
-        """Ends everything; what goes to a tier is stored first."""
-        self.engine.close()
-        if self.parts.stack is not None:
-            self.parts.stack.close()
+        """Ends everything; what goes to a tier is stored first. Whoever waits for an answer, or asks later, is told."""
+        with self._turn:
+            was_closed, self._is_closed = self._is_closed, True
+        if was_closed:
+            return
+        try:
+            with _whole(self._turn):
+                self.engine.close()
+        finally:
+            if self.parts.stack is not None:
+                self.parts.stack.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _require_open(self, what: str) -> None:
+        if self._is_closed:
+            raise InputError(f"{what}, and this LLM is closed: make a new LLM")
 
     def _step(self, talks: list[Talk]) -> None:
         with _whole(self._turn):
+            self._require_open("an answer was under way")
             self.engine.step()
             for talk in talks:
                 talk.read()
@@ -174,6 +198,7 @@ class LLM:
 
     def _submit(self, request: Request) -> Talk:
         with _whole(self._turn):
+            self._require_open("an answer was to begin")
             return Talk(self.engine, self.tokenizer, self.engine.submit(request))
 
     def _submit_in_turn(self, request: Request, talks: list[Talk]) -> Talk:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +186,47 @@ def test_options_that_would_do_nothing_are_refused(folder: Path) -> None:
         LLM(folder, settings=SETTINGS, budget=POOL, draft_tokens=3)
     with pytest.raises(InputError, match="--compile needs --device cuda"):
         LLM(folder, settings=SETTINGS, budget=POOL, device="cpu", compiled=True)
+
+
+async def _all_of(pieces: AsyncIterator[str]) -> list[str]:
+    return [piece async for piece in pieces]
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("name", "ask"),
+    [
+        ("generate", lambda one: one.generate([PROMPT])),
+        ("stream", lambda one: list(one.stream(PROMPT))),
+        ("astream", lambda one: asyncio.run(_all_of(one.astream(PROMPT)))),
+        ("count", lambda one: one.count(PROMPT)),
+    ],
+)
+def test_a_closed_llm_refuses_whatever_it_is_asked_and_can_be_closed_again(
+    folder: Path, name: str, ask: Callable[[LLM], object]
+) -> None:
+    with LLM(folder, settings=SETTINGS, budget=POOL) as llm:
+        assert len(answer(llm)) == 12
+    steps = llm.engine.scheduler.steps
+    for _ in range(2):
+        with pytest.raises(InputError, match=f"{name} was called, and this LLM is closed: make a new LLM"):
+            ask(llm)
+        llm.close()
+    assert llm.engine.scheduler.steps == steps
+
+
+@pytest.mark.story
+def test_an_answer_that_is_cut_off_by_a_close_does_not_look_complete(folder: Path) -> None:
+    llm = LLM(folder, settings=SETTINGS, budget=POOL)
+    pieces = llm.stream(PROMPT, WHOLE, max_tokens=60)
+    next(pieces)
+    llm.close()
+    with pytest.raises(InputError, match="an answer was under way, and this LLM is closed: make a new LLM"):
+        list(pieces)
+
+
+def test_whoever_fails_within_a_with_closes_too(folder: Path) -> None:
+    with pytest.raises(RuntimeError), LLM(folder, settings=SETTINGS, budget=POOL) as llm:
+        fail()
+    with pytest.raises(InputError, match="is closed"):
+        llm.generate([PROMPT])
