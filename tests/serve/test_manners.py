@@ -15,6 +15,17 @@ import pytest
 from running_server import RunningServer
 from serve_kit import CHAT, body, chat, wait_for_tokens
 
+COMPLETIONS = "/v1/completions"
+ENDLESS = "the fox " * 25_000
+"""Not read to its end."""
+
+
+def said(text: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": text}]
+
+
+SHORT = said("the quick fox")
+
 
 @pytest.fixture
 def client(tiny_server: RunningServer, keys: Any) -> Iterator[httpx.Client]:
@@ -63,6 +74,15 @@ def test_a_method_that_a_path_does_not_take_is_a_request_that_cannot_be_done(cli
         ({"messages": ["x"]}, 'messages.0 is "x": give an object'),
         ({"messages": [{"content": "x"}]}, "messages.0.role is missing: give it"),
         ({"messages": [{"role": "king"}]}, 'messages.0.role is "king": give one of "system", "developer", "user", '),
+        ({"messages": [*SHORT, {"role": "user"}]}, "messages.1: this message of role user has no content: give it"),
+        ({"messages": [*SHORT, {"role": "system", "content": None}]}, "messages.1: this message of role system has no"),
+        ({"messages": [*SHORT, {"role": "tool", "tool_call_id": "a"}]}, "messages.1: this message of role tool has no"),
+        ({"messages": [*SHORT, {"role": "assistant"}]}, "messages.1: this message of role assistant has neither"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": []}]},
+            "has neither content nor tool_calls: give one of them",
+        ),
+        ({"messages": [{"role": "user", "content": []}]}, "messages.0.content is []: give text or at least 1 item"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages.0.content is 3: give text or a list"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages.0.content.0.text is missing"),
         ({"tool_choice": "always"}, 'tool_choice is "always": give one of "none", "auto" or "required" or an object'),
@@ -90,6 +110,14 @@ def test_what_cannot_be_done_is_refused_by_name(client: httpx.Client, change: di
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("called", [{"content": None}, {}, {"content": ""}])
+def test_an_assistants_message_with_calls_needs_no_content(client: httpx.Client, called: dict[str, Any]) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": "{}"}}
+    result = {"role": "tool", "tool_call_id": "a", "content": "24 C"}
+    messages = [*SHORT, {"role": "assistant", "tool_calls": [call], **called}, result]
+    assert chat(client, messages=messages, max_tokens=2).status_code == 200
 
 
 @pytest.mark.parametrize(

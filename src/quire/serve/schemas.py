@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic.config import JsonDict
 
 MOST_CHOICES = 16
 MOST_STOPS = 16
@@ -88,16 +89,32 @@ class CallMade(Body):
     function: CalledFunction
 
 
-class Said(Body):
-    """A message of the conversation."""
+HAS_CONTENT: JsonDict = {"required": ["content"], "properties": {"content": {"type": ["string", "array"]}}}
+HAS_CALLS: JsonDict = {
+    "required": ["tool_calls"],
+    "properties": {"role": {"const": "assistant"}, "tool_calls": {"type": "array", "minItems": 1}},
+}
 
+
+class Said(Body):
+    """A message of the conversation. An assistant's may have calls instead of content, nobody else's may."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_CONTENT, HAS_CALLS]})
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
+    content: str | Annotated[list[Part], Field(min_length=1)] | None = None
     name: str | None = None
     tool_calls: list[CallMade] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Said:
+        if self.content is None and self.role != "assistant":
+            raise ValueError(f"this message of role {self.role} has no content: give it")
+        if self.content is None and not self.tool_calls:
+            raise ValueError("this message of role assistant has neither content nor tool_calls: give one of them")
+        return self
 
     @property
     def text(self) -> str:
