@@ -233,6 +233,35 @@ def test_a_prompt_that_can_never_fit_is_refused_with_the_numbers(client: httpx.C
         assert error["numbers"]["sheets_needed"] > 8
 
 
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("path", "change", "size", "fix"),
+    [
+        (COMPLETIONS, {"prompt": [7] * 600}, "600 tokens of prompt and 1 of output: ", "shorten the prompt"),
+        (COMPLETIONS, {"prompt": [7] * 500, "max_tokens": 13}, "500 tokens of prompt and 13 of output: ",
+         "shorten the prompt or lower max_tokens to 12"),
+        (COMPLETIONS, {"prompt": ["a", ENDLESS]}, " tokens of prompt: ", "shorten the prompt"),
+        (CHAT, {"messages": said("fox " * 600)}, " tokens of messages and 1 of output: ", "shorten the messages"),
+        (CHAT, {"messages": said("fox"), "max_tokens": 511}, " tokens of messages and 511 of output: ",
+         "shorten the messages or lower max_tokens to {left}"),
+        (CHAT, {"messages": said("fox"), "max_completion_tokens": 511}, " tokens of messages and 511 of output: ",
+         "shorten the messages or lower max_completion_tokens to {left}"),
+        (CHAT, {"messages": said(ENDLESS)}, " tokens of messages: ", "shorten the messages"),
+        ("/v1/tokenize", {"prompt": ENDLESS}, " tokens of prompt: ", "shorten the prompt"),
+        ("/v1/tokenize", {"messages": said(ENDLESS)}, " tokens of messages: ", "shorten the messages"),
+    ],
+)  # fmt: skip
+def test_what_can_never_fit_is_told_in_the_words_of_what_was_sent(
+    client: httpx.Client, path: str, change: dict[str, Any], size: str, fix: str
+) -> None:
+    error = client.post(path, json={"model": "tiny", **change}).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", next(iter(change)))
+    assert "maximum context length is 512 tokens here" in error["message"]
+    assert size in error["message"]
+    left = 512 - error["numbers"]["prompt_tokens"]
+    assert error["message"].endswith(fix.format(left=left))
+
+
 def test_a_client_that_leaves_ends_its_request(tiny_server: RunningServer, client: httpx.Client) -> None:
     """In the middle of a stream, and before the answer to a whole one came."""
     tiny_server.until("it is idle", tiny_server.is_idle)

@@ -82,9 +82,10 @@ class Asking:
                 400, "tool_choice asks for a call and there are no tools: give tools", "invalid_value", "tools"
             )
         text = self.render(body.messages, tools if body.tool_choice != "none" else (), body.chat_template_kwargs or {})
-        prompt = self._known(self.encode(text, False), "messages")
+        prompt = self._known(self.encode(text, False, "messages"), "messages")
         grammar = self._grammar(body, tools)
-        most = self._output_tokens(prompt, body.max_completion_tokens or body.max_tokens)
+        limit = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
+        most = self._output_tokens(prompt, body.max_completion_tokens or body.max_tokens, "messages", limit)
         is_calling = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
         sampling = self._sampling(body, grammar, (body.top_logprobs or 0) if body.logprobs else None)
         if body.top_logprobs is not None and not body.logprobs:
@@ -109,8 +110,9 @@ class Asking:
         prompts, texts = zip(*(self._prompt(one) for one in _prompts(body.prompt)), strict=True)
         most = body.max_tokens or DEFAULT_COMPLETION_TOKENS
         room = [max(1, self.plan.max_length - len(prompt)) for prompt in prompts]
-        tokens = [self._output_tokens(p, body.max_tokens or min(most, r)) for p, r in zip(prompts, room, strict=True)]
-        return Asked(prompts, texts, tuple(tokens), self._sampling(body, None, body.logprobs), body.n or 1)
+        wanted = [body.max_tokens or min(most, left) for left in room]
+        tokens = tuple(self._output_tokens(*one, "prompt") for one in zip(prompts, wanted, strict=True))
+        return Asked(prompts, texts, tokens, self._sampling(body, None, body.logprobs), body.n or 1)
 
     def check_model(self, name: str) -> None:
         if name != self.model:
@@ -133,21 +135,22 @@ class Asking:
         except (InputError, TypeError) as error:
             raise ApiError(400, str(error), "invalid_value", "messages") from None
 
-    def encode(self, text: str, add_special_tokens: bool) -> Tokens:
+    def encode(self, text: str, add_special_tokens: bool, field: str) -> Tokens:
+        """`field`: as the client sent it."""
         try:
             text.encode()
         except UnicodeEncodeError as error:
             message = f"character {error.start + 1:,} is half of a surrogate pair: send whole characters"
-            raise ApiError(400, message, "invalid_value") from None
+            raise ApiError(400, message, "invalid_value", field) from None
         if len(text) > LOOK_CHARACTERS:
             least = len(self.tokenizer.encode(text[:LOOK_CHARACTERS], add_special_tokens))
             if least > 2 * self.plan.max_length:
-                raise self.too_long(least, None)
+                raise self._too_long(field, least)
         return np.array(self.tokenizer.encode(text, add_special_tokens), dtype=np.int32)
 
     def _prompt(self, prompt: str | Sequence[int]) -> tuple[Tokens, str]:
         if isinstance(prompt, str):
-            return self._known(self.encode(prompt, True), "prompt"), prompt
+            return self._known(self.encode(prompt, True, "prompt"), "prompt"), prompt
         return self._known(prompt, "prompt"), self.tokenizer.decode(prompt)
 
     def _known(self, prompt: Sequence[int] | Tokens, field: str) -> Tokens:
@@ -160,25 +163,29 @@ class Asking:
 
     # ── limits ────────────────────────────────────────────────────────────
 
-    def _output_tokens(self, prompt: Tokens, asked: int | None) -> int:
+    def _output_tokens(self, prompt: Tokens, asked: int | None, field: str, limit: str = "max_tokens") -> int:
         """What was asked for, or all that is left; never more than can ever fit."""
         most = asked or max(1, self.plan.max_length - len(prompt))
         if not bound.admits(self.plan, len(prompt) + most):
-            raise self.too_long(len(prompt), most)
+            raise self._too_long(field, len(prompt), most, limit)
         return most
 
-    def too_long(self, prompt: int, output: int | None) -> ApiError:
-        """`output` none: the prompt was not read to its end."""
+    def _too_long(self, field: str, prompt: int, output: int | None = None, limit: str = "") -> ApiError:
+        """`field` and `limit`: as the client calls its prompt and its output. `output` none: the prompt was not read
+        to its end."""
+        longest = self.plan.max_length
         tight = tightest(self.plan, prompt + (output or 1))
-        size = f"at least {prompt:,} tokens of prompt" if output is None else f"{prompt:,} + {output:,} tokens"
+        size = f"at least {prompt:,} tokens of {field}" if output is None else f"{prompt:,} tokens of {field}"
+        more = "" if output is None else f" and {output:,} of output"
+        lower = f" or lower {limit} to {longest - prompt:,}" if prompt < longest else ""
         message = (
-            f"this model's maximum context length is {self.plan.max_length:,} tokens here, and this is {size}: "
-            f"{tight.why}shorten the prompt or lower max_tokens"
+            f"this model's maximum context length is {longest:,} tokens here, and this is {size}{more}: "
+            f"{tight.why}shorten the {field}{lower}"
         )
-        numbers = {"prompt_tokens": prompt, "max_length": self.plan.max_length}
+        numbers = {"prompt_tokens": prompt, "max_length": longest}
         numbers |= {"sheets_needed": tight.needed, "sheets": tight.sheets}
         numbers |= {} if output is None else {"max_tokens": output}
-        return ApiError(400, message, "context_length_exceeded", "messages", numbers=numbers)
+        return ApiError(400, message, "context_length_exceeded", field, numbers=numbers)
 
     # ── sampling ──────────────────────────────────────────────────────────
 

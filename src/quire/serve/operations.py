@@ -57,10 +57,10 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt and messages: give one of them", "invalid_value", "prompt")
     if body.messages is not None:
-        text, special = service.asking.render(body.messages, tools_of(body.tools), {}), False
+        text = service.asking.render(body.messages, tools_of(body.tools), {})
+        tokens = service.asking.encode(text, False, "messages").tolist()
     else:
-        text, special = body.prompt or "", body.add_special_tokens
-    tokens = service.asking.encode(text, special).tolist()
+        tokens = service.asking.encode(body.prompt or "", body.add_special_tokens, "prompt").tolist()
     return json_response({"tokens": tokens, "count": len(tokens), "max_length": service.plan.max_length})
 
 
