@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from quire.cli import generate
 from quire.cli.configuration import complete
@@ -25,9 +26,11 @@ from quire.serve.asking import _temperature
 from quire.serve.client import EngineClient, Life
 from quire.serve.errors import ApiError
 from quire.serve.formats import Words
+from quire.serve.invalid import refusal_of
 from quire.serve.keys import Tenant
 from quire.serve.messages import EngineSetup
 from quire.serve.progress import Progress
+from quire.serve.schemas import Body, ChatBody, CompletionBody
 from quire.text.reasoning import Parted, Reasoning
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolCall, ToolCalls, call_schema
@@ -95,6 +98,44 @@ def test_requests_are_counted_by_tenant_and_together() -> None:
     assert code_of(allowances, two, 1, 1) == ""
     assert allowances.total == 4
     assert code_of(allowances, two, 5, 1) == "requests_limit", "more choices than there is room for, ever"
+
+
+# ── bodies full of mistakes ──────────────────────────────────────────────
+
+MANY: dict[str, Any] = {str(place): 1 for place in range(20_000)}
+CHATTED: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "x"}]}
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("schema", "body", "words"),
+    [
+        (CompletionBody, {"model": "tiny", "prompt": [""] * 20_000}, "prompt: 20,000 prompts at once: give at most 64"),
+        (CompletionBody, {"model": "tiny", "prompt": [[1]] * 65}, "prompt: 65 prompts at once: give at most 64"),
+        (CompletionBody, {"model": "tiny", "prompt": [1, "x"] * 20_000}, 'prompt.1 is "x": give a whole number'),
+        (CompletionBody, {"model": "tiny", "prompt": ["", 1] * 20}, "prompt.0 is"),
+        (CompletionBody, {"model": "tiny", "prompt": [["x"] * 20_000] * 20}, 'prompt.0.0 is "x": give a whole number'),
+        (ChatBody, {"model": "tiny", "messages": [{"role": "user", "content": [1] * 20_000}]}, "messages.0.content.0"),
+        (ChatBody, {"model": "tiny", "messages": [{"role": "user", "x": 1, "y": 1}] * 4000}, "messages.0.x is not"),
+        (ChatBody, {**CHATTED, "messages": [{"role": "assistant", "tool_calls": [1] * 20_000}]}, "tool_calls.0 is 1"),
+        (ChatBody, {**CHATTED, "tools": [{"x": 1, "y": 1}] * 128}, "tools.0.x is not supported"),
+        (ChatBody, {**CHATTED, **MANY}, "the body: an object of 20,002 fields: give at most 64"),
+        (ChatBody, {**CHATTED, "metadata": MANY}, "metadata: an object of 20,000 fields: give at most 64"),
+        (ChatBody, {**CHATTED, "chat_template_kwargs": dict.fromkeys(MANY)}, "_kwargs: an object of 20,000 fields"),
+        (ChatBody, {**CHATTED, "logit_bias": MANY}, "logit_bias: an object of 20,000 fields: give at most 1,024"),
+    ],
+)  # fmt: skip
+def test_of_a_body_full_of_mistakes_only_the_first_ones_are_looked_at(
+    schema: type[Body], body: dict[str, Any], words: str
+) -> None:
+    """Each costs a kilobyte: a few megabytes of them would take gigabytes, and all clients' time."""
+    with pytest.raises(ValidationError) as refused:
+        schema.model_validate(body)
+    assert refused.value.error_count() <= 64
+    mistakes = [{**mistake, "loc": ("body", *mistake["loc"])} for mistake in refused.value.errors()]
+    refusal = refusal_of(mistakes, body)
+    assert words in refusal.message
+    assert refusal.param is None if words.startswith("the body") else refusal.param in refusal.message
 
 
 # ── tools and reasoning ──────────────────────────────────────────────────

@@ -59,7 +59,8 @@ def refusal_of(mistakes: Sequence[Mistake], body: Any) -> ApiError:
             return ApiError(400, f"{_name(path)} is not supported: leave it out", "unsupported_field", _name(path))
     for path, mistake in named:
         if mistake["type"] == "value_error":
-            return ApiError(400, f"{_name(path)}: {mistake['ctx']['error']}", "invalid_value", _name(path))
+            told = f"{_name(path)}: {mistake['ctx']['error']}"
+            return ApiError(400, told, "invalid_value", _name(path) if path else None)
     deepest = max((path for path, _ in named), key=len)
     about = [mistake for path, mistake in named if path == deepest]
     return ApiError(400, _sentence(_name(deepest), about), "invalid_value", _name(deepest) if deepest else None)

@@ -1,4 +1,7 @@
-"""What clients may send: OpenAI's fields that Quire honours, and a few of its own. Others are refused by name."""
+"""What clients may send: OpenAI's fields that Quire honours, and a few of its own. Others are refused by name.
+
+A list is read up to its first mistake and an object has few fields: what is told of a body is bounded, whatever it is.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +14,38 @@ MOST_CHOICES = 16
 MOST_STOPS = 16
 MOST_TOOLS = 128
 MOST_MESSAGES = 4096
+MOST_PROMPTS = 64
+MOST_FIELDS = 64
+MOST_BIASES = 1024
 LARGEST_SEED = (1 << 63) - 1
 
 LARGEST_TOKEN = (1 << 31) - 1
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN)]
 StopText = Annotated[str, Field(min_length=1, max_length=256)]
-Stop = StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS)] | None
+Stop = StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS, fail_fast=True)] | None
+BiasedToken = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
 ToolName = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
+def _at_most(value: Any, most: int) -> Any:
+    if isinstance(value, dict) and len(value) > most:
+        raise ValueError(f"an object of {len(value):,} fields: give at most {most:,}")
+    return value
+
+
+Few = BeforeValidator(lambda value: _at_most(value, MOST_FIELDS))
+FewBiases = BeforeValidator(lambda value: _at_most(value, MOST_BIASES))
+
+
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_fields(cls, value: Any) -> Any:
+        return _at_most(value, MOST_FIELDS)
 
 
 class Sampled(Body):
@@ -38,9 +61,7 @@ class Sampled(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     presence_penalty: Penalty = None
     frequency_penalty: Penalty = None
-    logit_bias: dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], Annotated[float, Field(ge=-100, le=100)]] | None = (
-        Field(default=None, max_length=1024)
-    )
+    logit_bias: Annotated[dict[BiasedToken, Bias], Field(max_length=MOST_BIASES), FewBiases] | None = None
     user: Annotated[str, Field(max_length=512)] | None = Field(None, description="For your own books; not looked at.")
     top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = Field(None, description="Quire's own; 0 keeps all tokens.")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Quire's own.")
@@ -101,9 +122,9 @@ class Said(Body):
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_CONTENT, HAS_CALLS]})
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[Part], Field(min_length=1)] | None = None
+    content: str | Annotated[list[Part], Field(min_length=1, fail_fast=True)] | None = None
     name: str | None = None
-    tool_calls: list[CallMade] | None = None
+    tool_calls: Annotated[list[CallMade], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: None = None
@@ -168,32 +189,46 @@ class AsSchema(Body):
     json_schema: JsonSchema
 
 
+Messages = Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
+Tools = Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
+
+
 class ChatBody(Sampled):
-    messages: Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES)]
+    messages: Messages
     max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: Annotated[AsText | AsObject | AsSchema, Field(discriminator="type")] | None = None
-    tools: Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     store: Literal[False] | None = Field(None, description="Nothing is stored.")
-    metadata: dict[str, str] | None = Field(None, description="For your own books; not looked at.")
+    metadata: Annotated[dict[str, str], Few] | None = Field(None, description="For your own books; not looked at.")
     service_tier: Literal["auto", "default"] | None = None
-    chat_template_kwargs: dict[str, bool | int | str] | None = Field(
+    chat_template_kwargs: Annotated[dict[str, bool | int | str], Few] | None = Field(
         None, description="Quire's own: switches of the model's chat template, such as enable_thinking."
     )
 
 
 # ── completions and the rest ─────────────────────────────────────────────
 
-Tokens = Annotated[list[TokenId], Field(min_length=1)]
+Tokens = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Text = Annotated[str, Field(min_length=1)]
+Several = Field(min_length=1, max_length=MOST_PROMPTS, fail_fast=True)
+
+
+def _few_prompts(value: Any) -> Any:
+    if isinstance(value, list) and len(value) > MOST_PROMPTS and not isinstance(value[0], int):
+        raise ValueError(f"{len(value):,} prompts at once: give at most {MOST_PROMPTS:,}")
+    return value
+
+
+Prompt = Text | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens], Several]
 
 
 class CompletionBody(Sampled):
-    prompt: Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1, max_length=64)]
+    prompt: Annotated[Prompt, BeforeValidator(_few_prompts)]
     max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(None, description="16 unless given.")
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
@@ -202,6 +237,6 @@ class CompletionBody(Sampled):
 class TokenizeBody(Body):
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES)] | None = None
-    tools: Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS)] | None = None
+    messages: Messages | None = None
+    tools: Tools | None = None
     add_special_tokens: bool = True
