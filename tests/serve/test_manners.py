@@ -410,6 +410,17 @@ def test_bytes_that_are_no_http_are_an_event_of_the_log(tiny_server: RunningServ
     assert tiny_server.told("http")[-1]["message"] == "Invalid HTTP request received."
 
 
+@pytest.mark.story
+def test_methods_that_there_are_none_of_are_counted_together(client: httpx.Client, tiny_server: RunningServer) -> None:
+    """Whoever makes up new ones does not make the metrics grow."""
+    before = tiny_server.metric("quire_http_calls_total", method="other")
+    for number in range(3):
+        for path in (CHAT, "/nowhere"):
+            assert client.request(f"INVENTED{number}", path).status_code in (404, 405)
+    assert tiny_server.metric("quire_http_calls_total", method="other") == before + 6
+    assert "INVENTED" not in tiny_server.get("/metrics").text
+
+
 def test_times_are_measured(tiny_server: RunningServer, client: httpx.Client) -> None:
     before = tiny_server.metric("quire_time_between_tokens_seconds_count")
     first = tiny_server.metric("quire_time_to_first_token_seconds_count")

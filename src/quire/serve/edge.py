@@ -18,6 +18,8 @@ from quire.serve.settings import ServeSettings
 
 OPEN_PATHS = ("/health", "/metrics", "/openapi.json")
 """No key is needed: they tell nothing of anyone's requests."""
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+"""By name in the metrics; what a client makes up is counted as other."""
 _SANE_ID = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 
 
@@ -115,7 +117,8 @@ class Edge:
             self._metrics.refused.labels(record["error"]).inc()
         if record.get("left"):
             self._metrics.disconnects.inc()
-        self._metrics.answered(path, scope["method"] if path != "unknown" else "any", answer.status, seconds)
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.answered(path, method if path != "unknown" else "any", answer.status, seconds)
         level = "debug" if path.startswith(("/health", "/metrics")) else "info"
         fields = {"request": answer.request_id, "method": scope["method"], "path": path, "status": answer.status}
         logs.tell("request", level, **fields, seconds=round(seconds, 4), **record)
