@@ -421,6 +421,13 @@ def test_methods_that_there_are_none_of_are_counted_together(client: httpx.Clien
     assert "INVENTED" not in tiny_server.get("/metrics").text
 
 
+@pytest.mark.story
+def test_a_models_name_may_have_a_slash(client: httpx.Client) -> None:
+    for name in ("some/model", "some%2Fmodel"):
+        error = client.get(f"/v1/models/{name}").json()["error"]
+        assert (error["code"], error["param"]) == ("model_not_found", "model")
+
+
 def test_times_are_measured(tiny_server: RunningServer, client: httpx.Client) -> None:
     before = tiny_server.metric("quire_time_between_tokens_seconds_count")
     first = tiny_server.metric("quire_time_to_first_token_seconds_count")

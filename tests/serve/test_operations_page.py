@@ -75,7 +75,7 @@ def test_every_log_event_is_on_the_page() -> None:
 def test_every_path_and_field_is_on_the_page() -> None:
     for route in (*generation.router.routes, *operations.router.routes):
         for method in route.methods:  # type: ignore[attr-defined]
-            assert f"`{method} {route.path}`" in PAGE  # type: ignore[attr-defined]
+            assert f"`{method} {route.path_format}`" in PAGE  # type: ignore[attr-defined]
     fields = {*ChatBody.model_fields, *CompletionBody.model_fields, *TokenizeBody.model_fields}
     assert not {field for field in fields if f"`{field}`" not in PAGE}
 

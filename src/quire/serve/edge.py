@@ -112,7 +112,7 @@ class Edge:
 
     def _note(self, scope: Scope, answer: _Answer, record: dict[str, Any], seconds: float) -> None:
         route = scope.get("route")
-        path = getattr(route, "path", None) or ("unknown" if not record.get("error") else "refused")
+        path = getattr(route, "path_format", None) or ("unknown" if not record.get("error") else "refused")
         if record.get("error"):
             self._metrics.refused.labels(record["error"]).inc()
         if record.get("left"):

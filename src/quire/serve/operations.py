@@ -36,7 +36,7 @@ async def models(request: Request) -> Response:
     return json_response({"object": "list", "data": [_model(_service(request))]})
 
 
-@router.get("/v1/models/{model}")
+@router.get("/v1/models/{model:path}")
 async def model(model: str, request: Request) -> Response:
     _service(request).asking.check_model(model)
     return json_response(_model(_service(request)))
