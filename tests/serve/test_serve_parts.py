@@ -100,6 +100,18 @@ def test_requests_are_counted_by_tenant_and_together() -> None:
     assert code_of(allowances, two, 5, 1) == "requests_limit", "more choices than there is room for, ever"
 
 
+@pytest.mark.story
+def test_hours_without_requests_do_not_make_the_next_ones_wait_longer() -> None:
+    clock = Clock()
+    allowances, tenant = Allowances(1, clock), Tenant("t", "t")
+    for _ in range(3):
+        clock.now += 36_000
+        allowances.enter(tenant, 1, 1)
+        clock.now += 2
+        allowances.leave(tenant, 1, 0)
+    assert allowances.retry_seconds == 2
+
+
 # ── bodies full of mistakes ──────────────────────────────────────────────
 
 MANY: dict[str, Any] = {str(place): 1 for place in range(20_000)}

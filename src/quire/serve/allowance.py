@@ -21,7 +21,8 @@ class Allowances:
         self.requests: Counter[str] = Counter()
         self._tokens: dict[str, tuple[float, float]] = {}
         """By tenant: tokens left of the minute's, and when that was counted."""
-        self._ended_at: float | None = None
+        self._ended_at = 0.0
+        """The last one; or when the first came after a time without any."""
         self._seconds_per_ending = 1.0
 
     @property
@@ -41,6 +42,8 @@ class Allowances:
             )
             raise ApiError(429, message, "requests_limit", retry_seconds=self.retry_seconds)
         self._spend(tenant, tokens)
+        if not self.total:
+            self._ended_at = self._clock()
         self.requests[tenant.name] += requests
 
     def leave(self, tenant: Tenant, requests: int, unused_tokens: int) -> None:
@@ -52,8 +55,7 @@ class Allowances:
             left, at = self._tokens[tenant.name]
             self._tokens[tenant.name] = (min(left + unused_tokens, tenant.tokens_per_minute), at)
         now = self._clock()
-        if self._ended_at is not None:
-            self._seconds_per_ending += ((now - self._ended_at) / requests - self._seconds_per_ending) / 16
+        self._seconds_per_ending += ((now - self._ended_at) / requests - self._seconds_per_ending) / 16
         self._ended_at = now
 
     @property
