@@ -17,7 +17,7 @@ from quire.serve.asking import Asked, Asking
 from quire.serve.calls import Call
 from quire.serve.client import EngineStarting
 from quire.serve.errors import ApiError
-from quire.serve.keys import EVERYBODY
+from quire.serve.keys import EVERYBODY, Tenant
 from quire.serve.schemas import ChatBody
 from quire.text.tokenizer import Tokenizer
 from scenes_of_tiers import small_plan
@@ -57,3 +57,14 @@ def test_a_call_that_is_not_taken_keeps_no_place_and_is_away_only_where_the_engi
         Call(asked, EVERYBODY, AbsentEngine(), allowances, tokenizer, 1.0)  # type: ignore[arg-type]
     assert getattr(refused.value, "code", None) == code
     assert allowances.total == 0
+
+
+@pytest.mark.story
+def test_a_call_that_is_not_taken_costs_no_tokens(tiny_folder: Path) -> None:
+    tenant = Tenant("t", "t", tokens_per_minute=100)
+    allowances, tokenizer = Allowances(8, lambda: 0.0), Tokenizer.load(tiny_folder)
+    asked = Asked((np.arange(60, dtype=np.int32),), ("",), (20,), Sampling(), 1)
+    for _ in range(3):
+        with pytest.raises(ApiError) as refused:
+            Call(asked, tenant, AbsentEngine(), allowances, tokenizer, 1.0)  # type: ignore[arg-type]
+        assert refused.value.code == "engine_starting"

@@ -126,12 +126,13 @@ class Call:
             )
 
     def close(self) -> None:
-        """Whatever is still under way is cancelled; the tenant gets back what was not used."""
+        """Whatever is still under way is cancelled; the tenant gets back what was not used: all, if the engine took
+        nothing."""
         if not self._is_open:
             return
         self._is_open = False
         self._client.cancel([choice.ticket for choice in self.choices])
-        promised = self.asked.choices * sum(self.asked.max_tokens)
+        promised = self.asked.choices * sum(self.asked.max_tokens) if self.choices else self.asked.tokens
         unused = promised - sum(choice.output_tokens for choice in self.choices)
         self._allowances.leave(self.tenant, self.asked.requests, unused)
 
