@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 
 from quire.core.errors import InputError, QuireError
 from quire.core.sampling import Sampling
 from quire.serve.allowance import Allowances
+from quire.serve.app import make_app
 from quire.serve.asking import Asked, Asking
 from quire.serve.calls import Call
 from quire.serve.client import EngineStarting
 from quire.serve.errors import ApiError
 from quire.serve.keys import EVERYBODY, Tenant
 from quire.serve.schemas import ChatBody
+from quire.serve.service import Service
 from quire.text.tokenizer import Tokenizer
 from scenes_of_tiers import small_plan
 
@@ -68,3 +74,65 @@ def test_a_call_that_is_not_taken_costs_no_tokens(tiny_folder: Path) -> None:
         with pytest.raises(ApiError) as refused:
             Call(asked, tenant, AbsentEngine(), allowances, tokenizer, 1.0)  # type: ignore[arg-type]
         assert refused.value.code == "engine_starting"
+
+
+# ── beside the event loop ────────────────────────────────────────────────
+
+
+class NotingAsking:
+    """Notes the thread in which a body is read."""
+
+    def __init__(self) -> None:
+        self.thread = ""
+
+    def note(self, *_: Any) -> Any:
+        self.thread = threading.current_thread().name
+        return np.arange(3)
+
+    chat = completion = encode = render = check_model = note
+
+
+class NotingService(Service):
+    """Takes nothing."""
+
+    def __init__(self) -> None:
+        self.asking = NotingAsking()  # type: ignore[assignment]
+        self.plan = small_plan(["full"])
+        self._beside = ThreadPoolExecutor(1, "asking")
+
+    def begin(self, *_: Any) -> Any:
+        raise ApiError(503, "not now", "draining")
+
+
+def read_in(path: str, body: dict[str, Any]) -> str:
+    """The thread."""
+    service = NotingService()
+    app = make_app(service)
+
+    async def let_in(scope: Any, receive: Any, send: Any) -> None:
+        scope["state"] = {"record": {}, "tenant": EVERYBODY, "request_id": "r"}
+        await app(scope, receive, send)
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(let_in), base_url="http://x") as client:
+            answer = await client.post(path, json=body)
+        assert answer.status_code in (200, 503), answer.text
+
+    asyncio.run(ask())
+    return service.asking.thread  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("words", [1, 20_000])
+def test_long_bodies_are_read_beside_the_event_loop_wherever_their_length_lies(words: int) -> None:
+    text, said = "the fox " * words, {"role": "user", "content": "x"}
+    call = {"id": "a", "function": {"name": "f", "arguments": text}}
+    called = {"role": "assistant", "tool_calls": [call]}
+    threads = [
+        read_in("/v1/chat/completions", {"model": "tiny", "messages": [{**said, "content": text}]}),
+        read_in("/v1/chat/completions", {"model": "tiny", "messages": [said, called]}),
+        read_in("/v1/completions", {"model": "tiny", "prompt": [7] * words}),
+        read_in("/v1/tokenize", {"prompt": text}),
+        read_in("/v1/tokenize", {"messages": [said, called]}),
+    ]
+    assert threads == ["MainThread" if words == 1 else "asking_0"] * 5

@@ -29,9 +29,8 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.post("/v1/chat/completions", responses=ANSWERS)
 async def chat(body: ChatBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    size = sum(len(message.text) for message in body.messages)
     needs_grammar = body.response_format is not None or bool(body.tools)
-    asked = await service.ask(lambda: service.asking.chat(body), size, needs_grammar)
+    asked = await service.ask(lambda: service.asking.chat(body), len(await request.body()), needs_grammar)
     call = service.begin(asked, request.state.tenant, request.state.request_id)
     head = Head(f"chatcmpl-{call.id}", service.model, service.fingerprint)
     form = ChatFormat(head, service.words, bool(body.logprobs), body.wants_usage)
@@ -41,8 +40,7 @@ async def chat(body: ChatBody, request: Request) -> Response:
 @router.post("/v1/completions", responses=ANSWERS)
 async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    size = len(body.prompt) if isinstance(body.prompt, str) else sum(len(str(one)) for one in body.prompt)
-    asked = await service.ask(lambda: service.asking.completion(body), size, False)
+    asked = await service.ask(lambda: service.asking.completion(body), len(await request.body()))
     call = service.begin(asked, request.state.tenant, request.state.request_id)
     head = Head(f"cmpl-{call.id}", service.model, service.fingerprint)
     echoes = {c.index: asked.texts[c.index // asked.choices] for c in call.choices} if body.echo else {}

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from quire.core.request import Tokens
 from quire.serve.asking import tools_of
 from quire.serve.calls import gone
 from quire.serve.client import EngineAway
@@ -56,12 +57,15 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
         service.asking.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt and messages: give one of them", "invalid_value", "prompt")
-    if body.messages is not None:
-        text = service.asking.render(body.messages, tools_of(body.tools), {})
-        tokens = service.asking.encode(text, False, "messages").tolist()
-    else:
-        tokens = service.asking.encode(body.prompt or "", body.add_special_tokens, "prompt").tolist()
-    return json_response({"tokens": tokens, "count": len(tokens), "max_length": service.plan.max_length})
+    tokens = await service.ask(lambda: _tokens(body, service), len(await request.body()))
+    return json_response({"tokens": tokens.tolist(), "count": len(tokens), "max_length": service.plan.max_length})
+
+
+def _tokens(body: TokenizeBody, service: Service) -> Tokens:
+    if body.messages is None:
+        return service.asking.encode(body.prompt or "", body.add_special_tokens, "prompt")
+    text = service.asking.render(body.messages, tools_of(body.tools), {})
+    return service.asking.encode(text, False, "messages")
 
 
 @router.get("/v1/plan")

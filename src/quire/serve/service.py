@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from quire.plan.document import document
 from quire.plan.file import fingerprint
@@ -25,6 +26,7 @@ from quire.text.tokenizer import Tokenizer
 
 CALLS_REMEMBERED = 4096
 """Whose they were, so that nobody else asks about them."""
+Read = TypeVar("Read")
 SMALL_BYTES = 16_384
 """Bodies up to this size are read at once; longer ones in a thread beside."""
 
@@ -47,9 +49,9 @@ class Service:
         """By call: its tenant, the id that its client may have given, the engine's names of its requests."""
         self._beside = ThreadPoolExecutor(1, "asking")
 
-    async def ask(self, read: Callable[[], Asked], size_bytes: int, has_grammar: bool) -> Asked:
-        """Long texts and grammars are read beside the event loop, one after another."""
-        if size_bytes <= SMALL_BYTES and not has_grammar:
+    async def ask(self, read: Callable[[], Read], body_bytes: int, has_grammar: bool = False) -> Read:
+        """Long bodies and grammars are read beside the event loop, one after another."""
+        if body_bytes <= SMALL_BYTES and not has_grammar:
             return read()
         return await asyncio.get_running_loop().run_in_executor(self._beside, read)
 
