@@ -22,7 +22,7 @@ from quire.core.rules import Rules
 from quire.core.sampling import Sampling
 from quire.core.units import MIB
 from quire.serve.allowance import Allowances
-from quire.serve.asking import _temperature
+from quire.serve.asking import _message, _temperature
 from quire.serve.client import EngineClient, Life
 from quire.serve.errors import ApiError
 from quire.serve.formats import Words
@@ -30,7 +30,7 @@ from quire.serve.invalid import refusal_of
 from quire.serve.keys import Tenant
 from quire.serve.messages import EngineSetup
 from quire.serve.progress import Progress
-from quire.serve.schemas import Body, ChatBody, CompletionBody
+from quire.serve.schemas import Body, ChatBody, CompletionBody, Said
 from quire.text.reasoning import Parted, Reasoning
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolCall, ToolCalls, call_schema
@@ -148,6 +148,32 @@ def test_of_a_body_full_of_mistakes_only_the_first_ones_are_looked_at(
     refusal = refusal_of(mistakes, body)
     assert words in refusal.message
     assert refusal.param is None if words.startswith("the body") else refusal.param in refusal.message
+
+
+def nested(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels - 1):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.story
+def test_what_is_nested_too_deeply_is_refused_or_stays_text() -> None:
+    """Whoever writes it out again could not."""
+    for levels in (100, 101):
+        tool = {"type": "function", "function": {"name": "f", "parameters": nested(levels)}}
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": nested(levels)}}
+        for change in ({"tools": [tool]}, {"response_format": form}):
+            body = {**CHATTED, **change}
+            if levels == 100:
+                assert ChatBody.model_validate(body)
+                continue
+            with pytest.raises(ValidationError, match="it is nested deeper than 100 levels: flatten it"):
+                ChatBody.model_validate(body)
+        call = {"id": "a", "function": {"name": "f", "arguments": json.dumps(nested(levels))}}
+        said = _message(Said.model_validate({"role": "assistant", "tool_calls": [call]}))
+        (arguments,) = [call["function"]["arguments"] for call in said["tool_calls"]]
+        assert arguments == (nested(levels) if levels == 100 else json.dumps(nested(levels)))
 
 
 # ── tools and reasoning ──────────────────────────────────────────────────

@@ -20,7 +20,17 @@ from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.plan.tightest import tightest
 from quire.serve.errors import ApiError
-from quire.serve.schemas import AsSchema, ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
+from quire.serve.schemas import (
+    MOST_LEVELS,
+    AsSchema,
+    ChatBody,
+    CompletionBody,
+    NamedTool,
+    Said,
+    Sampled,
+    Tool,
+    is_deeper,
+)
 from quire.text.grammar import Grammars
 from quire.text.reasoning import marks_reasoning
 from quire.text.tokenizer import Tokenizer
@@ -259,7 +269,7 @@ def _prompts(prompt: str | list[str] | list[int] | list[list[int]]) -> list[Any]
 
 
 def _message(message: Said) -> dict[str, Any]:
-    """As templates read it: text as text, arguments of calls as objects where they are JSON."""
+    """As templates read it: text as text, arguments of calls as objects where they are JSON that is not too deep."""
     said: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": message.text}
     for name in ("name", "tool_call_id", "reasoning_content"):
         if getattr(message, name) is not None:
@@ -273,6 +283,8 @@ def _call(call: dict[str, Any]) -> dict[str, Any]:
     try:
         arguments = json.loads(call["function"]["arguments"])
     except (ValueError, RecursionError):
+        return call
+    if is_deeper(arguments, MOST_LEVELS):
         return call
     return {**call, "function": {**call["function"], "arguments": arguments}}
 

@@ -5,6 +5,7 @@ A list is read up to its first mistake and an object has few fields: what is tol
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -17,6 +18,8 @@ MOST_MESSAGES = 4096
 MOST_PROMPTS = 64
 MOST_FIELDS = 64
 MOST_BIASES = 1024
+MOST_LEVELS = 100
+"""Of objects and lists within each other, in a schema and in a call's arguments."""
 LARGEST_SEED = (1 << 63) - 1
 
 LARGEST_TOKEN = (1 << 31) - 1
@@ -144,7 +147,29 @@ class Said(Body):
         return "".join(part.text for part in self.content)
 
 
-Schema = Annotated[dict[str, Any], WithJsonSchema({"type": "object", "enum": [{"type": "object", "properties": {}}]})]
+def is_deeper(value: Any, levels: int) -> bool:
+    """Whether a value of JSON is nested deeper; without a call for each level."""
+    here = [value]
+    for _ in range(levels):
+        here = [inner for one in here for inner in _inner(one)]
+    return any(isinstance(one, (dict, list)) for one in here)
+
+
+def _inner(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _flat_enough(value: Any) -> Any:
+    if is_deeper(value, MOST_LEVELS):
+        raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels: flatten it")
+    return value
+
+
+Schema = Annotated[
+    dict[str, Any],
+    BeforeValidator(_flat_enough),
+    WithJsonSchema({"type": "object", "enum": [{"type": "object", "properties": {}}]}),
+]
 """Any JSON schema; what is documented is the simplest one."""
 
 
