@@ -104,22 +104,35 @@ class NotingService(Service):
         raise ApiError(503, "not now", "draining")
 
 
-def read_in(path: str, body: dict[str, Any]) -> str:
-    """The thread."""
-    service = NotingService()
+def answered(service: Service, path: str, body: dict[str, Any]) -> httpx.Response:
     app = make_app(service)
 
     async def let_in(scope: Any, receive: Any, send: Any) -> None:
         scope["state"] = {"record": {}, "tenant": EVERYBODY, "request_id": "r"}
         await app(scope, receive, send)
 
-    async def ask() -> None:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(let_in), base_url="http://x") as client:
-            answer = await client.post(path, json=body)
-        assert answer.status_code in (200, 503), answer.text
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(let_in, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+            return await client.post(path, json=body)
 
-    asyncio.run(ask())
+    return asyncio.run(ask())
+
+
+def read_in(path: str, body: dict[str, Any]) -> str:
+    """The thread."""
+    service = NotingService()
+    assert answered(service, path, body).status_code in (200, 503)
     return service.asking.thread  # type: ignore[attr-defined,no-any-return]
+
+
+@pytest.mark.story
+def test_a_bug_has_the_form_of_other_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    service = NotingService()
+    monkeypatch.setattr(service, "ask", None)
+    answer = answered(service, "/v1/tokenize", {"prompt": "x"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["type"]) == (500, "internal_error", "server_error")
 
 
 @pytest.mark.story

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from quire import __version__
 from quire.serve import generation, operations
-from quire.serve.errors import ApiError
+from quire.serve.errors import ApiError, internal_error
 from quire.serve.invalid import refusal_of
 from quire.serve.schemas import LARGEST_TOKEN
 from quire.serve.service import Service
@@ -60,6 +60,7 @@ def make_app(service: Service) -> FastAPI:
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _not_here)
+    app.add_exception_handler(Exception, _bug)
     return app
 
 
@@ -93,6 +94,11 @@ async def _refused(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     return await _refused(request, refusal_of(error.errors(), error.body))
+
+
+async def _bug(request: Request, _error: Exception) -> Response:
+    """The error goes on to whoever logs it."""
+    return await _refused(request, internal_error())
 
 
 async def _not_here(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.serve import logs
-from quire.serve.errors import ApiError
+from quire.serve.errors import ApiError, internal_error
 from quire.serve.keys import EVERYBODY, KeyRing, Tenant
 from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
@@ -51,8 +51,7 @@ class Edge:
         except Exception as error:
             logs.tell_bug(error, request=answer.request_id)
             if not answer.status:
-                internal = ApiError(500, "something went wrong inside the server; the log has more", "internal_error")
-                await internal.response()(scope, receive, answer)
+                await internal_error().response()(scope, receive, answer)
         self._note(scope, answer, record, time.monotonic() - begin)
 
     async def _let_in(self, scope: Scope, receive: Receive, answer: _Answer) -> None:

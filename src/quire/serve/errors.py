@@ -7,7 +7,7 @@
 405 invalid_request_error    a path that takes other methods (with Allow)
 408, 413, 431                a body or headers too slow or too large
 429 rate_limit_error         come back later: queue_full, requests_limit, tokens_limit (with Retry-After)
-503 server_error             the engine starts, is gone, or drains (with Retry-After); 504 it took too long
+503 server_error             the engine starts, is gone, or drains (with Retry-After); 504 it took too long; 500 a bug
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class ApiError(QuireError):
 
     def response(self) -> Response:
         return json_response(self.body(), self.status, self.headers())
+
+
+def internal_error() -> ApiError:
+    """A bug, as clients read it; the log says where."""
+    return ApiError(500, "something went wrong inside the server; the log has more", "internal_error")
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
