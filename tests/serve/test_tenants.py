@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import json
 import statistics
 from typing import Any
 
@@ -212,6 +213,39 @@ def test_a_ring_follows_its_file_and_survives_a_broken_one(tmp_path: Any) -> Non
     now = 6.0
     assert ring.find(second) is not None
     assert "no file of keys" in ring.problem
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", 5),
+        ("scope", 5),
+        ("key_sha256", None),
+        ("key_sha256", "schlüssel"),
+        ("weight", "2"),
+        ("weight", float("inf")),
+        ("weight", True),
+        ("most_requests", 1.5),
+        ("most_tokens", "9"),
+        ("tokens_per_minute", True),
+        ("is_admin", "false"),
+    ],
+)
+def test_a_key_whose_entry_was_mistyped_is_refused_and_the_ring_keeps_those_it_had(
+    tmp_path: Any, field: str, value: Any
+) -> None:
+    now = 0.0
+    file = tmp_path / "keys.json"
+    key = add_key(file, Tenant("first", "one"))
+    ring = KeyRing(file, lambda: now)
+    data = json.loads(file.read_text())
+    data["keys"][0][field] = value
+    file.write_text(json.dumps(data))
+    now = 2.0
+    assert ring.find(key) == Tenant("first", "one", key_sha256=digest(key))
+    assert field in ring.problem
+    assert "schlüssel" not in ring.problem
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +46,22 @@ class Tenant:
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 64 or not self.name.isprintable():
             raise InputError(f"{self.name[:64]!r} is no name for a key: give 1 to 64 printable characters")
-        if not self.weight > 0:
-            raise InputError(f"key {self.name} has a weight of {self.weight}: give a number above 0")
+        if not 0 < self.weight < math.inf:
+            raise InputError(f"key {self.name} has a weight of {self.weight}: give a finite number above 0")
         for limit in ("most_requests", "most_tokens", "tokens_per_minute"):
             value = getattr(self, limit)
             if value is not None and value < 1:
                 raise InputError(f"key {self.name} has {limit} {value}: give at least 1, or leave it out")
 
 
+SORTS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "scope", "key_sha256"), (str,)),
+    **dict.fromkeys(("most_requests", "most_tokens", "tokens_per_minute"), (int, type(None))),
+    "weight": (int, float),
+    "is_admin": (bool,),
+}
+"""Of a tenant's fields in a file."""
+_SHA256 = re.compile(r"^[0-9a-f]{64}\Z")
 EVERYBODY = Tenant("everybody", "", is_admin=True)
 """Whoever comes to a server without keys."""
 
@@ -77,9 +87,14 @@ def read_keys(path: Path) -> tuple[Tenant, ...]:
 
 
 def _tenant(entry: Any, path: Path) -> Tenant:
-    known = {field.name for field in fields(Tenant)}
-    if not isinstance(entry, dict) or not {"name", "scope", "key_sha256"} <= set(entry) <= known:
-        raise InputError(f"an entry of {path} is not understood: it needs name, scope, key_sha256 of {sorted(known)}")
+    if not isinstance(entry, dict) or not {"name", "scope", "key_sha256"} <= set(entry) <= set(SORTS):
+        raise InputError(f"an entry of {path} is not understood: it needs name, scope, key_sha256 of {sorted(SORTS)}")
+    for name, value in entry.items():
+        if type(value) not in SORTS[name]:
+            sorts = " or ".join("null" if sort is type(None) else sort.__name__ for sort in SORTS[name])
+            raise InputError(f"an entry of {path} has a {name} that is {type(value).__name__}: give {sorts}")
+    if not _SHA256.match(entry["key_sha256"]):  # which may be a key, by mistake: it is not shown
+        raise InputError(f"an entry of {path} has a key_sha256 that is none: make it with quire keys add")
     return Tenant(**entry)
 
 
