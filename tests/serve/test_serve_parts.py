@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletionMessage
 from pydantic import ValidationError
 
 from quire.cli import generate
@@ -148,6 +149,16 @@ def test_of_a_body_full_of_mistakes_only_the_first_ones_are_looked_at(
     refusal = refusal_of(mistakes, body)
     assert words in refusal.message
     assert refusal.param is None if words.startswith("the body") else refusal.param in refusal.message
+
+
+@pytest.mark.story
+def test_a_message_of_the_official_client_can_be_sent_back_as_it_is() -> None:
+    """Fields that it has and the answer had not are null."""
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    for told in ({"content": "the fox"}, {"content": None, "tool_calls": [call]}):
+        message = ChatCompletionMessage.model_validate({"role": "assistant", "refusal": None, **told})
+        body = ChatBody.model_validate({**CHATTED, "messages": [*CHATTED["messages"], message.model_dump()]})
+        assert body.messages[1].text == (told["content"] or "")
 
 
 def nested(levels: int) -> Any:

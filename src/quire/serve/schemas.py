@@ -121,7 +121,8 @@ HAS_CALLS: JsonDict = {
 
 
 class Said(Body):
-    """A message of the conversation. An assistant's may have calls instead of content, nobody else's may."""
+    """A message of the conversation. An assistant's may have calls instead of content, nobody else's may. The official
+    client's messages have some fields more, which are null."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_CONTENT, HAS_CALLS]})
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -131,6 +132,9 @@ class Said(Body):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     refusal: None = None
+    annotations: None = None
+    audio: None = None
+    function_call: None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Said:
