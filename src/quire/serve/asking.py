@@ -31,7 +31,7 @@ from quire.serve.schemas import (
     Tool,
     is_deeper,
 )
-from quire.text.grammar import Grammars
+from quire.serve.trial import Trial
 from quire.text.reasoning import marks_reasoning
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import call_schema, instructions
@@ -79,7 +79,7 @@ class Asking:
     def __init__(self, tokenizer: Tokenizer, plan: Plan, model: str, vocabulary_tokens: int) -> None:
         self.tokenizer, self.plan, self.model = tokenizer, plan, model
         self.vocabulary_tokens = vocabulary_tokens
-        self._grammars = Grammars(tokenizer)
+        self._trial = Trial(tokenizer)
         template = tokenizer.template.text if tokenizer.template else ""
         self._template_has_tools = "tools" in template
         self._has_reasoning = marks_reasoning(template)
@@ -227,7 +227,7 @@ class Asking:
         return sampling
 
     def _grammar(self, body: ChatBody, tools: Sequence[Mapping[str, Any]]) -> Grammar | None:
-        """Compiled here once, so that a schema which cannot be used is refused before it reaches the engine."""
+        """Tried once, so that a schema which cannot be used is refused before it reaches the engine."""
         schema = self._schema(body, tools)
         if schema is None:
             return None
@@ -236,7 +236,7 @@ class Asking:
             raise ApiError(400, size, "invalid_schema", "response_format")
         grammar = Grammar(GrammarSort.JSON, schema)
         try:
-            self._grammars.compile(grammar)
+            self._trial.compile(grammar)
         except InputError as error:
             raise ApiError(400, str(error), "invalid_schema", "response_format") from None
         return grammar
