@@ -6,8 +6,10 @@ import asyncio
 import json
 import shutil
 import threading
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -19,9 +21,10 @@ from quire.core.sampling import Sampling
 from quire.serve.allowance import Allowances
 from quire.serve.app import make_app
 from quire.serve.asking import Asked, Asking
-from quire.serve.calls import Call
+from quire.serve.calls import Call, Deltas
 from quire.serve.client import EngineStarting
 from quire.serve.errors import ApiError
+from quire.serve.generation import _Answering
 from quire.serve.keys import EVERYBODY, Tenant
 from quire.serve.schemas import ChatBody
 from quire.serve.service import Service
@@ -133,6 +136,29 @@ def test_a_bug_has_the_form_of_other_errors(monkeypatch: pytest.MonkeyPatch) -> 
     answer = answered(service, "/v1/tokenize", {"prompt": "x"})
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["type"]) == (500, "internal_error", "server_error")
+
+
+@pytest.mark.story
+def test_a_bug_in_the_middle_of_a_stream_is_its_last_event_and_no_client_that_left() -> None:
+    closed: list[bool] = []
+    call: Any = SimpleNamespace(choices=[], asked=None, close=lambda: closed.append(True), record=dict)
+    record: dict[str, Any] = {}
+
+    async def broken() -> AsyncIterator[Deltas]:
+        raise KeyError("a bug")
+        yield []
+
+    pieces: list[bytes] = []
+
+    async def read() -> None:
+        async for piece in _Answering(call, None, record, False).pieces([], broken(), False):  # type: ignore[arg-type]
+            pieces.append(piece)
+
+    with pytest.raises(KeyError):
+        asyncio.run(read())
+    assert json.loads(pieces[-1].removeprefix(b"data: "))["error"]["code"] == "internal_error"
+    assert record == {"error": "internal_error"}
+    assert closed
 
 
 @pytest.mark.story

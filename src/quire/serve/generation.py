@@ -12,7 +12,7 @@ from starlette.responses import Response
 from quire.serve.answers import Delta, joined
 from quire.serve.asking import Asked
 from quire.serve.calls import Call, Deltas
-from quire.serve.errors import ApiError, json_response
+from quire.serve.errors import ApiError, internal_error, json_response
 from quire.serve.formats import DONE, STILL_HERE, ChatFormat, CompletionFormat, Format, Head, event
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service
@@ -98,6 +98,10 @@ class _Answering:
         except ApiError as error:
             self.record["error"] = error.code
             yield event(error.body())
+        except Exception:
+            self.record["error"] = "internal_error"
+            yield event(internal_error().body())
+            raise
         except BaseException:  # the client left, or the server ends
             self.left()
             raise
