@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
 from quire.core.units import counted, parse_tokens
 from quire.models.drafted import drafted
-from quire.plan.advice import ways_to_fit
+from quire.plan.advice import Offer, ways_to_fit
 from quire.plan.document import document, load
 from quire.plan.file import is_plan_file, save
 from quire.plan.make import make_plan
@@ -63,7 +63,7 @@ def run(options: argparse.Namespace) -> None:
     model = asked.shape_of(options.model, options.ignore_field, held)
     model = model if options.draft_model is None else drafted(model, asked.shape_of(options.draft_model, (), held))
     plan = make_plan(model, settings, budget)
-    offers = [] if plan.fits else ways_to_fit(model, settings, budget, plan)
+    offers = [] if plan.fits else [_placed(one, options.device) for one in ways_to_fit(model, settings, budget, plan)]
     target = None
     if options.target_length is not None:
         target = reverse(model, settings, budget, plan, options.target_length, options.target_requests)
@@ -136,6 +136,13 @@ def _show_saved(options: argparse.Namespace) -> None:
 def _print_json(data: dict[str, Any]) -> None:
     json.dump(data, sys.stdout, indent=1, allow_nan=False)
     print()
+
+
+def _placed(offer: Offer, device: str | None) -> Offer:
+    """A memory is given instead of a device, not beside it."""
+    if device is None or not offer.option.startswith("--memory"):
+        return offer
+    return replace(offer, effect=f"instead of --device {device}; {offer.effect}")
 
 
 def _answers(offers: list[str], target: Target | None, served: Served | None) -> dict[str, Any]:

@@ -48,10 +48,19 @@ def print_plan(
         heading("Settings that would fit")
         for offer in offers:
             print(f"  {offer.option}    ({offer.effect})")
-    if plan.notes:
+    if notes := (*plan.notes, *_of_ranks(plan, offers, target)):
         heading("Notes")
-        for note in plan.notes:
+        for note in notes:
             print(f"  · {note}")
+
+
+def _of_ranks(plan: Plan, offers: Sequence[Offer], target: Target | None) -> tuple[str, ...]:
+    """Where ranks or stages are planned, or offered."""
+    fleet = target.fleet if target else None
+    is_offered = any("-parallel" in offer.option for offer in offers)
+    if len(plan.ranks) == 1 and not is_offered and (fleet is None or fleet.devices == fleet.replicas):
+        return ()
+    return ("Quire itself runs a model on one device for now: ranks and stages are planned for engines that have them",)
 
 
 def _title(plan: Plan, planned_for: str, target: Target | None, has_memory: bool) -> None:

@@ -404,3 +404,29 @@ def test_settings_that_would_fit_do_as_they_say(capsys: pytest.CaptureFixture[st
     assert settings.split()[:2] == ["--device", "cpu"]
     assert main(["plan", "llama-3.1-8b", *settings.split()]) == 0
     assert f"longest length {promised.split()[0]} tokens" in capsys.readouterr().out
+
+
+def test_a_memory_that_would_fit_is_offered_instead_of_the_device(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "llama-3.1-70b", "--device", "h100"]) == 3
+    told = capsys.readouterr().out.partition("Settings that would fit\n")[2]
+    offered = next(line for line in told.splitlines() if line.lstrip().startswith("--memory"))
+    assert "(instead of --device h100; longest length" in offered
+    assert main(["plan", "llama-3.1-70b", *offered.split()[:2]]) == 0
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_told"),
+    [
+        (("gemma-3-27b", "--device", "h200"), False),
+        (("gemma-3-27b", "--device", "h200", "--tensor-parallel", "2"), True),
+        (("llama-3.1-70b", "--device", "h100"), True),
+        (("gemma-3-27b", "--device", "h100", "--target-length", "32k", "--target-requests", "40"), True),
+        (("gemma-3-27b", "--device", "h100", "--target-length", "8k", "--target-requests", "4"), False),
+    ],
+)
+def test_ranks_that_quire_itself_does_not_run_are_told(
+    asked: tuple[str, ...], is_told: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever plans for another engine may have them."""
+    main(["plan", *asked])
+    assert ("Quire itself runs a model on one device for now" in capsys.readouterr().out) is is_told
