@@ -28,7 +28,7 @@ def drafted(model: ModelShape, draft: ModelShape) -> ModelShape:
         max_length=min(limits, default=None),
         hidden_size=max(model.hidden_size, draft.hidden_size),
         intermediate_size=max(model.intermediate_size, draft.intermediate_size),
-        experts=max(model.experts, draft.experts, key=lambda one: one.per_token * one.width),
+        experts=max(model.experts, draft.experts, key=lambda one: one.per_token * max(one.width, one.inner)),
         embedding_bytes=model.embedding_bytes + draft.embedding_bytes + draft.head_bytes,
         weights_known=model.weights_known and draft.weights_known,
         notes=(*model.notes, f"layers from {len(model.layers)} on are those of the draft model {draft.name}"),

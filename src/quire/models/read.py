@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from quire.core.errors import ModelError
 from quire.core.laid_out import Held, panel_bytes
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
-from quire.models.fields import Fields, shown
+from quire.models.fields import Fields, shown, whole_number
 from quire.models.neutral import refuse_unknown_memory
 from quire.models.precision import Precision, read_precision
 from quire.models.shape import NO_EXPERTS, Experts, Layer, ModelShape
@@ -20,7 +20,7 @@ from quire.models.shape import NO_EXPERTS, Experts, Layer, ModelShape
 LARGEST_FILE = 64 << 20
 _TEXT_ONLY = "text part only: the vision tower's weights are not counted"
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "top_k_experts")
+CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
 """How configurations spell how many experts a layer has, and how many of them a token chooses."""
 _OUTER_FIELDS = (
     "tie_word_embeddings", "quantization_config", "quantization", "dtype", "torch_dtype", "expert_dtype",
@@ -84,10 +84,26 @@ def read_config(
 
 
 def _experts(fields: Fields, blueprint: Blueprint) -> Experts:
-    if not any(block.weights.experts for block in blueprint.blocks):
+    weights = max(block.weights.experts for block in blueprint.blocks)
+    if not weights:
         return NO_EXPERTS
-    count, chosen = (fields.integer(*names, absent=0, minimum=0) for names in (EXPERTS, CHOSEN_EXPERTS))
-    return Experts(count, chosen, fields.optional_integer("moe_latent_size") or blueprint.hidden_size)
+    count, chosen = _stated(fields, EXPERTS), _stated(fields, CHOSEN_EXPERTS)
+    if not chosen:
+        fields.notes.append(
+            f"{CHOSEN_EXPERTS[0]} absent: steps are counted without what experts take, and read them all"
+        )
+    latent = fields.optional_integer("moe_latent_size") if "moe_latent_size" in fields.read else None
+    width = latent or blueprint.hidden_size
+    return Experts(count, chosen, width, weights // (3 * width * count) if count else 0)
+
+
+def _stated(fields: Fields, names: Sequence[str]) -> int:
+    """Of some models layer by layer: then the most. Where absent, the family's default, which was noted, or 0."""
+    value = fields.raw(*names)
+    if value is None:
+        return next((fields.defaults[name] for name in names if name in fields.defaults), 0)
+    several = value if isinstance(value, list) and value else [value]
+    return max(whole_number(one, fields.spelling(*names), minimum=0) for one in several)
 
 
 def _exists(path: Path) -> bool:

@@ -31,6 +31,8 @@ class Experts:
     """That a token chooses."""
     width: int = 0
     """Numbers of a token that go into each."""
+    inner: int = 0
+    """Numbers between its matrices."""
 
     @property
     def share(self) -> float:

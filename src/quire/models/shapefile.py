@@ -24,7 +24,7 @@ from quire.models.shape import Experts, Layer, ModelShape
 VERSION = 1
 HAND_WRITTEN = "hand-written"
 _SIZES = ("hidden_size", "intermediate_size", "query_heads", "vocab_size", "embedding_bytes", "head_bytes")
-_EXPERTS = {"experts": "count", "experts_per_token": "per_token", "expert_width": "width"}
+_EXPERTS = {"experts": "count", "experts_per_token": "per_token", "expert_width": "width", "expert_inner": "inner"}
 _WEIGHTS = ("weight_bytes", "replicated_weight_bytes", "expert_weight_bytes")
 _NUMBERS_OF_KIND = {
     "full": (), "window": ("window",), "chunked": ("chunk",), "sink": ("sinks", "window"), "latent": (), "state": (),

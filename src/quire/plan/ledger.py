@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.core.units import GIB, MIB, ceil_div
-from quire.models.shape import ModelShape
+from quire.models.shape import Experts, ModelShape
 from quire.plan.plan import KindPlan, LedgerLine
 from quire.plan.settings import Budget
 from quire.plan.shares import StageShare
@@ -23,7 +23,8 @@ DRAWING_BYTES = {True: 28, False: 52}
 """Per logit that is worked on: a copy, scaled, its chance, and sums of chances in fp64 with what they are made from. A
 CPU ranks them all at worst."""
 COPIES_FOR_EXPERTS = 4
-"""Of what goes into experts: that itself, what comes out, the same weighed, and in the tokens' order again."""
+"""Of what goes into an expert: that itself, what comes out, the same weighed, and in the tokens' order again. Or before
+that, beside what goes in, of what lies between its matrices: both halves, one of them bent, and their product."""
 GRAPH_BYTES = GIB // 2
 WORKSPACE_BYTES = 256 * MIB
 HOST_WORKSPACE_BYTES = 64 * MIB
@@ -57,12 +58,18 @@ def activation_line(
     """A few live tensors per token of the step, with experts some for each that computes it; after those, when they are
     gone, what drawing from logits takes; beside both, tables of what penalised requests have seen. Logits of prompts
     whose log-probabilities are asked for come in pieces that take no more."""
-    live = 6 * model.hidden_size + COPIES_FOR_EXPERTS * model.experts.per_token * model.experts.width
-    per_token = 2 * (live + 2 * ceil_div(model.intermediate_size, ranks))
+    live = 6 * model.hidden_size + 2 * ceil_div(model.intermediate_size, ranks)
+    per_token = 2 * (live + _expert_numbers(model.experts, ranks))
     vocabulary, places = ceil_div(model.vocab_size, ranks), min(max_requests * (1 + ahead), batch_tokens)
     step = max(batch_tokens * per_token, _drawing_bytes(places, vocabulary, is_accelerator))
     seen = SEEN_BYTES * max_requests * vocabulary
     return LedgerLine("activations", step + seen, "estimated", f"{batch_tokens:,} tokens a step")
+
+
+def _expert_numbers(experts: Experts, ranks: int) -> int:
+    """Of one token, at the most."""
+    inner = experts.width + COPIES_FOR_EXPERTS * ceil_div(experts.inner, ranks)
+    return experts.per_token * max(COPIES_FOR_EXPERTS * experts.width, inner)
 
 
 def _drawing_bytes(places: int, vocabulary: int, is_accelerator: bool) -> int:

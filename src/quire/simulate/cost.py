@@ -133,7 +133,7 @@ def cost_model(
         readers = Counter(source for _, source in stage.aliases)
         kinds = tuple(_kind_cost(kind, queries, readers) for kind in stage.kinds)
         weights = _layer_bytes(plan, model, index)
-        experts = _expert_bytes(plan, model, index) if active_share is None else weights
+        experts = weights if active_share is not None else min(weights, _expert_bytes(plan, model, index))
         stages.append(StageCost(weights, experts, _head_bytes(plan, model, index), kinds))
     share = model.experts.share if active_share is None else active_share
     return CostModel(tuple(stages), speed, overhead_seconds, share)

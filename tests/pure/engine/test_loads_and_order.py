@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from shadow import token_for
@@ -172,6 +174,7 @@ def test_a_waiting_request_is_told_what_it_lacks_who_has_it_and_when_it_can_run(
     text = str(told)
     assert text.startswith("large waits because its pages and those that the running ones are likely to need exceed")
     assert "there is room for it when first has ended; it runs in at most" in text
+    assert text in (Path(__file__).parents[3] / "docs" / "events.md").read_text(encoding="utf-8")
     before = [memory.pool.free_sheets for memory in engine.scheduler.memories]
     assert engine.explain("nobody") is None
     assert before == [memory.pool.free_sheets for memory in engine.scheduler.memories]

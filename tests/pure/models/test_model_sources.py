@@ -13,6 +13,7 @@ import pytest
 from model_configs import llama
 
 from quire.core.errors import ModelError
+from quire.models.catalogue import catalogue_entry
 from quire.models.read import read_config, read_model
 from quire.models.shapefile import shape_to_json
 
@@ -147,3 +148,23 @@ def test_a_hub_that_cannot_be_reached_is_an_answer(monkeypatch: pytest.MonkeyPat
         monkeypatch.setenv("HF_ENDPOINT", endpoint)
         with pytest.raises(ModelError, match=words):
             read_model("org/new-model")
+
+
+def test_how_many_experts_a_token_chooses_is_read_however_it_is_spelled() -> None:
+    """By ERNIE's name, layer by layer, or as the family has it; where nobody says, that is noted."""
+    mixtral = catalogue_entry("mixtral-8x7b").config
+    rest = {name: value for name, value in mixtral.items() if name != "num_experts_per_tok"}
+    unsaid = read_config(rest, "mixtral")
+    assert (unsaid.experts.per_token, unsaid.experts.share) == (0, 1.0)
+    assert [note for note in unsaid.notes if "num_experts_per_tok absent" in note]
+    assert read_config({**rest, "moe_k": 3}, "mixtral").experts.per_token == 3
+    assert read_config({**rest, "moe_topk": [1, 4, 2]}, "mixtral").experts.per_token == 4
+    uncounted = {name: value for name, value in mixtral.items() if name != "num_local_experts"}
+    assert read_config(uncounted, "mixtral").experts == read_config(mixtral, "mixtral").experts
+    with pytest.raises(ModelError, match="moe_k is 'many': it must be a whole number"):
+        read_config({**rest, "moe_k": "many"}, "mixtral")
+
+
+def test_a_latent_width_of_experts_is_still_refused_where_the_family_has_none() -> None:
+    with pytest.raises(ModelError, match="moe_latent_size"):
+        read_config({**catalogue_entry("qwen3-30b-a3b").config, "moe_latent_size": 512}, "odd")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from small_replay import MODEL, SPEED, at_speed, cost_of, plan_of, seconds_of
@@ -96,6 +98,13 @@ def test_experts_that_nobody_chooses_are_not_read(tokens: int) -> None:
     assert saved == pytest.approx(experts * (1 - touched / EXPERT_EFFICIENCY))
     weights = sum(layer.weight_bytes + layer.replicated_weight_bytes for layer in model.layers)
     assert known.figures()["active_share"] == pytest.approx(1 - experts * (1 - 8 / 128) / weights)
+
+
+def test_weights_that_nobody_knows_take_no_time_at_all() -> None:
+    """Not even where a shape says what its experts weigh."""
+    shape = replace(read_model("qwen3-30b-a3b"), weights_known=False)
+    plan = make_plan(shape, Settings(), Budget(pool_bytes=1 << 30))
+    assert [stage.expert_bytes for stage in cost_model(plan, shape, SPEED).stages] == [0]
 
 
 def test_products_and_attention_follow_one_another() -> None:
