@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from quire.core.errors import InputError
+from quire.core.errors import InputError, QuireError
 from quire.core.sampling import Grammar, GrammarSort
+from quire.serve import trial as module
 from quire.serve.trial import Trial
 from quire.text.tokenizer import Tokenizer
 
@@ -50,3 +54,46 @@ def test_a_grammar_that_takes_for_ever_is_refused_and_the_next_one_is_tried(
         with pytest.raises(InputError, match=r"was not compiled after 0.5 s of computing: simplify it"):
             trial.compile(of(endless))
         trial.compile(of(GOOD))
+
+
+def process_of(trial: Trial) -> int:
+    trial.compile(of(GOOD))
+    assert trial._process is not None
+    return trial._process.pid
+
+
+@pytest.mark.story
+def test_a_process_that_was_killed_is_not_the_grammars_fault(trial: Trial) -> None:
+    process = process_of(trial)
+    os.kill(process, signal.SIGKILL)
+    assert process_of(trial) != process
+
+
+@pytest.mark.story
+def test_where_no_process_lives_the_grammar_is_not_blamed_and_what_it_wrote_is_not_shown(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    dying = tmp_path / "dying"
+    dying.write_text("#!/bin/sh\necho what a client sent >&2\nexit 3\n")
+    dying.chmod(0o755)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", str(dying))
+        with pytest.raises(Exception, match="the process that tries grammars ended with 3") as failed:
+            trial.compile(of(GOOD))
+    assert not isinstance(failed.value, QuireError)
+    assert capfd.readouterr().err == ""
+    trial.compile(of(GOOD))
+
+
+@pytest.mark.story
+def test_a_process_that_stands_still_is_ended(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So is the second one, which has no time to start here."""
+    process = process_of(trial)
+    os.kill(process, signal.SIGSTOP)
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "STILL_SECONDS", 0.001)
+        with pytest.raises(Exception, match="the process that tries grammars stood still"):
+            trial.compile(of(GOOD))
+    with pytest.raises(ProcessLookupError):
+        os.kill(process, 0)
+    trial.compile(of(GOOD))

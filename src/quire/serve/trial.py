@@ -24,6 +24,8 @@ from quire.text.tokenizer import Tokenizer
 
 TRIAL_SECONDS = 2.0
 """Of computing."""
+STILL_SECONDS = 30.0
+"""By the clock, the start of the process included: it computes nothing, or the machine gives it no time."""
 
 
 class Trial:
@@ -35,33 +37,56 @@ class Trial:
         self._connection: Connection | None = None
 
     def compile(self, grammar: Grammar) -> None:
-        """Raises what keeps it from being used."""
-        connection = self._connection or self._start()
+        """Raises what keeps it from being used. Where the process ends for another reason than its time, a new one
+        tries once more; if that ends as well, it is our mistake and not the grammar's."""
         try:
-            connection.send(grammar)
-            wrong = connection.recv()
-        except (EOFError, OSError):
-            self.close()
-            wrong = f"the grammar was not compiled after {self._seconds:g} s of computing: simplify it"
+            wrong = self._tried(grammar)
+        except _Ended:
+            wrong = self._tried(grammar)
         if wrong:
             raise InputError(wrong)
 
+    def _tried(self, grammar: Grammar) -> str:
+        """What is wrong with it."""
+        try:
+            connection = self._connection or self._start()
+            connection.send(grammar)
+            if connection.poll(STILL_SECONDS):
+                return str(connection.recv())
+            ending = f"stood still for {STILL_SECONDS:g} s"
+        except (EOFError, OSError) as error:
+            code = self.close()
+            if code == -signal.SIGPROF:
+                return f"the grammar was not compiled after {self._seconds:g} s of computing: simplify it"
+            ending = f"ended with {code} ({type(error).__name__})"
+        self.close()
+        raise _Ended(f"the process that tries grammars {ending}")
+
     def _start(self) -> Connection:
+        """What it writes is not kept: a traceback would carry what a client sent."""
+        nothing = subprocess.DEVNULL
         ours, theirs = socket.socketpair()
+        self._connection = Connection(ours.detach())
         with theirs:
             command = [sys.executable, "-m", "quire.serve.trial", str(theirs.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        self._connection = Connection(ours.detach())
+            self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=nothing, stderr=nothing)
         self._connection.send((self._tokenizer.inner.to_str(), self._tokenizer.eos_token_ids, self._seconds))
         return self._connection
 
-    def close(self) -> None:
-        """The next grammar finds a new process."""
-        if self._connection is not None and self._process is not None:
-            self._connection.close()
-            self._process.kill()
-            self._process.wait()
+    def close(self) -> int | None:
+        """How the process ended, if there was one: it is killed only if it lives. The next grammar finds a new one."""
+        connection, process = self._connection, self._process
         self._connection = self._process = None
+        if connection is not None:
+            connection.close()
+        if process is None:
+            return None
+        process.kill()
+        return process.wait()
+
+
+class _Ended(Exception):
+    """Without an answer, and not because of its time."""
 
 
 def main(connection: Connection) -> None:

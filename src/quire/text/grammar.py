@@ -108,9 +108,15 @@ def _from_schema(text: str) -> str:
         raise InputError(f"the json grammar is not JSON: {error}; give a JSON schema") from None
     if not isinstance(schema, dict):
         raise InputError(f"the json grammar is a {type(schema).__name__}: give a JSON schema, an object")
-    return LLMatcher.grammar_from_json_schema(
-        schema, defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    )
+    try:
+        return LLMatcher.grammar_from_json_schema(
+            schema, defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+        )
+    except ValueError as error:
+        wrong = ascii(str(error)[:80])
+        raise InputError(
+            f"the json grammar cannot be used: {wrong}: give whole characters and numbers of 64 bits"
+        ) from None
 
 
 def _sort(grammar: Grammar) -> str:

@@ -90,6 +90,8 @@ def test_a_preempted_request_goes_on_where_it_was(tokenizer: Tokenizer, grammars
 @pytest.mark.parametrize(
     ("sort", "text", "message"),
     [
+        (GrammarSort.JSON, r'{"const": "\ud800"}', "the json grammar cannot be used: .*give whole characters"),
+        (GrammarSort.JSON, f'{{"minimum": {"9" * 400}}}', "the json grammar cannot be used: .*numbers of 64 bits"),
         (GrammarSort.REGEX, "a(b", "the regex grammar cannot be used: .*unclosed group"),
         (GrammarSort.LARK, 'start: "a" foo', "the lark grammar cannot be used: .*unknown name"),
         (GrammarSort.JSON, '{"type": "objekt"}', "the json grammar cannot be used: Invalid type: objekt"),
