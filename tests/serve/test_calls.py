@@ -17,15 +17,17 @@ import numpy as np
 import pytest
 
 from quire.core.errors import InputError, QuireError
+from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.serve.allowance import Allowances
 from quire.serve.app import make_app
 from quire.serve.asking import Asked, Asking
 from quire.serve.calls import Call, Deltas
-from quire.serve.client import EngineStarting
+from quire.serve.client import EngineStarting, Mailbox, Ticket
 from quire.serve.errors import ApiError
 from quire.serve.generation import _Answering
 from quire.serve.keys import EVERYBODY, Tenant
+from quire.serve.messages import Came
 from quire.serve.schemas import ChatBody
 from quire.serve.service import Service
 from quire.text.tokenizer import Tokenizer
@@ -55,6 +57,23 @@ def test_a_chat_that_its_template_makes_nothing_of_is_refused(tiny_folder: Path,
 
 
 @pytest.mark.story
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}, "auto"])
+def test_a_schema_that_cannot_be_used_is_blamed_on_the_field_it_came_in(choice: Any, tiny_folder: Path) -> None:
+    bad = {"type": "nonsense"}
+    asking = Asking(Tokenizer.load(tiny_folder), small_plan(["full"]), "tiny", 320)
+    said = {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "tool_choice": choice}
+    tools = [
+        {"type": "function", "function": {"name": "f", "parameters": {"type": "object"} if choice == "auto" else bad}}
+    ]
+    wanted = {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": bad}}}
+    with pytest.raises(ApiError) as refused:
+        asking.chat(ChatBody.model_validate({**said, "tools": tools, **(wanted if choice == "auto" else {})}))
+    asking._trial.close()
+    field = "response_format" if choice == "auto" else "tools"
+    assert (refused.value.code, refused.value.param) == ("invalid_schema", field)
+
+
+@pytest.mark.story
 @pytest.mark.parametrize(("tokens", "sort", "code"), [(3, ApiError, "engine_starting"), (0, InputError, None)])
 def test_a_call_that_is_not_taken_keeps_no_place_and_is_away_only_where_the_engine_is(
     tokens: int, sort: type[QuireError], code: str | None, tiny_folder: Path
@@ -77,6 +96,43 @@ def test_a_call_that_is_not_taken_costs_no_tokens(tiny_folder: Path) -> None:
         with pytest.raises(ApiError) as refused:
             Call(asked, tenant, AbsentEngine(), allowances, tokenizer, 1.0)  # type: ignore[arg-type]
         assert refused.value.code == "engine_starting"
+
+
+class RefusingEngine:
+    """Takes a call of two choices in, then refuses one of them."""
+
+    def __init__(self, refused: Came, before: Came) -> None:
+        self._news = [before, refused]
+
+    def submit(self, requests: list[Request], mailbox: Mailbox) -> list[Ticket]:
+        tickets = [Ticket(request, mailbox) for request in requests]
+        for ticket, came in zip(tickets, self._news, strict=True):
+            mailbox.put(ticket, came)
+        return tickets
+
+    def cancel(self, _tickets: list[Any]) -> None:
+        pass
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("refused", [Came("", refusal="full", is_queue_full=True), Came("", refusal="no")])
+@pytest.mark.parametrize(("before", "left"), [(Came(""), 200), (Came("", tokens=(5, 6, 7), hit_tokens=0), 77)])
+def test_a_call_that_the_engine_refuses_costs_no_tokens_unless_some_of_it_ran(
+    tiny_folder: Path, refused: Came, before: Came, left: int
+) -> None:
+    tenant = Tenant("t", "t", tokens_per_minute=200)
+    allowances, tokenizer = Allowances(8, lambda: 0.0), Tokenizer.load(tiny_folder)
+    asked = Asked((np.arange(60, dtype=np.int32),), ("",), (20,), Sampling(), 2)
+
+    async def read() -> None:
+        call = Call(asked, tenant, RefusingEngine(refused, before), allowances, tokenizer, 9.0)  # type: ignore[arg-type]
+        async for _ in call.deltas():
+            pass
+
+    with pytest.raises(ApiError) as error:
+        asyncio.run(read())
+    assert error.value.code in ("queue_full", "refused")
+    assert allowances._tokens["t"][0] == left
 
 
 # ── beside the event loop ────────────────────────────────────────────────

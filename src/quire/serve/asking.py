@@ -96,7 +96,6 @@ class Asking:
         grammar = self._grammar(body, tools)
         limit = "max_completion_tokens" if body.max_completion_tokens else "max_tokens"
         most = self._output_tokens(prompt, body.max_completion_tokens or body.max_tokens, "messages", limit)
-        is_calling = isinstance(body.tool_choice, NamedTool) or body.tool_choice == "required"
         sampling = self._sampling(body, grammar, (body.top_logprobs or 0) if body.logprobs else None)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
@@ -107,7 +106,7 @@ class Asking:
             sampling,
             body.n or 1,
             tools if body.tool_choice != "none" else (),
-            is_calling,
+            _is_calling(body),
             body.parallel_tool_calls is False,
             self._has_reasoning and not grammar,
         )
@@ -231,20 +230,21 @@ class Asking:
         schema = self._schema(body, tools)
         if schema is None:
             return None
+        field = "tools" if _is_calling(body) else "response_format"
         if len(schema) > MOST_SCHEMA_CHARACTERS:
             size = f"the schema has {len(schema):,} characters, {MOST_SCHEMA_CHARACTERS:,} may be: simplify it"
-            raise ApiError(400, size, "invalid_schema", "response_format")
+            raise ApiError(400, size, "invalid_schema", field)
         grammar = Grammar(GrammarSort.JSON, schema)
         try:
             self._trial.compile(grammar)
         except InputError as error:
-            raise ApiError(400, str(error), "invalid_schema", "response_format") from None
+            raise ApiError(400, str(error), "invalid_schema", field) from None
         return grammar
 
     def _schema(self, body: ChatBody, tools: Sequence[Mapping[str, Any]]) -> str | None:
         wanted = body.response_format
         is_plain = wanted is None or wanted.type == "text"
-        if body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool):
+        if _is_calling(body):
             if not is_plain:
                 message = "a required tool call beside a response_format is not supported: leave one of them out"
                 raise ApiError(400, message, "unsupported_field", "response_format")
@@ -256,6 +256,11 @@ class Asking:
         if is_plain:
             return None
         return json.dumps(wanted.json_schema.schema_) if isinstance(wanted, AsSchema) else ANY_OBJECT
+
+
+def _is_calling(body: ChatBody) -> bool:
+    """The answer has to be a call of a tool."""
+    return body.tool_choice == "required" or isinstance(body.tool_choice, NamedTool)
 
 
 def _temperature(given: float | None) -> float:

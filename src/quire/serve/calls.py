@@ -49,6 +49,7 @@ class Call:
         requests = self._requests(tokenizer)
         allowances.enter(tenant, asked.requests, asked.tokens)
         self._is_open = True
+        self._is_let_in = self._is_refused = False
         self.choices: list[Choice] = []
         try:
             tickets = client.submit(requests, self._mailbox)
@@ -95,6 +96,7 @@ class Call:
 
     def _read(self, came: list[tuple[Any, Came | EngineAway]]) -> Deltas:
         news = []
+        self._is_let_in |= any(isinstance(one, Came) and one.hit_tokens is not None for _, one in came)
         for ticket, one in came:
             choice = self._by_name[ticket.request.name]
             if isinstance(one, EngineAway):
@@ -111,6 +113,7 @@ class Call:
 
     def _check(self, came: Came) -> None:
         """What the engine refused, or ended for another reason than that it is complete."""
+        self._is_refused = bool(came.refusal)
         if came.is_queue_full:
             raise ApiError(429, came.refusal, "queue_full", retry_seconds=self._allowances.retry_seconds)
         if came.refusal:
@@ -126,13 +129,14 @@ class Call:
             )
 
     def close(self) -> None:
-        """Whatever is still under way is cancelled; the tenant gets back what was not used: all, if the engine took
-        nothing."""
+        """Whatever is still under way is cancelled; the tenant gets back what was not used: all, if the engine was not
+        there or refused it before any of it ran."""
         if not self._is_open:
             return
         self._is_open = False
         self._client.cancel([choice.ticket for choice in self.choices])
-        promised = self.asked.choices * sum(self.asked.max_tokens) if self.choices else self.asked.tokens
+        is_taken = self.choices and (self._is_let_in or not self._is_refused)
+        promised = self.asked.choices * sum(self.asked.max_tokens) if is_taken else self.asked.tokens
         unused = promised - sum(choice.output_tokens for choice in self.choices)
         self._allowances.leave(self.tenant, self.asked.requests, unused)
 
