@@ -161,16 +161,15 @@ class LLM:
 
     def close(self) -> None:
         """Ends everything; what goes to a tier is stored first. Whoever waits for an answer, or asks later, is told."""
-        with self._turn:
-            was_closed, self._is_closed = self._is_closed, True
-        if was_closed:
-            return
-        try:
-            with _whole(self._turn):
+        with _whole(self._turn):
+            if self._is_closed:
+                return
+            self._is_closed = True
+            try:
                 self.engine.close()
-        finally:
-            if self.parts.stack is not None:
-                self.parts.stack.close()
+            finally:
+                if self.parts.stack is not None:
+                    self.parts.stack.close()
 
     def __enter__(self) -> LLM:
         return self

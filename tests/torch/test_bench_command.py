@@ -17,7 +17,7 @@ import torch
 from command import refused, run_text
 from quire import machine
 from quire.bench import decode, started
-from quire.bench.random_models import config_of, expert_share, model_of, shape_of, weights_read
+from quire.bench.random_models import config_of, model_of, shape_of, weights_read
 from quire.bench.unprompted import spoil
 from quire.cli import bench
 from quire.core.dtypes import DType
@@ -232,7 +232,7 @@ def known_configs() -> dict[str, Any]:
 @pytest.mark.story
 def test_the_share_of_experts_that_a_token_reads_is_one_for_every_shape_of_the_catalogue() -> None:
     """However a configuration spells how many there are, or that there are none."""
-    shares = {name: expert_share(config) for name, config in known_configs().items()}
+    shares = {name: shape_of(config).experts.share for name, config in known_configs().items()}
     assert all(0 < share <= 1 for share in shares.values())
     expected = {"deepseek-v3": 8 / 256, "glm-4.5": 8 / 160, "gpt-oss-20b": 4 / 32, "granite-4.0-h-tiny": 6 / 64}
     expected |= {"gemma-4-31b": 1, "granite-4.0-h-micro": 1, "kimi-linear-48b-a3b": 8 / 256, "smollm2-135m": 1}

@@ -11,7 +11,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from quire.core.errors import InputError
 from quire.models.catalogue import catalogue_entry
-from quire.models.read import CHOSEN_EXPERTS, EXPERTS, read_config
+from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.worker.model import build
 
@@ -65,7 +65,7 @@ def weights_read(model: Any, tokens: int) -> float:
     """Bytes that a step of so many tokens reads: rows of the embedding alone, unless it is the output's table too, and
     of experts those that some token is likely to choose."""
     config, total = model.config, 0.0
-    touched = 1 - (1 - expert_share(config)) ** tokens
+    touched = 1 - (1 - shape_of(config).experts.share) ** tokens
     moved = [(name, part) for name, part in model.named_buffers() if name.endswith(".panels")]
     has_own_head = not config.tie_word_embeddings or hasattr(model.get_output_embeddings(), "panels")
     for name, part in (*model.named_parameters(), *moved):
@@ -74,13 +74,3 @@ def weights_read(model: Any, tokens: int) -> float:
         is_expert = any(known in name for known in EXPERT_WEIGHTS)
         total += part.numel() * part.element_size() * (touched if is_expert else 1.0)
     return total
-
-
-def expert_share(config: Any) -> float:
-    """Of its experts, the share that a token chooses; 1 where there are none, or nobody says how many it chooses."""
-    text = config.get_text_config()
-    experts, chosen = (
-        next((number for name in names if (number := getattr(text, name, None))), 0)
-        for names in (EXPERTS, CHOSEN_EXPERTS)
-    )
-    return min(1.0, chosen / experts) if chosen and experts else 1.0

@@ -12,6 +12,7 @@ from quire.core.errors import ModelError
 from quire.core.laid_out import Held, panel_bytes
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
+from quire.models.families.feedforward import CHOSEN_EXPERTS, EXPERTS
 from quire.models.fields import Fields, shown, whole_number
 from quire.models.neutral import refuse_unknown_memory
 from quire.models.precision import Precision, read_precision
@@ -19,9 +20,6 @@ from quire.models.shape import NO_EXPERTS, Experts, Layer, ModelShape
 
 LARGEST_FILE = 64 << 20
 _TEXT_ONLY = "text part only: the vision tower's weights are not counted"
-EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
-"""How configurations spell how many experts a layer has, and how many of them a token chooses."""
 _OUTER_FIELDS = (
     "tie_word_embeddings", "quantization_config", "quantization", "dtype", "torch_dtype", "expert_dtype",
 )  # fmt: skip

@@ -15,6 +15,7 @@ from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
 from quire.engine.engine import Engine
 from quire.plan.records import Records
+from quire.scheduler.explain import Explanation
 
 MIXES = [["full"], ["full", "window"], ["sink", "full"], ["chunked", "full"], ["state", "full", "window"]]
 
@@ -141,15 +142,20 @@ def test_nobody_is_preempted_for_ever() -> None:
     assert all(times <= 2 + int(name[1:]) for name, times in preempted.items())
 
 
+def told_behind(prompt: int, outputs: int) -> tuple[Engine, Explanation]:
+    """Why `large` waits behind `first`, both of this size."""
+    engine, _ = engine_for(small_plan(["full"], None, rows=4))
+    for name in ("first", "large"):
+        engine.submit(request(name, prompt, outputs))
+        engine.step()
+    told = engine.explain("large")
+    assert told is not None
+    return engine, told
+
+
 def test_pages_that_are_free_but_awaited_are_told() -> None:
     """There is room for both now, and not for what the first is likely to become."""
-    engine, _ = engine_for(small_plan(["full"], None, rows=4))
-    engine.submit(request("first", 10, 190))
-    engine.step()
-    engine.submit(request("second", 10, 190))
-    engine.step()
-    told = engine.explain("second")
-    assert told is not None
+    _, told = told_behind(10, 190)
     (full,) = told.kinds
     assert full.needs_pages <= full.free_pages
     assert full.needs_pages + full.awaited_pages > full.free_pages
@@ -158,13 +164,7 @@ def test_pages_that_are_free_but_awaited_are_told() -> None:
 
 
 def test_a_waiting_request_is_told_what_it_lacks_who_has_it_and_when_it_can_run() -> None:
-    engine, _ = engine_for(small_plan(["full"], None, rows=4))
-    engine.submit(request("first", 150, 50))
-    engine.step()
-    engine.submit(request("large", 150, 50))
-    engine.step()
-    told = engine.explain("large")
-    assert told is not None
+    engine, told = told_behind(150, 50)
     assert told.status == "waiting"
     (full,) = told.kinds
     assert full.short_pages > 0

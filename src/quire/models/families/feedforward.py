@@ -9,6 +9,10 @@ from quire.models.blueprint import Weights
 from quire.models.fields import Fields
 from quire.models.weights import experts, mlp, router
 
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+CHOSEN_EXPERTS = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_top_k", "moe_k", "top_k_experts")
+"""How configurations spell how many experts a layer has, and how many of them a token chooses."""
+
 
 @dataclass(frozen=True, slots=True)
 class FeedForward:

@@ -8,12 +8,19 @@ from quire.models.blueprint import Weights
 from quire.models.families.attention import Design, family, plain, stated_bias
 from quire.models.families.common import every, never, qwen, read_heads
 from quire.models.families.dense import first_full, use_bias
-from quire.models.families.feedforward import FeedForward, FeedForwardReader, deepseek, mixed, mixtral, uniform
+from quire.models.families.feedforward import (
+    EXPERTS,
+    FeedForward,
+    FeedForwardReader,
+    deepseek,
+    mixed,
+    mixtral,
+    uniform,
+)
 from quire.models.fields import Fields
 from quire.models.memories import Heads
 from quire.models.weights import AttentionStyle, experts, mlp, router
 
-_COUNT = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _SHARED = ("num_shared_experts", "n_shared_experts", "moe_num_shared_experts")
 
 
@@ -56,7 +63,7 @@ def with_shared(width: str, *, shared_width: str | None = None, correction: bool
     """Experts in every layer, and beside them either a shared expert of its own width or whole experts for all."""
 
     def read(fields: Fields, hidden: int, layers: int) -> FeedForward:
-        wide, count = fields.integer(width), fields.integer(*_COUNT)
+        wide, count = fields.integer(width), fields.integer(*EXPERTS)
         if shared_width is None:
             shared = wide * fields.integer(*_SHARED, absent=0, minimum=0)
         else:
