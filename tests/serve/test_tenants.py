@@ -163,9 +163,9 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Any, capsys: pytest.Ca
 
 @pytest.mark.story
 def test_options_of_keys_may_stand_before_the_name(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """And what an action has no use for is refused, not left unheard."""
+    """And the file before the action; what an action has no use for is refused, not left unheard."""
     file = ("--file", str(tmp_path / "keys.json"))
-    assert main(["keys", "add", *file, "ann"]) == 0
+    assert main(["keys", *file, "add", "ann"]) == 0
     assert main(["keys", "remove", *file, "ann"]) == 0
     assert read_keys(tmp_path / "keys.json") == ()
     capsys.readouterr()

@@ -13,6 +13,7 @@ ACTIONS = {"add": "a key, which is shown once", "list": "all names", "remove": "
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     count = common.reading(common.positive)
+    parser.add_argument("--file", type=Path, default=Path("keys.json"), metavar="FILE", help="default keys.json")
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add, show, remove = (
         actions.add_parser(name, help=summary, formatter_class=parser.formatter_class, allow_abbrev=False)
@@ -21,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (add, remove):
         action.add_argument("name", metavar="NAME", help="of the key, for logs and for you")
     for action in (add, show, remove):
-        action.add_argument("--file", type=Path, default=Path("keys.json"), metavar="FILE", help="default keys.json")
+        action.add_argument("--file", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="default keys.json")
         action.set_defaults(parser=action)
     add.add_argument("--scope", metavar="SCOPE", help="whose cache it shares (default: its own, under its name)")
     add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its share where tenants compete (1)")

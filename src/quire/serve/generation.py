@@ -30,8 +30,9 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 async def chat(body: ChatBody, request: Request) -> Response:
     service: Service = request.app.state.service
     needs_grammar = body.response_format is not None or bool(body.tools)
-    asked = await service.ask(lambda: service.asking.chat(body), len(await request.body()), needs_grammar)
-    call = service.begin(asked, request.state.tenant, request.state.request_id)
+    tenant, size = request.state.tenant, len(await request.body())
+    asked = await service.ask(lambda: service.asking.chat(body), tenant, size, needs_grammar)
+    call = service.begin(asked, tenant, request.state.request_id)
     head = Head(f"chatcmpl-{call.id}", service.model, service.fingerprint)
     form = ChatFormat(head, service.words, bool(body.logprobs), body.wants_usage)
     return await _answer(request, body, _Answering(call, form, request.state.record, service.settings.log_text))
@@ -40,8 +41,9 @@ async def chat(body: ChatBody, request: Request) -> Response:
 @router.post("/v1/completions", responses=ANSWERS)
 async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    asked = await service.ask(lambda: service.asking.completion(body), len(await request.body()))
-    call = service.begin(asked, request.state.tenant, request.state.request_id)
+    tenant = request.state.tenant
+    asked = await service.ask(lambda: service.asking.completion(body), tenant, len(await request.body()))
+    call = service.begin(asked, tenant, request.state.request_id)
     head = Head(f"cmpl-{call.id}", service.model, service.fingerprint)
     echoes = {c.index: asked.texts[c.index // asked.choices] for c in call.choices} if body.echo else {}
     form = CompletionFormat(head, service.words, body.logprobs is not None, body.wants_usage, echoes)

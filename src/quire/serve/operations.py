@@ -57,7 +57,7 @@ async def tokenize(body: TokenizeBody, request: Request) -> Response:
         service.asking.check_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt and messages: give one of them", "invalid_value", "prompt")
-    tokens = await service.ask(lambda: _tokens(body, service), len(await request.body()))
+    tokens = await service.ask(lambda: _tokens(body, service), request.state.tenant, len(await request.body()))
     return json_response({"tokens": tokens.tolist(), "count": len(tokens), "max_length": service.plan.max_length})
 
 

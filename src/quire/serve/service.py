@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
 
 from quire.plan.document import document
 from quire.plan.file import fingerprint
@@ -22,11 +19,11 @@ from quire.serve.formats import Words
 from quire.serve.keys import KeyRing, Tenant
 from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
+from quire.serve.turns import Read, Turns
 from quire.text.tokenizer import Tokenizer
 
 CALLS_REMEMBERED = 4096
 """Whose they were, so that nobody else asks about them."""
-Read = TypeVar("Read")
 SMALL_BYTES = 16_384
 """Bodies up to this size are read at once; longer ones in a thread beside."""
 
@@ -47,13 +44,13 @@ class Service:
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._calls: OrderedDict[str, tuple[str, str, tuple[str, ...]]] = OrderedDict()
         """By call: its tenant, the id that its client may have given, the engine's names of its requests."""
-        self._beside = ThreadPoolExecutor(1, "asking")
+        self._turns = Turns()
 
-    async def ask(self, read: Callable[[], Read], body_bytes: int, has_grammar: bool = False) -> Read:
-        """Long bodies and grammars are read beside the event loop, one after another."""
+    async def ask(self, read: Callable[[], Read], tenant: Tenant, body_bytes: int, has_grammar: bool = False) -> Read:
+        """Long bodies and grammars are read beside the event loop, one after another, tenants in turn."""
         if body_bytes <= SMALL_BYTES and not has_grammar:
             return read()
-        return await asyncio.get_running_loop().run_in_executor(self._beside, read)
+        return await self._turns.read(read, tenant.name)
 
     def begin(self, asked: Asked, tenant: Tenant, request_id: str) -> Call:
         if self.is_draining:

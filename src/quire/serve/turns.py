@@ -1,0 +1,24 @@
+"""What takes long is read in one thread beside the event loop. Tenants take turns: each has one reading there at most,
+and its others wait, so that nobody waits for more than one reading of each other tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+Read = TypeVar("Read")
+
+
+class Turns:
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "asking")
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By tenant, as long as one of its readings is there or waits."""
+
+    async def read(self, read: Callable[[], Read], tenant: str) -> Read:
+        lock = self._locks.setdefault(tenant, asyncio.Lock())
+        async with lock:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, read)
