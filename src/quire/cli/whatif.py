@@ -27,7 +27,8 @@ def run(options: argparse.Namespace) -> None:
     budget = asked.budget_of(options)
     held = asked.held_of(options, budget)
     model = asked.shape_of(options.model, options.ignore_field, held)
-    outcomes = what_if(model, asked.settings_of(options, held), budget)
+    settings = asked.settings_of(options, held)
+    outcomes = what_if(model, settings, budget)
     options.exit_code = 0 if outcomes[0].fits else 3
     if options.json:
         json.dump([{name: getattr(o, name) for name in o.__slots__} for o in outcomes], sys.stdout, indent=1)
@@ -37,6 +38,8 @@ def run(options: argparse.Namespace) -> None:
         rows = [_row(outcome, outcomes[0]) for outcome in outcomes]
         lengths = (f"requests at {format_tokens(length)}" for length in REFERENCE_LENGTHS)
         table(("setting", "longest length", *lengths, "waste at 8k", ""), rows, left=(0, 5))
+        if settings.max_requests < max(outcomes[0].concurrency):
+            print(f"requests: what the pool holds; of these, --max-requests {settings.max_requests:,} run at once")
 
 
 def _row(outcome: Outcome, base: Outcome) -> tuple[str, ...]:

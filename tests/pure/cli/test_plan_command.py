@@ -290,6 +290,13 @@ def test_whatif_lists_one_change_per_line(capsys: pytest.CaptureFixture[str]) ->
     assert fp8["concurrency"][1] > base["concurrency"][1]
 
 
+def test_whatif_says_when_fewer_may_run_than_the_pool_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200", "--max-requests", "8")
+    assert out.splitlines()[-1] == "requests: what the pool holds; of these, --max-requests 8 run at once"
+    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200")
+    assert "run at once" not in out
+
+
 @pytest.mark.parametrize(("option", "value"), [("--batch-tokens", "1m"), ("--max-requests", "600000")])
 def test_whatif_tells_of_a_change_out_of_range_in_its_own_line(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
