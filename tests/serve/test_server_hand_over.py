@@ -79,12 +79,12 @@ def exit_code(*arguments: str) -> int | str | None:
 def test_half_a_hand_over_is_refused_with_what_is_missing(
     given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], tiny_folder: Path
 ) -> None:
-    assert exit_code("serve", str(tiny_folder), *given) == 2
+    assert exit_code("serve", str(tiny_folder), "--port", "0", *given) == 2
     assert said in capsys.readouterr().err
 
 
 def test_a_short_secret_is_refused(capsys: pytest.CaptureFixture[str], tiny_folder: Path, tmp_path: Path) -> None:
     (tmp_path / "short").write_text("sesame\n")
     given = ("--role", "decode", "--peer", "h:1", "--peer-secret", str(tmp_path / "short"))
-    assert exit_code("serve", str(tiny_folder), *given) == 2
+    assert exit_code("serve", str(tiny_folder), "--port", "0", *given) == 2
     assert "has 6 bytes: give at least 16" in capsys.readouterr().err
