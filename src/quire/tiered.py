@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,8 +99,11 @@ def _connectors(tiers: Tiers) -> list[Connector]:
 
 
 def connector_of(name: str) -> Connector:
-    """A connector of someone else's: `MODULE:NAME`, NAME called without arguments; `connector` where none is given."""
+    """A connector of someone else's: `MODULE:NAME`, NAME called without arguments; `connector` where none is given.
+    Modules in the working directory are found too, behind all that is installed."""
     module, _, attribute = name.partition(":")
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     try:
         made = getattr(importlib.import_module(module), attribute or "connector")()
     except Exception as error:  # it is anyone's code

@@ -45,6 +45,8 @@ class Keys:
     slow: str
     """One request at once, few tokens."""
     admin: str
+    brief: str
+    """Sixty tokens a request."""
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +58,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
         Tenant("bob", "bob"),
         Tenant("slow", "slow", most_requests=1, most_tokens=400, tokens_per_minute=450),
         Tenant("admin", "admin", is_admin=True),
+        Tenant("brief", "brief", most_tokens=60),
     )
     return Keys(file, *(add_key(file, tenant) for tenant in tenants))
 

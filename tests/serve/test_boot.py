@@ -107,6 +107,21 @@ def test_weights_are_held_as_the_device_likes_them_unless_told_otherwise(
     assert told == [("bf16", "cuda", False), ("bf16", "cuda", True), ("fp32", "cpu", False), ("fp16", "cuda", False)]
 
 
+@pytest.mark.parametrize("option", ["--compile", "--deterministic"])
+def test_what_needs_a_gpu_is_refused_before_anything_is_planned(
+    option: str, tiny_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = refused(capsys, "serve", str(tiny_folder), *SIZE, "--port", "0", "--device", "cpu", option)
+    assert "needs --device cuda" in told
+
+
+def test_a_plan_of_another_model_is_refused_by_its_name(tiny_folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "gemma.json"
+    assert main(["plan", "gemma-3-270m", "--pool", "1GiB", "--output", str(file)]) == 0
+    with pytest.raises(InputError, match="was made for gemma-3-270m and not for this model"):
+        boot_plan(options(plan=file), tiny_folder, DType.FP32)
+
+
 def test_sizes_beside_a_saved_plan_are_refused(tiny_folder: Path, plan_file: Path) -> None:
     for name, value in (("pool", 1 << 20), ("max_length", 128), ("kv_dtype", DType.BF16)):
         with pytest.raises(InputError, match=f"--{name.replace('_', '-')} stands beside --plan"):

@@ -94,6 +94,17 @@ def test_a_miss_does_not_tell_that_somebody_else_asked_the_same(empty_server: Ru
     assert reasons == {"bob": "no_overlap", "admin": "scope"}
 
 
+@pytest.mark.story
+def test_who_names_no_length_gets_what_the_key_may_have(tiny_server: RunningServer, keys: Any) -> None:
+    """It was refused for as many tokens as the longest request has, which nobody had asked for."""
+    with tiny_server.client(keys.brief) as brief:
+        answer = chat(brief, max_tokens=None, ignore_eos=True)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["usage"]["total_tokens"] == 60
+        long = chat(brief, max_tokens=None, messages=[{"role": "user", "content": "fox " * 100}])
+        assert (long.status_code, long.json()["error"]["code"]) == (400, "tokens_limit")
+
+
 def test_a_key_has_no_more_than_its_limits(tiny_server: RunningServer, keys: Any) -> None:
     with tiny_server.client(keys.slow) as slow:
         large = chat(slow, max_tokens=420)
@@ -156,7 +167,9 @@ def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Any, capsys: pytest.Ca
     assert KeyRing(file).find(key + "x") is None
     assert main(["keys", "add", "ann", "--file", str(file)]) == 2
     assert main(["keys", "list", "--file", str(file)]) == 0
-    assert key not in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert key not in told
+    assert told.splitlines()[1].split() == ["ann", "ann", "3", "2", "yes"]
     assert main(["keys", "remove", "ann", "--file", str(file)]) == 0
     assert read_keys(file) == ()
 

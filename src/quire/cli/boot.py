@@ -12,7 +12,7 @@ from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.dtypes import DType
-from quire.core.errors import InputError
+from quire.core.errors import InputError, PlanError
 from quire.machine import machine_of
 from quire.plan.document import document, load
 from quire.plan.file import layout_fingerprint
@@ -62,7 +62,10 @@ def _saved(
     plan, saved = load(path)
     plan.require_fit()
     machine = machine_of(device)
-    here = plan_folder(folder, _settings_of(plan), memory_of(machine), dtype, ignore_fields, draft, device)
+    try:
+        here = plan_folder(folder, _settings_of(plan), memory_of(machine), dtype, ignore_fields, draft, device)
+    except PlanError as error:
+        raise InputError(f"the plan in {path} was made for {plan.model} and not for this model: {error}") from None
     differences = compare(document(plan), document(here))
     planned_for = f"{saved.get('planned_for', 'an unnamed device')} (saved in {path})"
     print_plan(plan, document(plan), planned_for)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quire.cli import options as common
 from quire.cli.text import table
 
+if TYPE_CHECKING:
+    from quire.serve.keys import Tenant
+
 ACTIONS = {"add": "a key, which is shown once", "list": "all names", "remove": "a key"}
+
+
+LIMITS = {"most_requests": "requests", "most_tokens": "tokens a request", "tokens_per_minute": "tokens a minute"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,8 +43,8 @@ def run(options: argparse.Namespace) -> None:
     from quire.serve.keys import Tenant, add_key, read_keys, remove_key
 
     if options.action == "list":
-        rows = [(t.name, t.scope, f"{t.weight:g}", "yes" if t.is_admin else "") for t in read_keys(options.file)]
-        table(("name", "scope", "weight", "admin"), rows, left=(0, 1, 3))
+        rows = [_row(tenant) for tenant in read_keys(options.file)]
+        table(("name", "scope", "weight", *LIMITS.values(), "admin"), rows, left=(0, 1, 6))
         return
     if options.action == "remove":
         remove_key(options.file, options.name)
@@ -52,3 +59,9 @@ def run(options: argparse.Namespace) -> None:
         options.admin,
     )
     print(add_key(options.file, tenant))
+
+
+def _row(tenant: Tenant) -> tuple[str, ...]:
+    limits = (getattr(tenant, name) for name in LIMITS)
+    told = ("" if limit is None else f"{limit:,}" for limit in limits)
+    return (tenant.name, tenant.scope, f"{tenant.weight:g}", *told, "yes" if tenant.is_admin else "")

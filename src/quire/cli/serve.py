@@ -127,10 +127,11 @@ def run(typed: argparse.Namespace) -> None:
 def _serve(options: argparse.Namespace, settings: ServeSettings, listener: socket) -> None:
     peer = peer_of(options)
     device = chosen_device(options.device, torch_elsewhere_has_cuda)
-    from quire.assemble import weights_dtype
+    from quire.assemble import require_gpu, weights_dtype
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
 
+    require_gpu(options.deterministic, device, options.compile)
     dtype = options.dtype or weights_dtype(device)
     source = _source(options.model)
     draft = None if options.draft_model is None else _source(options.draft_model)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,13 @@ class Asked:
     @property
     def prompt_tokens(self) -> int:
         return sum(len(prompt) for prompt in self.prompts)
+
+    def within(self, limit: int | None) -> Asked:
+        """The same with shorter outputs, where `limit` tokens in all have room for some."""
+        if limit is None or self.tokens <= limit:
+            return self
+        room = (limit // self.choices - self.prompt_tokens) // len(self.prompts)
+        return self if room < 1 else replace(self, max_tokens=tuple(min(most, room) for most in self.max_tokens))
 
 
 class Asking:

@@ -32,6 +32,8 @@ async def chat(body: ChatBody, request: Request) -> Response:
     needs_grammar = body.response_format is not None or bool(body.tools)
     tenant, size = request.state.tenant, len(await request.body())
     asked = await service.ask(lambda: service.asking.chat(body), tenant, size, needs_grammar)
+    if not (body.max_completion_tokens or body.max_tokens):
+        asked = asked.within(tenant.longest_tokens)
     call = service.begin(asked, tenant, request.state.request_id)
     head = Head(f"chatcmpl-{call.id}", service.model, service.fingerprint)
     form = ChatFormat(head, service.words, bool(body.logprobs), body.wants_usage)
