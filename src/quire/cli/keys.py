@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from quire.serve.keys import Tenant
 
 ACTIONS = {"add": "a key, which is shown once", "list": "all names", "remove": "a key"}
-
-
 LIMITS = {"most_requests": "requests", "most_tokens": "tokens a request", "tokens_per_minute": "tokens a minute"}
 
 
