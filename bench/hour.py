@@ -75,6 +75,8 @@ def main() -> int:
     parser.add_argument("--requests", type=int)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
+    if not options.trace.is_file():
+        parser.error("there is no such trace: give a file that quire simulate reads (docs/simulate.md)")
     replay = replay_of(options.model, read_trace(options.trace, options.requests), options.seed)
     begin = time.process_time()
     try:

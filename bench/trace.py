@@ -98,7 +98,7 @@ def main() -> int:
     parser.add_argument("--rate")
     options = parser.parse_args()
     if not options.trace.is_file():
-        parser.error(f"there is no trace at {options.trace}: give a file that quire simulate reads (docs/simulate.md)")
+        parser.error("there is no such trace: give a file that quire simulate reads (docs/simulate.md)")
     command = command_of(options)
     one_core()
     outputs, times = [], []

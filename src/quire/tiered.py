@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
 from quire.core.connector import Connector, Layout
@@ -99,19 +100,28 @@ def _connectors(tiers: Tiers) -> list[Connector]:
 
 
 def connector_of(name: str) -> Connector:
-    """A connector of someone else's: `MODULE:NAME`, NAME called without arguments; `connector` where none is given.
-    Modules in the working directory are found too, behind all that is installed."""
+    """A connector of someone else's: `MODULE:NAME`, NAME called without arguments; `connector` where none is given."""
     module, _, attribute = name.partition(":")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
     try:
-        made = getattr(importlib.import_module(module), attribute or "connector")()
+        made = getattr(_module(module), attribute or "connector")()
     except Exception as error:  # it is anyone's code
         problem = f"{type(error).__name__}: {error}"
         raise InputError(f"{name} makes no connector: {problem}; write MODULE:NAME, where NAME() makes one") from error
     if lacking := [member for member in MEMBERS if not hasattr(made, member)]:
         raise InputError(f"{name} makes no connector: a {type(made).__name__} has no {', '.join(lacking)}")
     return cast(Connector, made)
+
+
+def _module(name: str) -> ModuleType:
+    """Installed, or else in the working directory."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        here = str(Path.cwd())
+        if error.name != name.partition(".")[0] or here in sys.path:
+            raise
+        sys.path.append(here)
+        return importlib.import_module(name)
 
 
 def layout_of(plan: Plan, weights: str) -> Layout:

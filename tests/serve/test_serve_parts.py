@@ -7,6 +7,7 @@ import asyncio
 import json
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,9 @@ def test_tokens_of_a_minute_come_back_second_by_second_and_unused_ones_at_once()
     assert code_of(allowances, tenant, 1, 600) == ""
     assert code_of(allowances, tenant, 1, 1) == "tokens_limit"
     clock.now += 10
+    assert allowances.room(tenant) == 100
+    assert allowances.room(replace(tenant, most_tokens=50)) == 50
+    assert allowances.room(Tenant("u", "u")) is None
     assert code_of(allowances, tenant, 1, 101) == "tokens_limit"
     assert code_of(allowances, tenant, 1, 100) == ""
     allowances.leave(tenant, 1, 80)

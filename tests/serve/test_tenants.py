@@ -101,8 +101,11 @@ def test_who_names_no_length_gets_what_the_key_may_have(tiny_server: RunningServ
         answer = chat(brief, max_tokens=None, ignore_eos=True)
         assert answer.status_code == 200, answer.text
         assert answer.json()["usage"]["total_tokens"] == 60
-        long = chat(brief, max_tokens=None, messages=[{"role": "user", "content": "fox " * 100}])
-        assert (long.status_code, long.json()["error"]["code"]) == (400, "tokens_limit")
+        both = chat(brief, max_tokens=None, n=2, ignore_eos=True).json()["usage"]
+        assert 0 < both["completion_tokens"] <= 60 - 2 * both["prompt_tokens"]
+        for refused in ({"max_tokens": 100}, {"messages": [{"role": "user", "content": "fox " * 100}]}):
+            answer = chat(brief, **refused)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "tokens_limit")
 
 
 def test_a_key_has_no_more_than_its_limits(tiny_server: RunningServer, keys: Any) -> None:
@@ -156,20 +159,21 @@ def test_times_to_the_first_token_do_not_tell_scopes_apart(empty_server: Running
 
 def test_a_key_is_shown_once_and_kept_as_a_hash(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "keys.json"
-    assert main(["keys", "add", "ann", "--file", str(file), "--weight", "3", "--most-requests", "2", "--admin"]) == 0
+    limits = ("--most-requests", "2", "--most-tokens", "50", "--tokens-per-minute", "600")
+    assert main(["keys", "add", "ann", "--file", str(file), "--weight", "3", *limits, "--admin"]) == 0
     key = capsys.readouterr().out.strip()
     assert len(key) > 40
     assert key not in file.read_text()
     assert file.stat().st_mode & 0o077 == 0
     (tenant,) = read_keys(file)
-    assert tenant == Tenant("ann", "ann", 3.0, 2, is_admin=True, key_sha256=digest(key))
+    assert tenant == Tenant("ann", "ann", 3.0, 2, 50, 600, is_admin=True, key_sha256=digest(key))
     assert KeyRing(file).find(key) == tenant
     assert KeyRing(file).find(key + "x") is None
     assert main(["keys", "add", "ann", "--file", str(file)]) == 2
     assert main(["keys", "list", "--file", str(file)]) == 0
     told = capsys.readouterr().out
     assert key not in told
-    assert told.splitlines()[1].split() == ["ann", "ann", "3", "2", "yes"]
+    assert told.splitlines()[1].split() == ["ann", "ann", "3", "2", "50", "600", "yes"]
     assert main(["keys", "remove", "ann", "--file", str(file)]) == 0
     assert read_keys(file) == ()
 

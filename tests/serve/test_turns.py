@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -29,6 +30,29 @@ def test_a_tenant_with_many_readings_delays_others_by_one() -> None:
     came = order_of(["greedy"] * 6 + ["ann", "bob"])
     assert came[:3] == ["greedy", "ann", "bob"]
     assert came[3:] == ["greedy"] * 5
+
+
+def test_a_reading_that_nobody_waits_for_any_more_keeps_its_turn() -> None:
+    came: list[str] = []
+    started, goes_on = threading.Event(), threading.Event()
+
+    def slow() -> None:
+        started.set()
+        goes_on.wait(30)
+        came.append("first")
+
+    async def three() -> None:
+        turns = Turns()
+        first = asyncio.create_task(turns.read(slow, "greedy"))
+        await asyncio.to_thread(started.wait, 30)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        others = [turns.read(lambda: came.append("second"), "greedy"), turns.read(lambda: came.append("ann"), "ann")]
+        asyncio.get_running_loop().call_later(0.05, goes_on.set)
+        await asyncio.gather(*others)
+
+    asyncio.run(three())
+    assert came == ["first", "ann", "second"]
 
 
 def test_what_a_reading_refuses_reaches_the_one_that_asked_and_the_next_goes_on() -> None:

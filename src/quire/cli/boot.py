@@ -65,7 +65,8 @@ def _saved(
     try:
         here = plan_folder(folder, _settings_of(plan), memory_of(machine), dtype, ignore_fields, draft, device)
     except PlanError as error:
-        raise InputError(f"the plan in {path} was made for {plan.model} and not for this model: {error}") from None
+        served = f"{folder.name} as it is served here, with or without a draft model"
+        raise InputError(f"the plan in {path}, made for {plan.model}, does not suit {served}: {error}") from None
     differences = compare(document(plan), document(here))
     planned_for = f"{saved.get('planned_for', 'an unnamed device')} (saved in {path})"
     print_plan(plan, document(plan), planned_for)

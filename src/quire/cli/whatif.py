@@ -38,8 +38,8 @@ def run(options: argparse.Namespace) -> None:
         rows = [_row(outcome, outcomes[0]) for outcome in outcomes]
         lengths = (f"requests at {format_tokens(length)}" for length in REFERENCE_LENGTHS)
         table(("setting", "longest length", *lengths, "waste at 8k", ""), rows, left=(0, 5))
-        if settings.max_requests < max(outcomes[0].concurrency):
-            print(f"requests: what the pool holds; of these, --max-requests {settings.max_requests:,} run at once")
+        if settings.max_requests < max(most for outcome in outcomes for most in outcome.concurrency):
+            print(f"requests: what the pool holds; --max-requests {settings.max_requests:,} lets no more run at once")
 
 
 def _row(outcome: Outcome, base: Outcome) -> tuple[str, ...]:

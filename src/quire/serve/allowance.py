@@ -46,6 +46,11 @@ class Allowances:
             self._ended_at = self._clock()
         self.requests[tenant.name] += requests
 
+    def room(self, tenant: Tenant) -> int | None:
+        """Tokens that a request may have now; none: no limit."""
+        limits = [limit for limit in (tenant.most_tokens, self._left(tenant)) if limit is not None]
+        return int(min(limits)) if limits else None
+
     def leave(self, tenant: Tenant, requests: int, unused_tokens: int) -> None:
         """Ended, in whatever way; tokens that were asked for and not put out are given back."""
         self.requests[tenant.name] -= requests
@@ -73,16 +78,20 @@ class Allowances:
                 message = f"{tokens:,} tokens of prompt and output, this key may have {limit:,} {name}: ask for fewer"
                 raise ApiError(400, message, "tokens_limit", "max_tokens")
 
-    def _spend(self, tenant: Tenant, tokens: int) -> None:
-        """Tokens of a minute come back evenly, second by second."""
+    def _left(self, tenant: Tenant) -> float | None:
+        """Of the minute's tokens, which come back evenly, second by second."""
         most = tenant.tokens_per_minute
         if most is None:
+            return None
+        left, at = self._tokens.get(tenant.name, (float(most), self._clock()))
+        return min(most, left + most * (self._clock() - at) / MINUTE)
+
+    def _spend(self, tenant: Tenant, tokens: int) -> None:
+        most, left = tenant.tokens_per_minute, self._left(tenant)
+        if most is None or left is None:
             return
-        now = self._clock()
-        left, at = self._tokens.get(tenant.name, (float(most), now))
-        left = min(most, left + most * (now - at) / MINUTE)
         if tokens > left:
             seconds = math.ceil((tokens - left) * MINUTE / most)
             message = f"{tokens:,} tokens asked for, {int(left):,} left of {most:,} a minute: come back in {seconds} s"
             raise ApiError(429, message, "tokens_limit", retry_seconds=seconds)
-        self._tokens[tenant.name] = (left - tokens, now)
+        self._tokens[tenant.name] = (left - tokens, self._clock())

@@ -75,11 +75,11 @@ class Asked:
         return sum(len(prompt) for prompt in self.prompts)
 
     def within(self, limit: int | None) -> Asked:
-        """The same with shorter outputs, where `limit` tokens in all have room for some."""
+        """The same with outputs so short that all together have `limit` tokens, or a single token each."""
         if limit is None or self.tokens <= limit:
             return self
-        room = (limit // self.choices - self.prompt_tokens) // len(self.prompts)
-        return self if room < 1 else replace(self, max_tokens=tuple(min(most, room) for most in self.max_tokens))
+        room = max(1, (limit // self.choices - self.prompt_tokens) // len(self.prompts))
+        return replace(self, max_tokens=tuple(min(most, room) for most in self.max_tokens))
 
 
 class Asking:

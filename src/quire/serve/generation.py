@@ -33,7 +33,7 @@ async def chat(body: ChatBody, request: Request) -> Response:
     tenant, size = request.state.tenant, len(await request.body())
     asked = await service.ask(lambda: service.asking.chat(body), tenant, size, needs_grammar)
     if not (body.max_completion_tokens or body.max_tokens):
-        asked = asked.within(tenant.longest_tokens)
+        asked = asked.within(service.allowances.room(tenant))
     call = service.begin(asked, tenant, request.state.request_id)
     head = Head(f"chatcmpl-{call.id}", service.model, service.fingerprint)
     form = ChatFormat(head, service.words, bool(body.logprobs), body.wants_usage)

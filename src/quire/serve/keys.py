@@ -43,12 +43,6 @@ class Tenant:
     """May drop any scope's cache and ask about any request."""
     key_sha256: str = ""
 
-    @property
-    def longest_tokens(self) -> int | None:
-        """Of a request that could ever be let in; none: no limit."""
-        limits = [limit for limit in (self.most_tokens, self.tokens_per_minute) if limit is not None]
-        return min(limits, default=None)
-
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 64 or not self.name.isprintable():
             raise InputError(f"{self.name[:64]!r} is no name for a key: give 1 to 64 printable characters")

@@ -19,6 +19,9 @@ class Turns:
         """By tenant, as long as one of its readings is there or waits."""
 
     async def read(self, read: Callable[[], Read], tenant: str) -> Read:
-        lock = self._locks.setdefault(tenant, asyncio.Lock())
-        async with lock:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, read)
+        """The turn ends with the reading, even if nobody waits for it any more."""
+        loop, lock = asyncio.get_running_loop(), self._locks.setdefault(tenant, asyncio.Lock())
+        await lock.acquire()
+        reading = self._thread.submit(read)
+        reading.add_done_callback(lambda _done: loop.call_soon_threadsafe(lock.release))
+        return await asyncio.wrap_future(reading)

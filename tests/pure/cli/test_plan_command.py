@@ -292,8 +292,10 @@ def test_whatif_lists_one_change_per_line(capsys: pytest.CaptureFixture[str]) ->
 
 def test_whatif_says_when_fewer_may_run_than_the_pool_holds(capsys: pytest.CaptureFixture[str]) -> None:
     out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200", "--max-requests", "8")
-    assert out.splitlines()[-1] == "requests: what the pool holds; of these, --max-requests 8 run at once"
-    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200")
+    assert out.splitlines()[-1] == "requests: what the pool holds; --max-requests 8 lets no more run at once"
+    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200", "--max-requests", "150")
+    assert "lets no more run at once" in out, "with fp8 there would be 224"
+    out, _ = run_text(capsys, "whatif", "llama-3.1-8b", "--device", "h200", "--max-requests", "4096")
     assert "run at once" not in out
 
 
