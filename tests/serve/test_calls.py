@@ -7,7 +7,6 @@ import json
 import shutil
 import threading
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +29,7 @@ from quire.serve.keys import EVERYBODY, Tenant
 from quire.serve.messages import Came
 from quire.serve.schemas import ChatBody
 from quire.serve.service import Service
+from quire.serve.turns import Turns
 from quire.text.tokenizer import Tokenizer
 from scenes_of_tiers import small_plan
 
@@ -157,7 +157,7 @@ class NotingService(Service):
     def __init__(self) -> None:
         self.asking = NotingAsking()  # type: ignore[assignment]
         self.plan = small_plan(["full"])
-        self._beside = ThreadPoolExecutor(1, "asking")
+        self._turns = Turns()
 
     def begin(self, *_: Any) -> Any:
         raise ApiError(503, "not now", "draining")

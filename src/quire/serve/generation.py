@@ -32,9 +32,8 @@ async def chat(body: ChatBody, request: Request) -> Response:
     needs_grammar = body.response_format is not None or bool(body.tools)
     tenant, size = request.state.tenant, len(await request.body())
     asked = await service.ask(lambda: service.asking.chat(body), tenant, size, needs_grammar)
-    if not (body.max_completion_tokens or body.max_tokens):
-        asked = asked.within(service.allowances.room(tenant))
-    call = service.begin(asked, tenant, request.state.request_id)
+    has_length = bool(body.max_completion_tokens or body.max_tokens)
+    call = service.begin(asked, tenant, request.state.request_id, has_length)
     head = Head(f"chatcmpl-{call.id}", service.model, service.fingerprint)
     form = ChatFormat(head, service.words, bool(body.logprobs), body.wants_usage)
     return await _answer(request, body, _Answering(call, form, request.state.record, service.settings.log_text))

@@ -52,11 +52,13 @@ class Service:
             return read()
         return await self._turns.read(read, tenant.name)
 
-    def begin(self, asked: Asked, tenant: Tenant, request_id: str) -> Call:
+    def begin(self, asked: Asked, tenant: Tenant, request_id: str, has_length: bool = True) -> Call:
+        """`has_length`: somebody named the length of outputs; else they fit what the tenant may have now."""
         if self.is_draining:
             raise ApiError(
                 503, "the server is about to stop: send the request to another one", "draining", retry_seconds=1
             )
+        asked = asked if has_length else asked.within(self.allowances.room(tenant))
         call = Call(asked, tenant, self.client, self.allowances, self.tokenizer, self.settings.request_seconds)
         names = tuple(choice.ticket.request.name for choice in call.choices)
         self._calls[call.id] = (tenant.name, request_id, names)
