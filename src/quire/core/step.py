@@ -38,6 +38,20 @@ class TableView:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Capture:
+    """A recurrent state to keep in passing: that of a row after its first `tokens` tokens."""
+
+    entry: int
+    """Which of the step's rows: a place in `rows`."""
+    tokens: int
+    """starts[entry] < tokens <= starts[entry] + counts[entry] (without drafts)."""
+    stage: int
+    kind: int
+    pages: Ints
+    """One for each group of the kind; written by this step, read by nobody before it has settled."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One batch: row i computes tokens [starts[i], starts[i] + counts[i]) of its request.
 
@@ -72,6 +86,9 @@ class Step:
 
     A step may have stores and no rows: there was nothing to compute.
     """
+    captures: tuple[Capture, ...] = ()
+    """Recurrent states that the step also writes to pages of the cache. A row may have several, in ascending order of
+    tokens, and at most one per kind and token."""
 
     @property
     def tokens(self) -> int:

@@ -249,9 +249,11 @@ class _RecordedKeeper:
 
 
 def checksum(step: Step) -> int:
-    """Of who computes what in a step, and of all that is done before it."""
+    """Of who computes what in a step, of all that is done before it, and of the states that it captures."""
     total = 0
-    for array in (step.rows, step.starts, step.counts, *(part for copy in step.copies for part in copy[2:])):
+    captures = (np.array([one.entry, one.tokens, one.stage, one.kind, *one.pages]) for one in step.captures)
+    copies = (part for copy in step.copies for part in copy[2:])
+    for array in (step.rows, step.starts, step.counts, *copies, *captures):
         total = zlib.crc32(np.ascontiguousarray(array).tobytes(), total)
     stores = [
         (one.place, one.after, [(stage, kind, pages.tolist()) for stage, kind, pages in one.pages])

@@ -6,8 +6,10 @@ import gzip
 import json
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from shadow import ShadowRunner
 from test_engine import request, small_plan
@@ -18,10 +20,10 @@ from quire.core.errors import InputError
 from quire.core.events import Event
 from quire.core.request import Ending
 from quire.core.sampling import Grammar, GrammarSort, Sampling
-from quire.core.step import StepResult
+from quire.core.step import Capture, Step, StepResult
 from quire.engine import history
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine, open_recording, require_recordable
+from quire.engine.recorder import RecordingEngine, checksum, open_recording, require_recordable
 from quire.engine.replay import Diverged, replay
 
 
@@ -310,3 +312,12 @@ def test_whether_a_recording_can_be_written_is_found_out_without_leaving_one(
         require_recordable(tmp_path / "run.jsonl.gz")
     with pytest.raises(InputError, match=r"cannot record to .*: No such file or directory"):
         require_recordable(tmp_path / "nowhere" / "run.jsonl")
+
+
+def test_the_states_that_a_step_captures_are_part_of_what_is_compared() -> None:
+    """Red if a replay that captures another state, or none, passes for what was recorded."""
+    none = np.empty(0, dtype=np.int64)
+    plain = Step(0, none, none, none, none.astype(np.bool_), none, none.astype(np.int32))
+    captures = [Capture(0, tokens, 0, 1, np.array([page])) for tokens, page in ((8, 2), (9, 2), (8, 3))]
+    steps = [plain, *(replace(plain, captures=(one,)) for one in captures)]
+    assert len({checksum(step) for step in steps}) == len(steps)
