@@ -11,7 +11,7 @@ rows that compute equally many tokens are read together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from quire.core.step import Step, TableView
 from quire.kinds import Kind, counts
 from quire.plan.plan import KindPlan, StagePlan
 from quire.worker.arena import Cut, cut_of
+from quire.worker.captures import Captured, captured
 from quire.worker.uploads import Direct, Upload
 
 SHORT_TOKENS = 64
@@ -46,14 +47,14 @@ class Reading:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alike:
-    """Rows that compute equally many tokens and drafts, and where their states are."""
+    """Rows that compute equally many tokens and drafts, with captures after the same tokens, and their states."""
 
     queries: torch.Tensor
     """(row, query): places in the packed batch."""
     pages: torch.Tensor
-    """(group, row): addresses."""
-    draft_pages: torch.Tensor
-    """(draft, group, row): where the state behind each draft goes."""
+    """(group, row): addresses of the states to start from."""
+    writes: tuple[tuple[int, torch.Tensor], ...]
+    """(tokens, pages): where the state after that many of the new tokens goes, in ascending order of tokens."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,6 +105,8 @@ class Packed:
     """(row,): where its tokens begin."""
     upload: Upload
     padding: Padding | None = None
+    captured: Captured | None = None
+    """Of the kind that is being prepared."""
 
     def addresses(self, table: TableView, columns: int) -> np.ndarray:
         """(row, group, column) of the step's rows."""
@@ -137,9 +140,12 @@ def make_batch(
     """`prepares`: of each kind's backend; none: the reference's."""
     upload = upload or Direct(device)
     packed = pack(step, upload, padding)
+    own = [packed] * len(tables)
+    if step.captures:
+        own = [replace(packed, captured=captured(step, stage, kind)) for kind in range(len(tables))]
     kinds = tuple(
-        one(plan, table, packed, device)
-        for one, plan, table in zip(prepares or [prepare] * len(tables), stage.kinds, tables, strict=True)
+        one(plan, table, of_kind, device)
+        for one, plan, table, of_kind in zip(prepares or [prepare] * len(tables), stage.kinds, tables, own, strict=True)
     )
     return Batch(kinds, upload(packed.positions), step.starts, step.counts)
 
@@ -178,14 +184,19 @@ def _read_together(kind: Kind, step: Step) -> Iterator[np.ndarray]:
 
 def _states(table: TableView, packed: Packed) -> KindBatch:
     """A row's state is its first page; every token rewrites all of it, so none has a slot. Drafts have pages behind."""
-    step, upload = packed.step, packed.upload
-    alike, each = [], np.zeros_like(step.counts) if step.drafts is None else step.drafts
-    addresses = packed.addresses(table, int(each.max(initial=0)) + 1).astype(np.int64)
-    for count, drafts in np.unique([step.counts, each], axis=1).T:
-        places = np.flatnonzero((step.counts == count) & (each == drafts))
-        queries = packed.begins[places][:, None] + np.arange(count)
-        pages = addresses[places, :, : drafts + 1].transpose(2, 1, 0)
-        alike.append(Alike(upload(queries), upload(pages[0]), upload(pages[1:])))
+    step, upload, own = packed.step, packed.upload, packed.captured
+    drafts = np.zeros_like(step.counts) if step.drafts is None else step.drafts
+    keys = np.stack([step.counts, drafts, *([] if own is None else [own.patterns(len(step.rows))])])
+    addresses = packed.addresses(table, int(drafts.max(initial=0)) + 1).astype(np.int64)
+    alike = []
+    for key in np.unique(keys, axis=1).T:
+        places, count, guesses = np.flatnonzero((keys == key[:, None]).all(axis=0)), int(key[0]), int(key[1])
+        queries = upload(packed.begins[places][:, None] + np.arange(count))
+        pages = upload(addresses[places, :, : guesses + 1].transpose(2, 1, 0))
+        captures = [] if own is None else own.of_rows(places)
+        writes = [(tokens, upload(found.astype(np.int64))) for tokens, found in captures]
+        writes += [(count - guesses + draft, pages[draft]) for draft in range(guesses + 1)]
+        alike.append(Alike(queries, pages[0], tuple(writes)))
     return KindBatch({}, alike=tuple(alike))
 
 

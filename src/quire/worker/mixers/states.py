@@ -3,7 +3,8 @@
     packed   [ new of row 0 | new of row 1 | row 2 | row 3 ]        rows with as many tokens run as one batch
     page     ├ matrix ┼ columns of the convolution ┤                read before, written back after
 
-Rows with drafts go on token by token behind what they know, and keep the state behind each: acceptance picks one.
+Rows with drafts go on token by token behind what they know, and keep the state behind each: acceptance picks one. Rows
+with captures stop after each captured token, and write the state to the capture's page as well.
 
 A mixer asks its cache for the state and hands it the next one; here that cache is a `RowStates`. A cleared page is the
 state before the first token.
@@ -82,11 +83,13 @@ class StateMixer:
     def __call__(self, hidden_states: torch.Tensor, **_options: Any) -> torch.Tensor:
         out = torch.empty_like(hidden_states)
         for alike in self.seat.running().kinds[self.kind].alike:
-            states = self._read(alike, hidden_states.dtype)
-            known = alike.queries.shape[1] - len(alike.draft_pages)
-            for queries, pages in zip(_pieces(alike.queries, known), [alike.pages, *alike.draft_pages], strict=True):
-                out[0, queries] = self._run(hidden_states[0, queries], states)
+            states, begin = self._read(alike, hidden_states.dtype), 0
+            for end, pages in alike.writes:
+                if end > begin:  # else the same state goes to another page
+                    queries = alike.queries[:, begin:end]
+                    out[0, queries] = self._run(hidden_states[0, queries], states)
                 self._write(pages, states)
+                begin = end
         return out
 
     def _run(self, rows: torch.Tensor, states: RowStates) -> torch.Tensor:
@@ -118,11 +121,6 @@ class StateMixer:
             begin += count
         if self.recurrent is not None and states.matrix is not None:
             _keep(self.recurrent, pages, states.matrix)
-
-
-def _pieces(queries: torch.Tensor, known: int) -> tuple[torch.Tensor, ...]:
-    """What rows know in one piece, then draft by draft."""
-    return queries[:, :known], *(queries[:, place : place + 1] for place in range(known, queries.shape[1]))
 
 
 def _rows(part: PartView, pages: torch.Tensor) -> torch.Tensor:
