@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from quire.core.step import Step, TableView
 from quire.plan.layout import GRANULE_BYTES
 from quire.worker.arena import Cut, PartView
+from quire.worker.captures import Captured
 from quire.worker.kernels.states import StateRows, rows_of
 from quire.worker.recurrent import Columns, Matrices, Recurrence
 
@@ -15,14 +18,26 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 class Pages:
-    """One page a row and one a draft, each of `width` numbers; rows come in with random states."""
+    """One page a row, one a draft and one a capture, each of `width` numbers; rows come in with random states.
 
-    def __init__(self, counts: list[int], drafts: list[int], width: int, dtype: torch.dtype) -> None:
-        self.counts, self.drafts, self.width = counts, drafts, width
+    `captures`: (row, tokens), in ascending order.
+    """
+
+    def __init__(
+        self,
+        counts: list[int],
+        drafts: list[int],
+        width: int,
+        dtype: torch.dtype,
+        captures: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.counts, self.drafts, self.width, self.captures = counts, drafts, width, list(captures)
         self.granule = GRANULE_BYTES // dtype.itemsize
         page_granules, columns = -(-width // self.granule) + 1, 1 + max(drafts)
-        order = np.random.default_rng(0).permutation(len(counts) * columns + 1)[:-1].astype(np.int32)
-        self.addresses = order.reshape(len(counts), 1, columns) * page_granules
+        own = len(counts) * columns
+        order = np.random.default_rng(0).permutation(own + len(self.captures) + 1)[:-1].astype(np.int32)
+        self.addresses = order[:own].reshape(len(counts), 1, columns) * page_granules
+        self.captured_addresses = order[own:] * page_granules
         numbers = (len(order) + 1) * page_granules * self.granule
         self.arena = torch.full((numbers,), torch.nan, dtype=dtype, device=DEVICE)
         for row in range(len(counts)):
@@ -30,15 +45,21 @@ class Pages:
         self.before = self.arena.clone()
 
     def page(self, row: int, draft: int, arena: torch.Tensor | None = None) -> torch.Tensor:
-        begin = int(self.addresses[row, 0, draft]) * self.granule
-        return (self.arena if arena is None else arena)[begin : begin + self.width]
+        return self._at(int(self.addresses[row, 0, draft]), self.arena if arena is None else arena)
+
+    def _at(self, address: int, arena: torch.Tensor) -> torch.Tensor:
+        return arena[address * self.granule : address * self.granule + self.width]
 
     def rows(self) -> StateRows:
         each, counts, drafts = np.arange(len(self.counts)), np.array(self.counts), np.array(self.drafts)
         ones = np.ones(len(counts), dtype=np.int64)
         token_ids = np.zeros(sum(self.counts), dtype=np.int32)
         step = Step(0, each, ones, counts, ones.astype(np.bool_), ones, token_ids, drafts=drafts)
-        return rows_of(step, TableView(self.addresses, 0), DEVICE)
+        captured = None
+        if self.captures:
+            entries, tokens = np.array(self.captures).T
+            captured = Captured(entries, tokens, self.captured_addresses[:, None])
+        return rows_of(step, TableView(self.addresses, 0), DEVICE, captured)
 
     def matrices(self, heads: int, keys_first: bool) -> Matrices:
         places = (self.arena.numel() - self.width) // self.granule + 1
@@ -52,6 +73,12 @@ class Pages:
     def expect(self, row: int, draft: int, numbers: torch.Tensor) -> None:
         """What the page must hold afterwards."""
         self.page(row, draft, self.before)[:] = numbers.reshape(-1).to(self.before.dtype)
+
+    def expect_captured(self, row: int, tokens: int, numbers: torch.Tensor) -> None:
+        """What the page of a capture must hold afterwards, if there is one after that many of the row's tokens."""
+        if (row, tokens) in self.captures:
+            address = int(self.captured_addresses[self.captures.index((row, tokens))])
+            self._at(address, self.before)[:] = numbers.reshape(-1).to(self.before.dtype)
 
     def check(self, tolerance: float) -> None:
         """Every page as expected, and nothing else touched."""
@@ -68,8 +95,9 @@ def recurrence_by_definition(pages: Pages, tokens: Recurrence, keys_first: bool)
         state = state if keys_first else state.transpose(1, 2)
         for token in range(count):
             state, out[begin + token] = _one(state, tokens, begin + token)
+            kept = state if keys_first else state.transpose(1, 2)
+            pages.expect_captured(row, token + 1, kept)
             if token >= count - drafts - 1:
-                kept = state if keys_first else state.transpose(1, 2)
                 pages.expect(row, token - (count - drafts - 1), kept)
         begin += count
     return out
@@ -102,6 +130,8 @@ def convolution_by_definition(
         for draft in range(drafts + 1 if count else 0):
             end = taps - 1 + count - drafts + draft
             pages.expect(row, draft, seen[:, end - taps + 1 : end])
+        for token in range(1, count + 1):
+            pages.expect_captured(row, token, seen[:, token : token + taps - 1])
         begin += count
     out = torch.cat(parts)
     out = out if bias is None else out + bias.double()

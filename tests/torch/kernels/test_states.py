@@ -28,6 +28,8 @@ class Case:
     dtype: torch.dtype = torch.float32
     kept: torch.dtype = torch.float32
     """States."""
+    captures: tuple[tuple[int, int], ...] = ()
+    """(row, tokens)"""
 
 
 MIXED = (1, 0, 70)
@@ -47,6 +49,17 @@ CASES = {
     "delta rule: states in bf16, drafts": Case(counts=(1, 5, 3), drafts=(0, 3, 2), kept=torch.bfloat16),
     "no delta rule: all in bf16": Case(counts=MIXED, delta=False, dtype=torch.bfloat16, kept=torch.bfloat16),
 }
+CAPTURES = {
+    "few tokens, the first and the last": Case(counts=(1, 6, 9), captures=((0, 1), (1, 2), (1, 6))),
+    "beside drafts": Case(counts=(1, 6, 4), drafts=(0, 3, 1), captures=((1, 1), (1, 3), (2, 3))),
+    "prompts: anywhere in a chunk, one after the other, at its end, at the row's end; a row without":
+        Case(counts=(150, 1, 17, 40), drafts=(0, 0, 0, 0), heads=2, captures=(
+            (0, 1), (0, 2), (0, 66), (0, 130), (0, 131), (0, 150), (1, 1), (2, 5))),
+    "no delta rule: prompts": Case(counts=(100, 3, 33), delta=False, captures=((0, 37), (0, 99), (1, 2), (2, 32))),
+    "decays of their own for each key": Case(counts=(40, 1, 5), by_key=True, captures=((0, 7), (0, 40), (2, 3))),
+    "in blocks of values": Case(counts=(20, 2, 1), heads=1, key_heads=1, values=600, captures=((0, 9), (1, 1))),
+    "states in bf16": Case(counts=(70, 3, 1), kept=torch.bfloat16, captures=((0, 40), (1, 2))),
+}  # fmt: skip
 
 
 def random_case(seed: int) -> Case:
@@ -92,10 +105,18 @@ def test_random_recurrences_follow_the_definition(seed: int) -> None:
     check_recurrence(random_case(seed))
 
 
+@pytest.mark.parametrize("name", CAPTURES)
+def test_states_are_captured_after_the_tokens_named(name: str) -> None:
+    """And rows end with what they end with otherwise. Red if a chunk is not cut at a capture, if a page is taken from
+    the wrong token, or if a row or a group of rows without captures is written somewhere."""
+    check_recurrence(CAPTURES[name])
+
+
 def check_recurrence(case: Case) -> None:
     torch.manual_seed(0)
     tolerance = max(TOLERANCE[case.dtype], TOLERANCE[case.kept])
-    pages = Pages(list(case.counts), list(case.drafts), case.heads * case.keys * case.values, case.kept)
+    width = case.heads * case.keys * case.values
+    pages = Pages(list(case.counts), list(case.drafts), width, case.kept, case.captures)
     tokens, matrices = tokens_of(case), pages.matrices(case.heads, keys_first=case.delta)
     expected = recurrence_by_definition(pages, tokens, keys_first=case.delta)
     out = recur(pages.rows(), matrices, tokens)
@@ -134,4 +155,20 @@ def test_convolutions_follow_the_definition(
     expected = convolution_by_definition(pages, inputs, weight, bias, has_silu)
     out = convolve(pages.rows(), pages.columns(torch.arange(channels) * (taps - 1)), inputs, weight, bias, has_silu)
     assert float((out.double() - expected).norm() / expected.norm()) < TOLERANCE[dtype]
+    pages.check(0)
+
+
+@pytest.mark.parametrize("taps", [4, 3])
+@pytest.mark.parametrize("name", ["few tokens, the first and the last", "beside drafts", *list(CAPTURES)[2:3]])
+def test_inputs_of_convolutions_are_captured_after_the_tokens_named(name: str, taps: int) -> None:
+    """Among them inputs from before the step, which only the row's own page holds. Red if that page is written first,
+    or if a column is one token off."""
+    torch.manual_seed(0)
+    case = CAPTURES[name]
+    channels, captures = 300, case.captures
+    pages = Pages(list(case.counts), list(case.drafts), channels * (taps - 1), torch.float32, captures)
+    inputs, weight = (torch.randn(*size, device=DEVICE) for size in ((sum(case.counts), channels), (channels, taps)))
+    expected = convolution_by_definition(pages, inputs, weight, None, False)
+    out = convolve(pages.rows(), pages.columns(torch.arange(channels) * (taps - 1)), inputs, weight, None, False)
+    assert float((out.double() - expected).norm() / expected.norm()) < TOLERANCE[torch.float32]
     pages.check(0)

@@ -4,6 +4,7 @@
 
 Rows with few tokens are one program for each block of channels, which reads the page and writes it back. Rows with many
 are cut into chunks, which know of no page; such a program then sees to the first tokens, which do, and to the page.
+Captures are written before that, while the row's page still holds the inputs before its first new token.
 """
 
 from __future__ import annotations
@@ -68,6 +69,26 @@ def convolve_chunks(
             result += seen * tl.load(weight + tap * channels + channel, mask=there, other=0.0).to(tl.float32)
         result = finish(result, bias + channel, there, has_bias, has_silu)
         tl.store(out + (place + token) * out_token + channel, result.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def capture_columns(
+    inputs, pages, addresses, offsets, captures, targets, channels, input_token, input_channel, address_row, granule,
+    taps: tl.constexpr, padded_taps: tl.constexpr, block: tl.constexpr,
+):  # fmt: skip
+    """Grid (capture, block of channels): the columns after the first tokens of a row go to a page of their own."""
+    captures += tl.program_id(0) * 3
+    place, count = tl.load(captures + 1).to(tl.int64), tl.load(captures + 2)
+    addresses += tl.load(captures) * address_row
+    channel = (tl.program_id(1) * block + tl.arange(0, block))[:, None]
+    tap = tl.arange(0, padded_taps)[None, :]
+    mask = (channel < channels) & (tap < taps - 1)
+    column = pages + tl.load(offsets + channel, mask=channel < channels, other=0)
+    before = column + tl.load(addresses).to(tl.int64) * granule
+    inputs += place * input_token + channel * input_channel
+    kept = load_inputs(inputs, input_token, before, count - (taps - 1) + tap, mask, taps)
+    target = column + tl.load(targets + tl.program_id(0)).to(tl.int64) * granule
+    tl.store(target + tap, kept.to(pages.dtype.element_ty), mask=mask)
 
 
 @triton.jit

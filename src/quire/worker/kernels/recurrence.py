@@ -6,6 +6,7 @@ With a delta rule the correction is what the decayed S already says of the key; 
 
     few tokens    token by token, S in registers: a decode step reads and writes each state once
     many tokens   `solve_chunks` for all chunks at once, then `scan_chunks` chunk by chunk, on matrix units
+    captures      S is stored after a token for which `captured` names a page: always the last one of a chunk
 
 Within a chunk whose decays add up to G, u of all tokens solves (1 + N) U = weight · (V − e^G K S), where N holds the
 keys' products below the diagonal; (1 + N)⁻¹ is made of the inverses of its diagonal blocks, which double in size.
@@ -24,8 +25,8 @@ EPSILON = tl.constexpr(1e-6)
 
 @triton.jit
 def recur_rows(
-    query, key, value, decay, weight, skip, out, state, addresses, rows, scale, query_token, key_token, value_token,
-    address_row, shape: tl.constexpr,
+    query, key, value, decay, weight, skip, out, state, addresses, captured, rows, scale, query_token, key_token,
+    value_token, address_row, shape: tl.constexpr,
 ):  # fmt: skip
     """Grid (block of values, head, row). The state behind draft i goes to page i of the row."""
     head = tl.program_id(1)
@@ -60,6 +61,8 @@ def recur_rows(
         tl.store(out + line * shape.values + column, result.to(out.dtype.element_ty), mask=column < shape.values)
         if token >= known - 1:
             store_matrix(state, addresses + token - (known - 1), within, matrix, inside, shape)
+        if shape.has_captures:
+            capture_matrix(state, captured + place + token, within, matrix, inside, shape)
 
 
 @triton.jit
@@ -103,24 +106,54 @@ def with_pairs(inverse, below, row_block, column_block, shape: tl.constexpr):
 
 @triton.jit
 def scan_chunks(
-    query, key, value, decay, weight, skip, mixing, solution, out, state, addresses, rows, scale, query_token,
-    key_token, value_token, address_row, shape: tl.constexpr,
+    query, key, value, decay, weight, skip, mixing, solution, out, state, addresses, captured, rows, first_pieces,
+    piece_ends, scale, query_token, key_token, value_token, address_row, shape: tl.constexpr,
 ):  # fmt: skip
-    """Grid (block of values, head, row)."""
+    """Grid (block of values, head, row). A row is one piece, or several that end at its captures."""
     head = tl.program_id(1)
     rows += tl.program_id(2) * 5
     place, count, first_chunk = tl.load(rows + 1).to(tl.int64), tl.load(rows + 2), tl.load(rows + 4)
     addresses += tl.load(rows) * address_row
-    token, number = tl.arange(0, shape.chunk), tl.arange(0, shape.padded_keys)
+    number = tl.arange(0, shape.padded_keys)
     column = tl.program_id(0) * shape.block_values + tl.arange(0, shape.block_values)
     inside = (number < shape.keys)[:, None] & (column < shape.values)[None, :]
     within = matrix_places(head, number, column, shape)
     query += place * query_token + head // shape.share * shape.keys
     key += place * key_token + head // shape.share * shape.keys
     matrix = load_matrix(state, addresses, within, inside & (count > 0), shape)
-    for chunk in tl.range(0, tl.cdiv(count, shape.chunk)):
-        tokens = chunk * shape.chunk + token
-        there = tokens < count
+    if shape.has_captures:
+        first_pieces += tl.program_id(2)
+        first = 0
+        for piece in tl.range(tl.load(first_pieces), tl.load(first_pieces + 1)):
+            end = tl.load(piece_ends + piece)
+            matrix = scan_piece(
+                matrix, query, key, value, decay, weight, skip, mixing, solution, out, scale, query_token, key_token,
+                value_token, place, first, end, first_chunk, shape,
+            )  # fmt: skip
+            capture_matrix(state, captured + place + end - 1, within, matrix, inside, shape)
+            first_chunk += tl.cdiv(end - first, shape.chunk)
+            first = end
+    else:
+        matrix = scan_piece(
+            matrix, query, key, value, decay, weight, skip, mixing, solution, out, scale, query_token, key_token,
+            value_token, place, 0, count, first_chunk, shape,
+        )  # fmt: skip
+    store_matrix(state, addresses, within, matrix, inside & (count > 0), shape)
+
+
+@triton.jit
+def scan_piece(
+    matrix, query, key, value, decay, weight, skip, mixing, solution, out, scale, query_token, key_token, value_token,
+    place, first, end, first_chunk, shape: tl.constexpr,
+):  # fmt: skip
+    """The matrix after tokens [first, end) of a row. Bounds of chunks are counted, not loaded: else the compiler
+    prefetches less of what the next ones need."""
+    head = tl.program_id(1)
+    token, number = tl.arange(0, shape.chunk), tl.arange(0, shape.padded_keys)
+    column = tl.program_id(0) * shape.block_values + tl.arange(0, shape.block_values)
+    for chunk in tl.range(0, tl.cdiv(end - first, shape.chunk)):
+        tokens = first + chunk * shape.chunk + token
+        there = tokens < end
         line = (place + tokens) * shape.heads + head
         faded, last = decays(decay + place * shape.heads + head, tokens, there, shape)
         keys = vectors(key, key_token, tokens, number, there, shape)
@@ -143,7 +176,7 @@ def scan_chunks(
         tl.store(out + line[:, None] * shape.values + column[None, :], result.to(out.dtype.element_ty), mask=mask)
         remaining = (keys.to(tl.float32) * tl.exp(last - faded)[:, None]).to(keys.dtype)
         matrix = matrix * tl.exp(last) + product(tl.trans(remaining), new)
-    store_matrix(state, addresses, within, matrix, inside & (count > 0), shape)
+    return matrix
 
 
 @triton.jit
@@ -162,6 +195,13 @@ def load_matrix(state, addresses, within, mask, shape: tl.constexpr):
 def store_matrix(state, addresses, within, matrix, mask, shape: tl.constexpr):
     page = state + tl.load(addresses).to(tl.int64) * shape.granule
     tl.store(page + within, matrix.to(state.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def capture_matrix(state, captured, within, matrix, inside, shape: tl.constexpr):
+    """To the page that is named there, if one is."""
+    if tl.load(captured) >= 0:
+        store_matrix(state, captured, within, matrix, inside, shape)
 
 
 @triton.jit

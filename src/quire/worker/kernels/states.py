@@ -1,4 +1,8 @@
-"""From tensors to launches over state pages. `rows_of` once a step, the others once a layer; they read nothing back."""
+"""From tensors to launches over state pages. `rows_of` once a step, the others once a layer; they read nothing back.
+
+row        ├──────── piece ─────────┼──── piece ────┤    of its new tokens, cut at captures
+chunks     ├── 64 ──┼── 64 ──┼─ 22 ─┼── 64 ──┼─ 31 ─┤    of a piece
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,8 @@ import triton
 from quire.core.step import Step, TableView
 from quire.plan.layout import GRANULE_BYTES
 from quire.worker.batch import Packed, pack
-from quire.worker.kernels.convolution import convolve_chunks, convolve_rows
+from quire.worker.captures import Captured
+from quire.worker.kernels.convolution import capture_columns, convolve_chunks, convolve_rows
 from quire.worker.kernels.recurrence import recur_rows, scan_chunks, solve_chunks
 from quire.worker.kernels.shape import padded
 from quire.worker.recurrent import Columns, Matrices, Recurrence
@@ -31,6 +36,25 @@ TOKENS_AT_ONCE = 8
 """Of a chunk's convolution."""
 ROW_FIELDS = ("table_row", "place", "count", "known", "first_chunk")
 CHUNK_FIELDS = ("table_row", "place", "first", "count")
+CAPTURE_FIELDS = ("table_row", "place", "count")
+NOT_CAPTURED = -1
+Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""(row, first, end): the new tokens of each row, cut at its captures. Arrays of one length."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateCaptures:
+    """Captures of a step, on the device."""
+
+    rows: torch.Tensor
+    """(capture, CAPTURE_FIELDS)"""
+    pages: torch.Tensor
+    """(group, capture): addresses."""
+    by_token: torch.Tensor
+    """(group, token): the page for the state after each of the packed tokens, or NOT_CAPTURED."""
+    first_pieces: torch.Tensor
+    """(row with many tokens, and one more): where its pieces begin in `piece_ends`."""
+    piece_ends: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,25 +68,61 @@ class StateRows:
     many: torch.Tensor
     chunks: torch.Tensor
     """(chunk, CHUNK_FIELDS): of the rows with many."""
+    captures: StateCaptures | None = None
 
 
-def rows_of(step: Step, table: TableView, device: torch.device) -> StateRows:
-    return state_rows(pack(step, Direct(device)), table)
+def rows_of(step: Step, table: TableView, device: torch.device, captured: Captured | None = None) -> StateRows:
+    return state_rows(replace(pack(step, Direct(device)), captured=captured), table)
 
 
 def state_rows(packed: Packed, table: TableView) -> StateRows:
-    step, begins = packed.step, packed.begins
+    step, begins, upload = packed.step, packed.begins, packed.upload
     drafts = np.zeros_like(step.counts) if step.drafts is None else step.drafts
-    chunks = np.where((step.counts > FEW_TOKENS) & (drafts == 0), -(-step.counts // CHUNK_TOKENS), 0)
-    each = np.arange(len(step.rows))
+    is_long = (step.counts > FEW_TOKENS) & (drafts == 0)
+    each, pieces = np.arange(len(step.rows)), _pieces(step.counts, packed.captured)
+    row, first, counts = _chunks(pieces, is_long)
+    chunks = np.bincount(row, minlength=len(each))
     fields = np.stack([each, begins, step.counts, step.counts - drafts, np.cumsum(chunks) - chunks], axis=1)
     pages = packed.addresses(table, int(drafts.max(initial=0)) + 1)
-    row = np.repeat(each, chunks)
-    first = (np.arange(len(row)) - fields[row, 4]) * CHUNK_TOKENS
-    counts = np.minimum(CHUNK_TOKENS, step.counts[row] - first)
     cut = np.stack([row, begins[row], first, counts], axis=1)
-    few, many = fields[chunks == 0], fields[chunks > 0]
-    return StateRows(*(packed.upload(values.astype(np.int32)) for values in (pages, few, many, cut)))
+    arrays = (pages, fields[~is_long], fields[is_long], cut)
+    addresses, few, many, chunk_rows = (upload(values.astype(np.int32)) for values in arrays)
+    captures = None if packed.captured is None else _captures(packed, packed.captured, pieces, is_long)
+    return StateRows(addresses, few, many, chunk_rows, captures)
+
+
+def _pieces(counts: np.ndarray, captured: Captured | None) -> Pieces:
+    rows, ends = np.arange(len(counts)), counts
+    if captured is None:
+        return rows, np.zeros_like(counts), ends
+    rows, ends = np.concatenate([rows, captured.entries]), np.concatenate([ends, captured.tokens])
+    order = np.lexsort((ends, rows))
+    rows, ends = rows[order], ends[order]
+    firsts = np.where(np.diff(rows, prepend=-1) == 0, np.roll(ends, 1), 0)
+    there = ends > firsts  # a capture at a row's end adds no piece
+    return rows[there], firsts[there], ends[there]
+
+
+def _chunks(pieces: Pieces, is_long: np.ndarray) -> Pieces:
+    """(row, first of its new tokens, count) of every chunk of rows with many tokens."""
+    rows, firsts, ends = pieces
+    if not is_long.any():
+        return rows[:0], firsts[:0], ends[:0]
+    chunks = np.where(is_long[rows], -(-(ends - firsts) // CHUNK_TOKENS), 0)
+    piece = np.repeat(np.arange(len(rows)), chunks)
+    first = firsts[piece] + (np.arange(len(piece)) - (np.cumsum(chunks) - chunks)[piece]) * CHUNK_TOKENS
+    return rows[piece], first, np.minimum(CHUNK_TOKENS, ends[piece] - first)
+
+
+def _captures(packed: Packed, captured: Captured, pieces: Pieces, is_long: np.ndarray) -> StateCaptures:
+    begins, addresses = packed.begins[captured.entries], captured.addresses.T
+    rows = np.stack([captured.entries, begins, captured.tokens], axis=1)
+    by_token = np.full((len(addresses), packed.step.tokens), NOT_CAPTURED)
+    by_token[:, begins + captured.tokens - 1] = addresses
+    each = np.bincount(pieces[0], minlength=len(is_long))[is_long]
+    first_pieces, ends = np.concatenate([[0], np.cumsum(each)]), pieces[2][is_long[pieces[0]]]
+    arrays = (rows, addresses, by_token, first_pieces, ends)
+    return StateCaptures(*(packed.upload(values.astype(np.int32)) for values in arrays))
 
 
 def convolve(
@@ -86,6 +146,11 @@ def convolve(
         convolve_chunks[(len(rows.chunks), blocks)](
             inputs, weight.t().contiguous(), biases, out, rows.chunks, *steps, taps, TOKENS_AT_ONCE, CHANNELS, *ends
         )
+    if rows.captures is not None:  # before the rows' own pages are written: they hold the inputs before the first token
+        capture_columns[(len(rows.captures.rows), blocks)](
+            inputs, columns.pages, addresses, columns.offsets, rows.captures.rows, rows.captures.pages[columns.group],
+            *steps[:3], addresses.stride(0), columns.granule, taps, padded(taps, 1), CHANNELS,
+        )  # fmt: skip
     for some, is_long in ((rows.few, False), (rows.many, True)):
         if len(some):
             convolve_rows[(len(some), blocks)](
@@ -114,6 +179,7 @@ class MatrixShape:
     has_skip: bool
     fades_by_key: bool
     precision: str
+    has_captures: bool
     chunk: int = CHUNK_TOKENS
     doublings: int = CHUNK_TOKENS.bit_length() - 1
 
@@ -122,8 +188,9 @@ def recur(rows: StateRows, matrices: Matrices, tokens: Recurrence) -> torch.Tens
     """(token, head, value) of all rows."""
     value = tokens.value
     out = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-    shape = _shape(matrices, tokens)
+    shape = _shape(matrices, tokens, rows.captures is not None)
     state, addresses = matrices.part.tensor, rows.addresses[:, matrices.part.group]
+    captured = addresses if rows.captures is None else rows.captures.by_token[matrices.part.group]
     skip = value if tokens.skip is None else tokens.skip
     strides = (tokens.query.stride(0), tokens.key.stride(0), value.stride(0), addresses.stride(0))
     given = (tokens.query, tokens.key, value, tokens.decay, tokens.weight, skip)
@@ -132,10 +199,10 @@ def recur(rows: StateRows, matrices: Matrices, tokens: Recurrence) -> torch.Tens
     for some in one_by_one:
         if len(some):
             recur_rows[(blocks, shape.heads, len(some))](
-                *given, out, state, addresses, some, tokens.scale, *strides, shape, num_warps=4
+                *given, out, state, addresses, captured, some, tokens.scale, *strides, shape, num_warps=4
             )
     if len(rows.many) and not shape.fades_by_key:
-        _recur_in_chunks(rows, tokens, shape, given, (out, state, addresses), strides)
+        _recur_in_chunks(rows, tokens, shape, given, (out, state, addresses, captured), strides)
     return out
 
 
@@ -157,12 +224,14 @@ def _recur_in_chunks(
     is_wide = shape.has_delta and len(rows.many) * shape.heads * shape.values >= MANY_PROGRAMS * MANY_VALUES
     narrow = replace(shape, block_values=min(padded(shape.values), MANY_VALUES if is_wide else FEW_VALUES))
     blocks, warps = triton.cdiv(shape.values, narrow.block_values), 8 if shape.has_delta else 4
+    captures = rows.captures
+    pieces = (rows.many, rows.many) if captures is None else (captures.first_pieces, captures.piece_ends)
     scan_chunks[(blocks, shape.heads, len(rows.many))](
-        *given, mixing, solution, *kept, rows.many, tokens.scale, *strides, narrow, num_warps=warps
+        *given, mixing, solution, *kept, rows.many, *pieces, tokens.scale, *strides, narrow, num_warps=warps
     )
 
 
-def _shape(matrices: Matrices, tokens: Recurrence) -> MatrixShape:
+def _shape(matrices: Matrices, tokens: Recurrence, has_captures: bool) -> MatrixShape:
     _, heads, values = tokens.value.shape
     keys = tokens.key.shape[2]
     dtype = matrices.part.tensor.dtype
@@ -181,4 +250,5 @@ def _shape(matrices: Matrices, tokens: Recurrence) -> MatrixShape:
         has_skip=tokens.skip is not None,
         fades_by_key=tokens.decay.dim() == 3,
         precision="ieee" if tokens.query.dtype == torch.float32 else "tf32",
+        has_captures=has_captures,
     )
