@@ -12,10 +12,13 @@ import torch
 from quire.bench.measure import DEVICE, GRANULE, microseconds, random_numbers
 from quire.core.step import Step, TableView
 from quire.worker.arena import Cut, PartView
+from quire.worker.captures import Captured
 from quire.worker.kernels.states import convolve, recur, rows_of
 from quire.worker.recurrent import Columns, Matrices, Recurrence
 
 RECURRENT = ((64, 1), (256, 1), (4, 2_048), (1, 8_192))
+CAPTURE_TOKENS = 512
+"""Between captures of a prompt; the first is half as far and one token on, where no chunk of 64 ends anyway."""
 
 
 @dataclass(frozen=True)
@@ -37,18 +40,22 @@ TAPS = 4
 class States:
     """Pages of one layer's states and of its convolution's columns, dealt to rows in random order."""
 
-    def __init__(self, rows: int, count: int, mixer: Mixer) -> None:
+    def __init__(self, rows: int, count: int, mixer: Mixer, is_captured: bool = False) -> None:
         self.mixer, self.tokens = mixer, rows * count
+        ends = range(CAPTURE_TOKENS // 2 + 1, count, CAPTURE_TOKENS) if is_captured else ()
+        pages = rows * (1 + len(ends))
         self.channels = 2 * mixer.key_heads * mixer.keys + mixer.heads * mixer.values
         size = mixer.heads * mixer.keys * mixer.values
         page = -(-(4 * size + 2 * (TAPS - 1) * self.channels) // 256) * 64
-        self.arena = torch.empty(rows * page, device=DEVICE)
+        self.arena = torch.empty(pages * page, device=DEVICE)
         for part in self.arena.split(1 << 28):
             part.view(torch.bfloat16).normal_(std=0.1)
-        addresses = np.random.default_rng(0).permutation(rows).astype(np.int32) * (page // 64)
+        addresses = np.random.default_rng(0).permutation(pages).astype(np.int32) * (page // 64)
         each, counts = np.arange(rows), np.full(rows, count)
+        captured = Captured(np.repeat(each, len(ends)), np.tile(np.array(ends), rows), addresses[rows:, None])
         step = Step(0, each, counts, counts, counts > 0, each, np.zeros(rows * count, dtype=np.int32))
-        self.rows = rows_of(step, TableView(addresses.reshape(rows, 1, 1), 0), DEVICE)
+        table = TableView(addresses[:rows].reshape(rows, 1, 1), 0)
+        self.rows = rows_of(step, table, DEVICE, captured if is_captured else None)
         places = (len(self.arena) - size) // 64 + 1
         tensor = self.arena.as_strided((places, 1, mixer.heads, size // mixer.heads),
                                        (64, size, size // mixer.heads, 1))  # fmt: skip
@@ -73,14 +80,19 @@ class States:
 
 
 def recurrent_table() -> list[dict[str, object]]:
-    """Decode reads and writes a state for every row; prefill is counted in tokens."""
+    """Decode reads and writes a state for every row; prefill is counted in tokens, and timed with captures too."""
     table: list[dict[str, object]] = []
     for (name, mixer), (rows, count) in itertools.product(MIXERS.items(), RECURRENT):
         states = States(rows, count, mixer)
         took, convolving = microseconds(states.recurrence()), microseconds(states.convolution())
+        captured = States(rows, count, mixer, is_captured=True) if count > CAPTURE_TOKENS else None
         table.append({
             "layer": name, "rows × new tokens": f"{rows} × {count:,}", "recurrence, µs": round(took, 1),
             "states read + written, TB/s": round(2 * states.state_bytes / took / 1e6, 2) if count == 1 else "",
             "M tokens/s": round(rows * count / took, 1), "convolution, µs": round(convolving, 1),
+            "recurrence with captures, µs":
+                "" if captured is None else round(microseconds(captured.recurrence()), 1),
+            "convolution with captures, µs":
+                "" if captured is None else round(microseconds(captured.convolution()), 1),
         })  # fmt: skip
     return table
