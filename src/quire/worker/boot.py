@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from quire.core.sampling import Sampling
-from quire.core.step import Ints, Step, TableView
+from quire.core.step import Capture, Ints, Step, TableView
 from quire.plan.plan import Plan, StagePlan
 from quire.worker.arena import Arena
 from quire.worker.backends import Backend
@@ -113,16 +113,32 @@ def _try(tried: TorchModel, step: Step, sampler: Sampler) -> None:
     sampler.sample(logits, step.rows[entries], positions)
 
 
-def largest_steps(plan: Plan, stage: StagePlan) -> tuple[Step, Step]:
+def largest_steps(plan: Plan, stage: StagePlan) -> tuple[Step, ...]:
     """The furthest: as many tokens as one row may have, the last of the longest request, over which attention cuts into
     most pieces. And the widest: all rows, all tokens, all of them drawing, behind guesses too. It comes last: rotary
-    frequencies that grow with the positions seen go back to what they were."""
+    frequencies that grow with the positions seen go back to what they were. Where layers keep recurrent states, the one
+    with the most captures comes first."""
     rows = min(plan.max_requests, plan.batch_tokens)
     most = min(plan.batch_tokens, rows * plan.max_length)
     counts = np.full(rows, most // rows, dtype=np.int64)
     counts[: most % rows] += 1
     last = np.array([min(plan.batch_tokens, plan.max_length)])
-    return _step(plan, stage, plan.max_length - last, last), _step(plan, stage, 0 * counts, counts)
+    steps = _step(plan, stage, plan.max_length - last, last), _step(plan, stage, 0 * counts, counts)
+    return (*_capturing_steps(plan, stage), *steps)
+
+
+def _capturing_steps(plan: Plan, stage: StagePlan) -> tuple[Step, ...]:
+    """A row with all tokens but one, captured after every unit of reuse, and a row with one token, captured too: the
+    kernels for many and for few tokens are compiled for captures before the first request needs them."""
+    kinds = [kind for kind, one in enumerate(stage.kinds) if one.kind.kind == "state"]
+    if not kinds:
+        return ()
+    most = min(plan.batch_tokens, plan.max_length)
+    counts = np.array([most - 1, 1] if min(plan.max_requests, most) > 1 else [most])
+    ends = [(entry, end) for entry, count in enumerate(counts) for end in range(1, count + 1, plan.reuse_unit_tokens)]
+    pages = {kind: np.zeros(stage.kinds[kind].groups, dtype=np.int64) for kind in kinds}
+    captures = [Capture(entry, end, 0, kind, pages[kind]) for entry, end in ends for kind in kinds]
+    return (replace(_step(plan, stage, 0 * counts, counts), drafts=None, captures=tuple(captures)),)
 
 
 def _step(plan: Plan, stage: StagePlan, starts: Ints, counts: Ints) -> Step:

@@ -23,6 +23,7 @@ from quire.core.step import Step, StepResult
 from quire.plan.plan import Plan
 from quire.worker.arena import Arena
 from quire.worker.batch import Padding
+from quire.worker.captures import copy_captured
 from quire.worker.drafting import DraftModel
 from quire.worker.graphs import DecodeGraphs, Tables, padded, why_not
 from quire.worker.logprobs import NOTHING, Wanted, judged, packed_places, together
@@ -77,6 +78,7 @@ class DeviceRunner(TorchRunner):
         more: Iterator[torch.Tensor] = iter(())
         if self.graphs is not None and self.graphs.takes(step) and prompt is NOTHING:
             played = self.graphs.play(step)
+            copy_captured(step, self.arena)
             logits, tokens = played.logits, played.tokens
             if not self.sampler.is_plain(step.rows):
                 tokens = self._draw(step, logits.float())

@@ -7,7 +7,8 @@
     pass 3   8                      for its memory alone: it may come true
 
 It computes every token that the model computes, so what is found, moved or given back is so for both. Its state behind
-guess i lies in page i, as the model's does.
+guess i lies in page i, as the model's does. Captures are taken in pass 0: they name known tokens alone, and a captured
+page has the states of both models.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ class DraftModel:
             token_ids=tokens,
             tables=(tuple(tables),),
             drafts=None,
+            captures=(),
         )
 
 

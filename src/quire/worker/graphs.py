@@ -97,6 +97,8 @@ class DecodeGraphs:
         return all(backend.fits(plan, step, self.device) for plan, backend in self._cutting())
 
     def play(self, step: Step) -> Played:
+        """Leaves captures to be copied from the rows' pages."""
+        step = replace(step, captures=())
         rows = int(self._counts[np.searchsorted(self._counts, len(step.rows))])
         is_split = self._is_split(step)
         self.fixed.begin()

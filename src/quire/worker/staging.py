@@ -112,6 +112,8 @@ class Staging:
                 columns = view.column((step.starts[index] + nth) // kind.page_tokens)
                 addresses = view.addresses[step.rows[index], :, columns]
             self._copies.before(addresses.ravel().astype(np.int64) * GRANULE_BYTES, NOTHING)
+        for capture in step.captures:
+            self.before_write(capture.kind, capture.pages)
 
 
 def places(stage: StagePlan, kind: int, pages: Ints) -> Ints:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from random import Random
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
+import torch
 
-from late import make_late
+from by_hand import Chunk, make_by_hand
+from late import LateCopies, make_late
 from quire.check.promises import check_nothing_left
 from quire.core.events import What
 from quire.engine.engine import Stream
+from quire.worker.copies import Pieces
+from quire.worker.staging import Staging, places
+from quire.worker.tiny import tiny_config
 from tiered import MODELS, TieredService
 from tiny_models import PAGE, Service, plan_of, tight_plan
 
@@ -112,3 +118,21 @@ def test_others_go_on_while_a_load_is_being_copied() -> None:
     assert loading.tokens().tolist() == expected.of(talk_of(0, 60))
     assert service.tokens(What.LOADED) == [3 * PAGE]
     service.stack.close()
+
+
+def test_a_capture_waits_for_a_copy_of_its_page() -> None:
+    """A page that goes out to host memory is read before a captured state is written there. Red if only the pages of
+    rows are waited for."""
+    rows = make_by_hand("lfm2", tiny_config("lfm2"))()
+    row, pages = rows.enter(talk_of(0, 20)), rows.pages()
+    size, begin = rows.stage.kinds[rows.kind].page_bytes, int(places(rows.stage, rows.kind, pages)[0])
+    host, before = torch.zeros(size, dtype=torch.uint8), rows.arena.bytes[begin : begin + size].clone()
+    copies = LateCopies(rows.arena.bytes, host, rows.stage.sheet_bytes)
+    rows.runner.staging = Staging(rows.plan, copies, MagicMock())
+    copies.out(Pieces(*(np.array([number]) for number in (begin, 0, size))))
+    rows.run(Chunk(row, 0, 10))
+    assert not copies.forced
+    rows.run(Chunk(row, 10, 10, [(15, pages)]))
+    assert copies.forced == 1
+    assert torch.equal(host, before)
+    assert not torch.equal(rows.arena.bytes[begin : begin + size], before)
