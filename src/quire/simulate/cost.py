@@ -5,7 +5,8 @@
     attention   live set of each row + what is written ÷ bytes per second ─┐
                 queries × what they see                ÷ FLOP per second  ─┴─ the longer
     a stage     products + attention: one kernel runs after another
-    a step      overhead + stage 0 + stage 1 + …
+    captures    states that are written once more      ÷ bytes per second
+    a step      overhead + stage 0 + stage 1 + … + captures
 
 Ranks of a stage work side by side on equal shares, so one rank's bytes and FLOPs tell the time.
 """
@@ -13,10 +14,11 @@ Ranks of a stage work side by side on equal shares, so one rank's bytes and FLOP
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.dtypes import DType
-from quire.core.step import Ints
+from quire.core.step import Capture, Ints
 from quire.core.units import ceil_div
 from quire.kinds import Kind
 from quire.models.shape import ModelShape
@@ -85,11 +87,11 @@ class CostModel:
         )
         return 1 - (1 - self.expert_share) * experts / max(1, weights)
 
-    def seconds(self, starts: Ints, counts: Ints, samples: int) -> float:
+    def seconds(self, starts: Ints, counts: Ints, samples: int, captures: Sequence[Capture] = ()) -> float:
         """One step in which row i computes tokens [starts[i], starts[i] + counts[i])."""
         tokens = int(counts.sum())
         touched = (1 - (1 - self.expert_share) ** tokens) / (EXPERT_EFFICIENCY if self.expert_share < 1 else 1.0)
-        total = self.overhead_seconds
+        total = self.overhead_seconds + self._captured_bytes(captures) / self.speed.bytes_per_second
         for stage in self.stages:
             dense, experts = stage.weight_bytes - stage.expert_bytes, stage.expert_bytes
             # A weight of b bytes costs b FLOPs of bf16: 2 for 2 bytes, and half the time for half the width.
@@ -98,6 +100,11 @@ class CostModel:
             more_bytes, more_flops = _attention(stage.kinds, starts, counts, tokens)
             total += self._longer(size, flops) + self._longer(more_bytes, more_flops)
         return total
+
+    def _captured_bytes(self, captures: Sequence[Capture]) -> int:
+        """Captures name a stage by its place among those that keep anything, as tables do."""
+        kept = [stage for stage in self.stages if stage.kinds] if captures else []
+        return sum(kept[capture.stage].kinds[capture.kind].row_bytes for capture in captures)
 
     def _longer(self, size: float, flops: float) -> float:
         return max(size / self.speed.bytes_per_second, flops / self.speed.flops_per_second)

@@ -58,7 +58,9 @@ class CostRunner:
             for number, _ in step.loads:
                 self.tier.landed(number)
         samples = np.flatnonzero(step.samples)
-        seconds = self.cost.seconds(step.starts, step.counts, len(samples)) if len(step.rows) else 0.0
+        seconds = 0.0
+        if len(step.rows):
+            seconds = self.cost.seconds(step.starts, step.counts, len(samples), step.captures)
         self._free_at = max(self._free_at, self.clock.now) + seconds
         self.busy_seconds += seconds
         places = self.recorder.place_in_row[step.rows[samples]]

@@ -10,6 +10,7 @@ from small_replay import MODEL, SPEED, at_speed, cost_of, plan_of, seconds_of
 
 from quire.cli.main import main
 from quire.core.errors import InputError
+from quire.core.step import Capture
 from quire.models.read import read_model
 from quire.plan.devices import DEVICES, device_bytes
 from quire.plan.make import make_plan
@@ -153,3 +154,17 @@ def test_all_that_is_not_known_of_a_device_is_asked_for_at_once(
     with pytest.raises(InputError) as told:
         speed_of(device, gigabytes, teraflops)
     assert str(told.value) == f"{asked} a --device with known figures: {', '.join(DATASHEETS)}"
+
+
+def test_a_captured_state_is_written_once_more() -> None:
+    """On the stage and of the kind that is named, in every layer. Red if captures cost nothing, or what a row costs."""
+    model = read_model("qwen3-next-80b-a3b")
+    plan = make_plan(model, Settings(pipeline_parallel=5), Budget(memory_bytes=device_bytes("h200")))
+    cost = cost_model(plan, model, Speed(1.0, ENDLESS), 0.0, 1.0)
+    step = (np.array([0]), np.array([1000]), 0)
+    kinds = [next(kind for kind, one in enumerate(stage.kinds) if one.kind.kind == "state") for stage in plan.stages]
+    captures = [Capture(0, 100, stage, kind, np.array([0])) for stage, kind in enumerate(kinds)]
+    states = [stage.kinds[kind].unit_bytes for stage, kind in zip(plan.stages, kinds, strict=True)]
+    more = cost.seconds(*step, [captures[0], captures[0], captures[1]]) - cost.seconds(*step)
+    assert states[0] != states[1]
+    assert more == pytest.approx(2 * states[0] + states[1])
