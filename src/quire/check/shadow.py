@@ -22,7 +22,7 @@ from quire.cache.tables import Table
 from quire.check.definitions import Ints, Violation, seen
 from quire.check.scripts import Script
 from quire.core.request import Request
-from quire.core.step import SAMPLED, Step, StepResult
+from quire.core.step import SAMPLED, Capture, Step, StepResult
 from quire.kinds import Cross, State
 from quire.plan.layout import GRANULE_BYTES
 from quire.plan.plan import StagePlan
@@ -147,6 +147,8 @@ class ShadowRunner:
                 _read_state(kind, batch, batch.starts)
         for kind in self.kinds:
             _write(kind, batch)
+        for capture in step.captures:
+            self._capture(batch, capture)
         for kind in self.kinds:
             _read(kind, batch)
         tokens = [
@@ -207,6 +209,14 @@ class ShadowRunner:
         if len(wrong) or len(step.token_ids) != len(expected):
             first = int(wrong[0]) if len(wrong) else 0
             raise Violation(f"step {step.number} gives {batch.names[int(index[first])]} a token that is not its own")
+
+    def _capture(self, batch: Batch, capture: Capture) -> None:
+        """Writes the state after exactly `capture.tokens` tokens; drafts are not among them."""
+        kind, entry, tokens = self.stages[capture.stage][capture.kind], capture.entry, capture.tokens
+        if not batch.starts[entry] < tokens <= batch.ends[entry]:
+            raise Violation(f"request {batch.names[entry]} is captured after {tokens} tokens, outside of its chunk")
+        kind.slots[capture.pages, 0] = kind.named(batch.digests[entry, tokens - 1 : tokens])[0]
+        kind.spoil_others(capture.pages)
 
     # ── what comes before the batch, in this order: copies, loads, clears ─────
 

@@ -48,6 +48,7 @@ class ShadowRunner:
             content = self._content(self.scheduler.rows.requests[row], start + count)
             for memory, written in zip(self.scheduler.memories, self.written, strict=True):
                 self._compute(memory, written, row, content, start, count)
+        self._capture(step)
         tokens = [
             token_for(self.scheduler.rows.requests[row].name, start + count)
             for row, start, count in zip(
@@ -87,6 +88,14 @@ class ShadowRunner:
             self._load(row)
         for stage, kind, pages in step.clears:
             self.written[stage].update({(kind, page, 0): ZERO for page in pages.tolist()})
+
+    def _capture(self, step: Step) -> None:
+        assert self.scheduler is not None
+        for one in step.captures:
+            assert step.starts[one.entry] < one.tokens <= step.ends[one.entry]
+            content = self.contents[self.scheduler.rows.requests[int(step.rows[one.entry])].name]
+            pages = [(one.kind, page, 0) for page in one.pages.tolist()]
+            self.written[one.stage].update(dict.fromkeys(pages, content[one.tokens - 1]))
 
     def _load(self, row: int) -> None:
         """What a tier staged goes into the pages that the row holds."""
