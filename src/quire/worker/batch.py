@@ -140,12 +140,12 @@ def make_batch(
     """`prepares`: of each kind's backend; none: the reference's."""
     upload = upload or Direct(device)
     packed = pack(step, upload, padding)
-    own = [packed] * len(tables)
+    prepares, own = prepares or [prepare] * len(tables), [packed] * len(tables)
     if step.captures:
         own = [replace(packed, captured=captured(step, stage, kind)) for kind in range(len(tables))]
     kinds = tuple(
-        one(plan, table, of_kind, device)
-        for one, plan, table, of_kind in zip(prepares or [prepare] * len(tables), stage.kinds, tables, own, strict=True)
+        one(plan, table, part, device)
+        for one, plan, table, part in zip(prepares, stage.kinds, tables, own, strict=True)
     )
     return Batch(kinds, upload(packed.positions), step.starts, step.counts)
 

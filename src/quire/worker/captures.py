@@ -56,7 +56,7 @@ def captured(step: Step, stage: StagePlan, kind: int) -> Captured | None:
 
 
 def copy_captured(step: Step, arena: Arena) -> None:
-    """Behind a step whose captures all stand for the last token of their rows: from the rows' own pages."""
+    """After a step in which rows end where they are captured: from their own pages to the captured ones."""
     for kind in {capture.kind for capture in step.captures}:
         own = captured(step, arena.stage, kind)
         assert own is not None, "this kind is captured"

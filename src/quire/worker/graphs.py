@@ -97,8 +97,8 @@ class DecodeGraphs:
         return all(backend.fits(plan, step, self.device) for plan, backend in self._cutting())
 
     def play(self, step: Step) -> Played:
-        """Leaves captures to be copied from the rows' pages."""
-        step = replace(step, captures=())
+        """Captures are left to the caller: the rows' pages hold the states afterwards."""
+        step = replace(step, captures=()) if step.captures else step
         rows = int(self._counts[np.searchsorted(self._counts, len(step.rows))])
         is_split = self._is_split(step)
         self.fixed.begin()

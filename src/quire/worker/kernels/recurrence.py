@@ -6,7 +6,7 @@ With a delta rule the correction is what the decayed S already says of the key; 
 
     few tokens    token by token, S in registers: a decode step reads and writes each state once
     many tokens   `solve_chunks` for all chunks at once, then `scan_chunks` chunk by chunk, on matrix units
-    captures      S is stored after a token for which `captured` names a page: always the last one of a chunk
+    captures      S is stored after a token for which `captured` names a page; chunks end there
 
 Within a chunk whose decays add up to G, u of all tokens solves (1 + N) U = weight · (V − e^G K S), where N holds the
 keys' products below the diagonal; (1 + N)⁻¹ is made of the inverses of its diagonal blocks, which double in size.

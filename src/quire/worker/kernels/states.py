@@ -13,6 +13,7 @@ import torch
 import triton
 
 from quire.core.step import Step, TableView
+from quire.core.units import round_up
 from quire.plan.layout import GRANULE_BYTES
 from quire.worker.batch import Packed, pack
 from quire.worker.captures import Captured
@@ -38,6 +39,8 @@ ROW_FIELDS = ("table_row", "place", "count", "known", "first_chunk")
 CHUNK_FIELDS = ("table_row", "place", "first", "count")
 CAPTURE_FIELDS = ("table_row", "place", "count")
 NOT_CAPTURED = -1
+ALIGNED_NUMBERS = 4
+"""Of int32, in 16 bytes: where a group's numbers begin elsewhere, kernels are compiled once more."""
 Pieces = tuple[np.ndarray, np.ndarray, np.ndarray]
 """(row, first, end): the new tokens of each row, cut at its captures. Arrays of one length."""
 
@@ -49,9 +52,9 @@ class StateCaptures:
     rows: torch.Tensor
     """(capture, CAPTURE_FIELDS)"""
     pages: torch.Tensor
-    """(group, capture): addresses."""
+    """(group, capture): addresses, padded."""
     by_token: torch.Tensor
-    """(group, token): the page for the state after each of the packed tokens, or NOT_CAPTURED."""
+    """(group, token): the page for the state after each of the packed tokens, or NOT_CAPTURED; padded."""
     first_pieces: torch.Tensor
     """(row with many tokens, and one more): where its pieces begin in `piece_ends`."""
     piece_ends: torch.Tensor
@@ -103,7 +106,7 @@ def _pieces(counts: np.ndarray, captured: Captured | None) -> Pieces:
     return rows[there], firsts[there], ends[there]
 
 
-def _chunks(pieces: Pieces, is_long: np.ndarray) -> Pieces:
+def _chunks(pieces: Pieces, is_long: np.ndarray) -> tuple[np.ndarray, ...]:
     """(row, first of its new tokens, count) of every chunk of rows with many tokens."""
     rows, firsts, ends = pieces
     if not is_long.any():
@@ -117,11 +120,12 @@ def _chunks(pieces: Pieces, is_long: np.ndarray) -> Pieces:
 def _captures(packed: Packed, captured: Captured, pieces: Pieces, is_long: np.ndarray) -> StateCaptures:
     begins, addresses = packed.begins[captured.entries], captured.addresses.T
     rows = np.stack([captured.entries, begins, captured.tokens], axis=1)
-    by_token = np.full((len(addresses), packed.step.tokens), NOT_CAPTURED)
+    by_token = np.full((len(addresses), round_up(packed.step.tokens, ALIGNED_NUMBERS)), NOT_CAPTURED)
     by_token[:, begins + captured.tokens - 1] = addresses
+    pages = np.pad(addresses, ((0, 0), (0, -len(begins) % ALIGNED_NUMBERS)))
     each = np.bincount(pieces[0], minlength=len(is_long))[is_long]
     first_pieces, ends = np.concatenate([[0], np.cumsum(each)]), pieces[2][is_long[pieces[0]]]
-    arrays = (rows, addresses, by_token, first_pieces, ends)
+    arrays = (rows, pages, by_token, first_pieces, ends)
     return StateCaptures(*(packed.upload(values.astype(np.int32)) for values in arrays))
 
 
