@@ -1,4 +1,4 @@
-"""Made-up traces of four sorts, each from a seed.
+"""Made-up traces, each from a seed: these four sorts, and those of `sharing`.
 
 chat        sessions of several turns; each turn sends all that was said before, after a time of thinking
 agents      a long prompt that all share, then many short calls in a context that grows by what tools answer
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.core.errors import InputError
+from quire.simulate import sharing
 from quire.simulate.tokens import Recipe, seed_of
 from quire.simulate.traces import Asked, Trace
 
@@ -125,6 +126,7 @@ def bursts(count: int, random: Random) -> list[Asked]:
 
 SORTS: dict[str, Callable[[int, Random], list[Asked]]] = {
     "chat": chat, "agents": agents, "documents": documents, "bursts": bursts,
+    "nested": sharing.nested, "sessions": sharing.sessions, "waves": sharing.waves, "history": sharing.history,
 }  # fmt: skip
 
 
