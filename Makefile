@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -48,6 +48,9 @@ bench-control: setup  ## Python per step, beside vLLM 0.32.0 (installed into .ve
 
 bench-sessions: setup  ## How much is reused when sessions do not all fit, beside a per-page LRU
 	$(BIN)/python bench/sessions.py $(ARGUMENTS)
+
+bench-reuse: setup  ## How much six workloads reuse on five models in four pools, compared with other caches
+	$(BIN)/python bench/reuse.py $(ARGUMENTS)
 
 bench-trace: setup  ## Replays a request trace twice: ARGUMENTS=FILE
 	$(BIN)/python bench/trace.py $(ARGUMENTS)
