@@ -3,8 +3,9 @@
     python bench/sessions.py [--model NAME ...] [--share PERCENT ...] [--pool-gib 64] [--rounds 4] [--plot FILE]
 
 N sessions send one turn after another, round after round; each prompt is the whole conversation so far and a short
-suffix. The real engine runs on a real plan, on a runner without cost. *Working set* is what the prefix index keeps of
-all sessions in a pool without end (pages times bytes, tails and checkpoints counted), in its greatest round.
+suffix. The real engine runs on a real plan, on a runner without cost. *Working set* is what the prefix index keeps for
+the next turns of all sessions in a pool without end (pages times bytes, tails and checkpoints counted), in its greatest
+round.
 *Found* is tokens found ÷ tokens of the earlier turns, over all rounds but the first.
 
 Beside it, on the same requests and bytes, a per-page LRU cache: pages of 16 tokens, each with a place of its own in one
@@ -95,8 +96,8 @@ def plan_for(model: str, pool_bytes: int, talk: Talk, batch_tokens: int = 8192) 
     return make_plan(read_model(model), settings, Budget(pool_bytes=pool_bytes)).require_fit()
 
 
-def play(plan: Plan, sessions: int, talk: Talk) -> Played:
-    """Sessions in turn through the engine."""
+def play(plan: Plan, sessions: int, talk: Talk, measures: bool = False) -> Played:
+    """Sessions in turn through the engine. `measures`: what the cache keeps, which drops what is not needed."""
     found: dict[str, int] = {}
 
     def listen(event: Event) -> None:
@@ -112,7 +113,7 @@ def play(plan: Plan, sessions: int, talk: Talk) -> Played:
             engine.drain()
             words = spoken(f"session {number}", talk.length(turn), talk.suffix)
             said[number] = np.concatenate([said[number], stream.tokens(), words])
-        kept = max(kept, kept_bytes(engine))
+        kept = max(kept, kept_bytes(engine)) if measures else 0
     shares = [
         sum(found[f"{number} {turn}"] for number in range(sessions)) / (sessions * talk.earlier(turn))
         for turn in range(1, talk.rounds)
@@ -125,7 +126,10 @@ def spoken(name: str, begin: int, tokens: int) -> Tokens:
 
 
 def kept_bytes(engine: Engine) -> int:
-    """Pages that the cache holds, in bytes of one rank."""
+    """Pages that the cache holds for the next turns, in bytes of one rank: without spares and boundaries that later
+    turns have passed, which go first."""
+    index = engine.scheduler.reuse.index
+    index.drop_unlikely()
     return sum(
         int((shelf.count(Holder.CACHE) > 0).sum()) * kind.page_bytes
         for memory in engine.scheduler.memories
@@ -136,7 +140,7 @@ def kept_bytes(engine: Engine) -> int:
 def session_bytes(model: str, talk: Talk) -> float:
     """What the index keeps of one session, measured where nothing must be forgotten."""
     few = 4
-    return play(plan_for(model, few * 8 * GIB, talk), few, talk).kept_bytes / few
+    return play(plan_for(model, few * 8 * GIB, talk), few, talk, measures=True).kept_bytes / few
 
 
 Page = tuple[int, int, int]

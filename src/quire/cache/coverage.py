@@ -20,8 +20,8 @@ Kinds = list[list[int]]
 """For each stage, some of its kinds by number."""
 CHECKPOINT_SHARE = 0.5
 """Of the pool, at most, for states that the cache keeps."""
-STATE_TOKENS = 1024
-"""What a model that has states alone is thought to pay for one, in tokens; it scales all its ranks alike."""
+SPARE_TOKENS = 512
+"""Between two states that are captured in passing, at least."""
 
 
 class Coverage:
@@ -40,9 +40,15 @@ class Coverage:
         self.has_boundaries = any(self.tails) or self.has_states
         """False: a hit may end at every unit."""
         self._growth_bytes = plan.bytes_per_token
-        self._boundary_bytes = sum(kind.fixed_bytes for kind in kinds)
-        pool_bytes = sum(memory.stage.pool_bytes for memory in memories)
-        self.most_checkpoints = int(CHECKPOINT_SHARE * pool_bytes) // max(1, plan.checkpoint_bytes)
+        self.boundary_bytes = float(sum(kind.fixed_bytes for kind in kinds))
+        self._state_bytes = plan.checkpoint_bytes
+        tailed = [kind for kind in kinds if not kind.kind.grows and kind.kind.kind != "state"]
+        self._tail_bytes = sum(kind.token_bytes for kind in tailed)
+        """Of one token, by all kinds with a tail."""
+        self.spare_units = ceil_div(SPARE_TOKENS, self.unit)
+        """States captured in passing lie so far apart."""
+        self.pool_bytes = sum(memory.stage.pool_bytes for memory in memories)
+        self.most_checkpoints = int(CHECKPOINT_SHARE * self.pool_bytes) // max(1, plan.checkpoint_bytes)
         if not self.disabled:
             for memory in memories:
                 memory.keep_units(self.unit)
@@ -74,18 +80,37 @@ class Coverage:
                     sinks = max(sinks, ceil_div(end, self.unit))
         return min(sinks, first), first
 
-    def worth(self, tokens: int) -> float:
-        """Tokens saved per byte of what `tokens` tokens and the boundary behind them keep; 1 if they keep no tail."""
+    def worth(self, gain: int, is_end: bool) -> float:
+        """Tokens saved per byte of a boundary, `gain` tokens, where it is the end of a chain with these tokens."""
         if not self.has_boundaries:
             return 1.0
-        growth = tokens * self._growth_bytes
-        if not growth:
-            return tokens / STATE_TOKENS
-        return growth / (growth + self._boundary_bytes)
+        return gain / (gain * is_end * self._growth_bytes + max(1.0, self.boundary_bytes))
+
+    def worths(self, gains: Counts, are_ends: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        """The same of several."""
+        if not self.has_boundaries:
+            return np.ones(len(gains))
+        worths: npt.NDArray[np.float64] = gains / (
+            gains * are_ends * self._growth_bytes + max(1.0, self.boundary_bytes)
+        )
+        return worths
+
+    def spare_worth(self, gain: int, tokens: int, states: int) -> float:
+        """The same of tails along so many tokens, and so many states."""
+        return gain / max(1.0, tokens * self._tail_bytes + states * self._state_bytes)
 
     def bundle_bytes(self, tokens: int) -> float:
-        """About what forgetting so many tokens, and the boundary behind them, gives back."""
-        return max(1.0, tokens * self._growth_bytes + self._boundary_bytes)
+        """About what evicting so many tokens, and the boundary behind them, gives back."""
+        return max(1.0, tokens * self._growth_bytes + self.boundary_bytes)
+
+    def spare_bytes(self, tokens: int) -> float:
+        """About what evicting tails along so many tokens gives back."""
+        return max(1.0, tokens * self._tail_bytes)
+
+    def has_state(self, node: int) -> bool:
+        """Whether a checkpoint of every state is kept here."""
+        both = zip(self.memories, self.states, strict=True)
+        return all(memory.kept[kind].present[node, 0] for memory, own in both for kind in own)
 
     def has_checkpoint_room(self) -> bool:
         """Whether the share of the pool that checkpoints may take has room for another."""

@@ -106,12 +106,13 @@ class StageMemory:
                 return True
         return False
 
-    def copy_state(self, kind: int, row: int, node: int) -> tuple[Pages, Pages]:
-        """A checkpoint: a page of the cache's own for a node, to be copied from the row's. The caller made room."""
-        source = self.tables[kind].pages[row, :, 0].copy()
-        target = self.pool.take(kind, len(source), Holder.CACHE)
-        self.kept[kind].pages[node, 0], self.kept[kind].present[node, 0] = target, True
-        return source, target
+    def attach_state(self, kind: int, node: int, pages: Pages) -> None:
+        """A checkpoint: a node keeps captured pages, which were pinned until now, unless it has some."""
+        kept = self.kept[kind]
+        if not kept.present[node, 0]:
+            kept.pages[node, 0], kept.present[node, 0] = pages, True
+            self.pool.hold(kind, pages, Holder.CACHE)
+        self.pool.drop(kind, pages, Holder.PIN)
 
     def move_states(self, row: int, drafts: int) -> None:
         """So many drafts came true: the state behind the last of them is the row's own now."""

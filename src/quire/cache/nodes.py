@@ -23,6 +23,20 @@ FIRST_NODES = 64
 NO_NODES: Chain = np.empty(0, dtype=np.int64)
 NO_NODE = -1
 """In `parent`: the chain begins here."""
+NO_GROUP = 0
+NOTES = ("uses", "origin", "gain", "is_boundary", "needed", "group", "awaited")
+"""uses         how often a request went on from the node's end, or through it where every kind grows
+origin       why its boundary is kept (`reuse_times.Origin`)
+gain         tokens that a hit at its end saves, compared with one at the boundary before that others use too
+is_boundary  1: kinds that do not grow have kept on purpose what a hit at its end needs
+needed       boundaries that need what kinds with a tail keep here
+group        the group of spares that keeps it too
+awaited      requests in the queue that would go on from its end"""
+COLUMNS = ("run", "key", "parent", "children", "tokens", "used", "line", "rank", "is_there", "_notes")
+
+
+def _note(place: int) -> property:
+    return property(lambda nodes: nodes._notes[:, place])
 
 
 class Nodes:
@@ -38,13 +52,19 @@ class Nodes:
         self.children = np.zeros(FIRST_NODES, dtype=np.int64)
         self.tokens = np.zeros(FIRST_NODES, dtype=np.int64)
         """Where the node's last token ends, counted from the chain's beginning."""
-        self.hits = np.zeros(FIRST_NODES, dtype=np.int64)
+        self.used = np.zeros(FIRST_NODES, dtype=np.float64)
+        """When a request last went on from its end, or ended there; where every kind grows: went through it."""
+        self.line = np.zeros(FIRST_NODES, dtype=np.int64)
+        """Hits in a row that led to it: how many turns a session has had before."""
         self.rank = np.zeros(FIRST_NODES, dtype=np.float64)
-        """Lower goes first when something must be forgotten."""
-        self.is_boundary = np.zeros(FIRST_NODES, dtype=bool)
-        """Kinds that do not grow have kept on purpose what a hit at the node's end needs."""
+        """What keeping it is worth, when that was last computed: the lowest is evicted first."""
+        self.is_there = np.zeros(FIRST_NODES, dtype=bool)
+        self._notes = np.zeros((FIRST_NODES, len(NOTES)), dtype=np.int64)
+        """The columns of NOTES, side by side: a node that goes clears them at once."""
         self._free = np.arange(FIRST_NODES - 1, -1, -1)
         """The first so many are free: those that no key has."""
+
+    uses, origin, gain, is_boundary, needed, group, awaited = map(_note, range(len(NOTES)))
 
     def __len__(self) -> int:
         return self.count
@@ -90,7 +110,7 @@ class Nodes:
             return False
         return not np.count_nonzero(self.parent[known[1:]] != known[:-1])
 
-    def add(self, keys: Sequence[bytes], parent: int, ends: Chain) -> Chain:
+    def add(self, keys: Sequence[bytes], parent: int, ends: Chain, now: float = 0.0, line: int = 0) -> Chain:
         """A chain of new nodes behind `parent`, whose tokens end at `ends`. There is room: see `widen`."""
         free = self.room - self.count
         nodes = self._free[free - len(keys) : free].copy()
@@ -99,11 +119,11 @@ class Nodes:
         if len(keys) > 1:
             self.key[nodes], self.run[nodes] = keys, keys[0]
             self.parent[nodes[1:]], self.children[nodes], self.tokens[nodes] = nodes[:-1], 1, ends
-            self.hits[nodes], self.rank[nodes], self.is_boundary[nodes] = 1, 0.0, False
         else:
             node = nodes.item(0)
             self.key[node] = self.run[node] = keys[0]
-            self.tokens[node], self.hits[node], self.rank[node], self.is_boundary[node] = ends[0], 1, 0.0, False
+            self.tokens[node] = ends[0]
+        self.used[nodes], self.line[nodes], self.is_there[nodes] = now, line, True
         self.parent[nodes.item(0)], self.children[nodes.item(-1)] = parent, 0
         if parent != NO_NODE:
             self.children[parent] += 1
@@ -116,7 +136,7 @@ class Nodes:
         """Room for twice as many."""
         more, self.room = self.room, 2 * self.room
         self._free = np.concatenate([np.arange(self.room - 1, more - 1, -1), self._free])
-        for name in ("parent", "children", "tokens", "hits", "rank", "is_boundary", "key", "run"):
+        for name in COLUMNS:
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.zeros_like(column)]))
 
@@ -127,6 +147,8 @@ class Nodes:
         self.count -= len(bundle)
         self._shorten_runs(bundle)
         self.key[bundle] = None
+        self.is_there[bundle] = False
+        self._notes[bundle] = 0
         self._free[free : free + len(bundle)] = bundle
         parent = self.parent.item(bundle[0])
         if parent != NO_NODE:
@@ -149,9 +171,13 @@ class Nodes:
             path.append(node)
         return np.array(path[::-1], dtype=np.int64)
 
+    def goes_on(self, node: int) -> bool:
+        """Whether something other than the end of a turn between units may follow the node."""
+        _, nodes = self._runs[self.run[node]]
+        return bool(nodes[-1] != node or self.children[node] > 1)
+
     def leaves(self) -> Chain:
-        lasts = np.array([nodes.item(-1) for _, nodes in self._runs.values()], dtype=np.int64)
-        return np.asarray(lasts[self.children[lasts] == 0], dtype=np.int64)
+        return np.asarray((self.is_there & (self.children == 0)).nonzero()[0], dtype=np.int64)
 
 
 def _are_alike(some: Sequence[bytes], others: Sequence[bytes], begin: int, count: int) -> bool:

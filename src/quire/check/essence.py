@@ -4,7 +4,9 @@ Left out, because no decision depends on it:
 
     which number a row, an arrival, a step, an epoch or a node has    only who came before whom is kept
     contents of rows, table cells and list ends that nobody uses      they are written before they are read
-    when something was used, and how valuable it is                   as far as it exceeds the floor of forgetting
+    when something was used                                           only what was used before what is kept
+    how much traffic there was, and what was learned of it            here the least recently used is evicted first
+    who has waited for how many admissions                            only whether that is too long
     what a drafter was told (here it always guesses)                  it changes nothing
     reasons, hit counts for people, the typical output (held fixed)   nobody asks them when scheduling
     how long steps took (here nobody measures it)                     what was not measured is always brought back
@@ -23,14 +25,16 @@ from hashlib import blake2b
 from typing import Any
 
 from quire.cache.memory import StageMemory
+from quire.cache.prefix import PrefixIndex
 from quire.cache.tables import Table
 from quire.check.definitions import Ints, Violation
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.waiting import Waiting
 
 KNOWN = {
-    "Scheduler": "plan _batch_tokens memories rows _copies reuse room loads _landed shares queue policy listeners "
-    "tickets _entered drafts _views _line _order _order_is_stale _arrivals _now steps flying meter typical_output",
+    "Scheduler": "plan _batch_tokens _least_chunk memories rows _copies reuse room loads _landed shares queue policy "
+    "listeners tickets _entered drafts _views _line _order _order_is_stale _arrivals _now steps flying meter "
+    "typical_output",
     "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _copies _tell",
     "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _tell _told _epochs",
     "Loads": "_tier _seconds _size_of _unit _has_ends _open _number_of _numbers",
@@ -41,30 +45,34 @@ KNOWN = {
     "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages",
     "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
     "KeptUnits": "each pages present",
-    "Rows": "count prompt known computed settled limit expected drafts next_unit most is_loading is_reserved epoch "
-    "stops outputs output_counts latest requests row_of _free",
-    "FairQueue": "bound _by_claim _by_arrival _by_name _shares _of_tenant",
-    "Queue": "bound _by_claim _by_arrival _by_name",
-    "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains _settled",
+    "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most is_loading "
+    "is_reserved epoch stops outputs output_counts latest requests row_of _free",
+    "FairQueue": "bound _by_claim _by_arrival _by_name admissions at_risk _shares _of_tenant",
+    "Queue": "bound _by_claim _by_arrival _by_name admissions at_risk",
+    "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains _settled _lines "
+    "_leaves_spares _captured",
     "Stores": "_keeper _records _index _copies _tell due",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Junctions": "_prompts _next ahead wanted",
-    "PrefixIndex": "memories coverage disabled unit nodes leaves ends _before",
-    "Leaves": "nodes coverage memories order _ranked _held was_given_back paths",
-    "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes _boundary_bytes "
-    "kinds most_checkpoints",
-    "Nodes": "room count _runs run key parent children tokens hits rank is_boundary _free",
-    "ByValue": "_floor",
+    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction arrivals ends _before _hot",
+    "Boundaries": "nodes coverage memories tails groups _groups_made",
+    "Eviction": "nodes boundaries coverage memories forecast ghosts now _ranked _held _awaited _computed "
+    "was_given_back paths last_rank",
+    "Ghosts": "_gone _units",
+    "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes boundary_bytes "
+    "kinds most_checkpoints _state_bytes _tail_bytes spare_units pool_bytes",
+    "Nodes": "room count _runs run key parent children tokens used line rank is_there _notes _free",
+    "Recency": "",
 }
 KNOWN_WAITING = (
-    "request arrival claim outputs preemptions root keys behind came_from may_load offer again hit_tokens "
-    "loaded_tokens miss reason way_back"
+    "request arrival claim outputs preemptions root keys behind came_from line is_counted awaits at_risk turn may_load "
+    "offer again hit_tokens loaded_tokens miss reason way_back"
 )
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""
-MOST_HITS = 5
-"""Nor does forgetting."""
+MOST_USES = 2
+"""Nor does eviction."""
 
 
 def check_known(owners: list[object]) -> None:
@@ -98,7 +106,7 @@ def essence(scheduler: Scheduler, beside: tuple[Any, ...] = ()) -> bytes:
         beside,
         scheduler.room.cache_is_in_use,
         [_row(scheduler, row) for row in running],
-        [_waiting(one) for one in scheduler.queue],
+        [(*_waiting(one), scheduler.queue.is_overdue(one)) for one in scheduler.queue],
         _flying(scheduler, place),
         _loads(scheduler, place),
         sorted(scheduler.shares._served.items()),
@@ -110,17 +118,19 @@ def essence(scheduler: Scheduler, beside: tuple[Any, ...] = ()) -> bytes:
 
 def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
     rows = scheduler.rows
-    columns = (rows.known, rows.computed, rows.settled, rows.expected, rows.drafts, rows.next_unit, rows.most)
+    columns = (rows.known, rows.computed, rows.settled, rows.expected, rows.drafts, rows.next_unit, rows.next_capture)
     numbers = [column.item(row) for column in (*columns, rows.is_loading, rows.is_reserved)]
     reuse = scheduler.reuse
-    return *_waiting(scheduler.tickets[row]), numbers, reuse._marks.get(row), reuse._settled.get(row)
+    captured = [one.units for one in reuse._captured.get(row, ())]
+    kept = reuse._marks.get(row), reuse._settled.get(row), reuse._lines.get(row), reuse._leaves_spares.get(row)
+    return *_waiting(scheduler.tickets[row]), numbers, kept, captured
 
 
 def _waiting(one: Waiting) -> tuple[Any, ...]:
     preemptions = min(one.preemptions, MOST_PREEMPTIONS)
-    came_from = one.came_from and KEYS(one.came_from)
+    places = [place and KEYS(place.key) for place in (one.came_from, one.awaits)]
     asked = one.may_load, one.offer, one.again
-    return one.request.name, len(one.outputs), preemptions, len(one.keys), came_from, *asked
+    return one.request.name, len(one.outputs), preemptions, len(one.keys), *places, one.at_risk, *asked
 
 
 def _loads(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
@@ -159,55 +169,59 @@ def _flying(scheduler: Scheduler, place: dict[int, int]) -> list[Any]:
 
 def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
     reuse, index = scheduler.reuse, scheduler.reuse.index
-    junctions, nodes = reuse.junctions, index.nodes
-    floor = getattr(index.leaves.order, "_floor", 0.0)
-
+    junctions, nodes, eviction = reuse.junctions, index.nodes, index.eviction
+    groups = {
+        number: group for number, group in index.boundaries.groups.items() if len(index.boundaries.members(number))
+    }
+    times = sorted({*nodes.used[nodes.is_there].tolist(), *(group.used for group in groups.values())})
     return (
         sorted([KEYS(key) for key in keys] for alike in junctions._prompts.values() for keys in alike),
         sorted((KEYS(key), place[row]) for key, row in junctions._next.items()),
         sorted(map(KEYS, junctions.wanted)),
-        sorted(
-            (
-                KEYS(key),
-                min(nodes.hits.item(node), MOST_HITS),
-                round(nodes.rank.item(node) - floor, 9),
-                nodes.is_boundary.item(node),
-                nodes.children.item(node),
-            )
-            for key, node in nodes.items()
-        ),
+        sorted(_node(index, node, times) for _, node in nodes.items()),
+        sorted((_members(index, number), times.index(group.used)) for number, group in groups.items()),
         sorted((KEYS(key), [KEYS(nodes.key[end]) for end in ends]) for key, ends in index.ends.items()),
         [place[row] for row in reuse._settled],
-        index.leaves.was_given_back,
-        _named(scheduler, index.leaves._ranked),
-        _named(scheduler, index.leaves._held),
+        eviction.was_given_back,
+        [_named(scheduler, entries) for entries in (eviction._ranked, eviction._held, eviction._awaited)],
         sorted(
-            (KEYS(nodes.key[leaf]), len(path))
-            for leaf, path in index.leaves.paths.items()
-            if nodes.key[leaf] is not None
+            (KEYS(nodes.key[leaf]), len(path)) for leaf, path in eviction.paths.items() if nodes.key[leaf] is not None
         ),
     )
 
 
-def _named(scheduler: Scheduler, entries: list[tuple[float, int]]) -> list[int]:
-    """The leaves that some entries name. Those out of date name nobody: a node that becomes a leaf gets a new one."""
-    nodes = scheduler.reuse.index.nodes
+def _node(index: PrefixIndex, node: int, times: list[float]) -> tuple[Any, ...]:
+    nodes = index.nodes
+    uses = min(nodes.uses.item(node), MOST_USES)
+    notes = [column.item(node) for column in (nodes.origin, nodes.gain, nodes.is_boundary, nodes.needed, nodes.awaited)]
+    return KEYS(nodes.key[node]), uses, times.index(nodes.used.item(node)), nodes.children.item(node), *notes
+
+
+def _members(index: PrefixIndex, number: int) -> list[int]:
+    return sorted(KEYS(index.nodes.key[node]) for node in index.boundaries.members(number).tolist())
+
+
+def _named(scheduler: Scheduler, entries: list[tuple[float, int]]) -> list[Any]:
+    """What some entries name. Those out of date name nothing: a node that becomes a leaf gets a new one."""
+    index = scheduler.reuse.index
+    current = {found for rank, found in entries if index.eviction._is_current(rank, found)}
     return sorted(
-        {
-            KEYS(nodes.key[node])
-            for rank, node in entries
-            if nodes.key[node] is not None and not nodes.children.item(node) and nodes.rank.item(node) == rank
-        }
+        ([KEYS(index.nodes.key[found])] if found >= 0 else [-1, *_members(index, -found)]) for found in current
     )
 
 
 def check_leaves(scheduler: Scheduler) -> None:
-    """Every end of a chain can be found when something must be forgotten; so entries out of date decide nothing."""
-    index = scheduler.reuse.index
-    named = {*_named(scheduler, index.leaves._ranked), *_named(scheduler, index.leaves._held)}
-    lost = [leaf for leaf in index.nodes.leaves().tolist() if KEYS(index.nodes.key[leaf]) not in named]
-    if lost:
-        raise Violation(f"the cache has {len(lost)} ends of chains that it can never forget")
+    """Every end of a chain and every boundary can be found when something must go; so entries out of date decide
+    nothing."""
+    index, eviction = scheduler.reuse.index, scheduler.reuse.index.eviction
+    named = {
+        found
+        for rank, found in (*eviction._ranked, *eviction._held, *eviction._awaited)
+        if eviction._is_current(rank, found)
+    }
+    ends = {*index.nodes.leaves().tolist(), *index.boundaries.tails}
+    if lost := ends - named:
+        raise Violation(f"the cache has {len(lost)} ends of chains or boundaries that it can never evict")
 
 
 def _memory(scheduler: Scheduler, memory: StageMemory, running: list[int]) -> list[Any]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from quire.cache.reuse_times import Recency
 from quire.check.definitions import Ints, Violation
 from quire.check.essence import check_known, check_leaves, essence
 from quire.check.promises import check_books, check_ended, check_nothing_left
@@ -37,7 +38,8 @@ LOOK_AT_CLOCK, LOOK_AT_ARRAYS = 512, 4096
 
 
 class _FixedEstimate(Scheduler):
-    """The real scheduler, but what it expects of outputs does not drift: a system explores one estimate."""
+    """The real scheduler, but what it expects of outputs does not drift, and what was used longest ago is evicted
+    first: a system explores one estimate."""
 
     def _learn(self, outputs: int) -> None:
         del outputs
@@ -93,7 +95,7 @@ class World:
         self.small = small
         self.tier = ChosenTier(small.stored)
         tier = self.tier if small.stored else None
-        self.scheduler = _FixedEstimate(small.plan(), small.rules(), tier, drafter=Guesses())
+        self.scheduler = _FixedEstimate(small.plan(), small.rules(), tier, drafter=Guesses(), forecast=Recency())
         self.scheduler.typical_output = small.typical_output
         self.requests = small.work()
         self.scripts = [script_for(request) for request in self.requests]

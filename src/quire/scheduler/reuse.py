@@ -6,14 +6,18 @@ what a request yields only when it leaves its row, in one go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from quire.cache.keys import end_key, extend, root_hash, root_key, scope_of
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
-from quire.cache.prefix import Hit, Miss, PrefixIndex, missed
+from quire.cache.pool import Holder
+from quire.cache.prefix import Hit, Miss, Place, PrefixIndex, missed
+from quire.cache.reuse_times import Forecast, Origin
 from quire.core.events import What
 from quire.core.request import Request
+from quire.core.step import Capture
 from quire.core.tier import Keeper
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
@@ -31,6 +35,15 @@ MOST_EVICTIONS = 4
 BEGINNINGS_REMEMBERED = 65_536
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """States of a row after so many units, in pages that are pinned until their step has settled."""
+
+    units: int
+    pages: tuple[tuple[int, int, Ints], ...]
+    """(stage, kind, pages)."""
+
+
 class Reuse:
     def __init__(
         self,
@@ -40,9 +53,10 @@ class Reuse:
         copies: list[Copy],
         tell: Callable[..., None],
         keeper: Keeper | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
         self.memories = memories
-        self.index = PrefixIndex(plan, memories)
+        self.index = PrefixIndex(plan, memories, forecast)
         self.rows = rows
         self.junctions = Junctions()
         self.stores = Stores(keeper, plan, self.index, copies, tell)
@@ -58,6 +72,12 @@ class Reuse:
         """Nodes of a row's tokens when it was last looked at; some may be forgotten by now."""
         self._settled: dict[int, int] = {}
         """Units of rows' prompts that settled and that the index has not got yet."""
+        self._lines: dict[int, int] = {}
+        """Hits in a row that led to each row."""
+        self._leaves_spares: dict[int, bool] = {}
+        """Whether the index keeps what a row leaves on its way through its prompt."""
+        self._captured: dict[int, list[Captured]] = {}
+        """States that steps in flight write for the cache, in ascending order of tokens."""
 
     # ── requests come and go ──────────────────────────────────────────────
 
@@ -65,6 +85,7 @@ class Reuse:
         """Gives a request the keys of its prompt, and notes where it parts from others that were not computed yet."""
         if self.index.disabled:
             return
+        self.index.arrivals += 1
         waiting.root = self.root_of(waiting.request.scope)
         start = root_hash(waiting.root, self.index.unit)
         waiting.keys, waiting.behind = extend(start, scope_of(waiting.root), waiting.request.prompt, self.index.unit)
@@ -75,8 +96,28 @@ class Reuse:
         """The key that all prefixes of a scope begin with."""
         return root_key((self._layout, scope))
 
+    def expect(self, waiting: Waiting) -> None:
+        """A request stays in the queue: what it would go on from is evicted last."""
+        index, nodes = self.index, self.index.nodes
+        if index.disabled or not waiting.may_reuse:
+            return
+        if (place := waiting.awaits) is not None and nodes.key[place.node] == place.key and nodes.awaited[place.node]:
+            return
+        tokens = waiting.tokens(0, waiting.known) if len(waiting.outputs) else waiting.request.prompt
+        hit = index.find(waiting.keys, waiting.root, tokens)
+        waiting.awaits, waiting.at_risk = None, 0
+        if hit.tokens:
+            node = index.expect(hit.chain)
+            waiting.awaits, waiting.at_risk = Place(node, nodes.key[node]), index.own_tokens(hit.chain)
+
+    def no_longer_expect(self, waiting: Waiting) -> None:
+        if waiting.awaits is not None:
+            self.index.no_longer_expect(*waiting.awaits)
+            waiting.awaits, waiting.at_risk = None, 0
+
     def forget(self, waiting: Waiting) -> None:
         """A request has ended."""
+        self.no_longer_expect(waiting)
         if self.index.coverage.has_boundaries and not self.index.disabled:
             self.junctions.remove(waiting.keys[: len(waiting.request.prompt) // self.index.unit])
 
@@ -91,7 +132,7 @@ class Reuse:
         row = computing[0]
         if not self.index.coverage.has_states or units * self.index.unit > self.rows.computed[row]:
             self._marks[row] = sorted([*self._marks[row], units], reverse=True)
-            self._set_stop(row)
+            self._set_capture(row, self.rows.computed.item(row))
 
     def is_coming(self, waiting: Waiting) -> int | None:
         """The row that is computing more of this prompt than could be reused now: worth waiting for."""
@@ -106,17 +147,28 @@ class Reuse:
         """Starts a row behind the longest prefix that every kind can prove and that there is room to go on from."""
         tokens = self.rows.tokens(row, 0, int(self.rows.known[row]))
         keys = self._keys(row, waiting, len(tokens) // self.index.unit) if not self.index.disabled else []
+        self.no_longer_expect(waiting)
         hit = self.index.find(keys, waiting.root, tokens) if waiting.may_reuse else missed(Miss.PROMPT_LOGPROBS)
         overlap = hit.overlap
-        while hit.tokens and not self._adopt(row, hit):
+        waiting.came_from, waiting.line = None, 0
+        if not waiting.is_counted:
+            self.index.eviction.now += len(waiting.request.prompt)
+        while hit.tokens and not self._adopt(row, hit, waiting):
             hit = self.index.find(keys, waiting.root, tokens, hit.tokens - 1)
         waiting.hit_tokens, waiting.miss = hit.tokens, self._why(hit, waiting)
-        waiting.came_from = (self.index.nodes.key[hit.chain[-1]] or b"") if hit.tokens % self.index.unit else b""
         self.rows.settled[row] = self.rows.computed[row] = hit.tokens
         if not self.index.disabled:
-            if overlap * self.index.unit > hit.tokens:
-                self.junctions.want(keys[overlap - 1])
-            self._set_out(row, keys, hit.tokens // self.index.unit)
+            self._note_gap(waiting, keys, overlap, (len(tokens) - 1) // self.index.unit)
+            self._set_out(row, waiting, keys, hit.tokens // self.index.unit)
+
+    def _note_gap(self, waiting: Waiting, keys: list[bytes], overlap: int, most: int) -> None:
+        """Learns from what was not found any more, and asks for a boundary where prompts part."""
+        index, tokens = self.index, waiting.hit_tokens
+        if not waiting.is_counted:
+            waiting.is_counted = True
+            index.miss(keys, tokens // index.unit, overlap, most)
+        if index.coverage.has_boundaries and (units := index.parts_at(keys, overlap, most)) * index.unit > tokens:
+            self.junctions.want(keys[units - 1])
 
     def _why(self, hit: Hit, waiting: Waiting) -> str:
         """Why nothing was found; for operators: it tells that another scope has begun with the same tokens."""
@@ -134,7 +186,7 @@ class Reuse:
         if len(self._scopes_of) > BEGINNINGS_REMEMBERED:
             del self._scopes_of[next(iter(self._scopes_of))]
 
-    def _set_out(self, row: int, keys: list[bytes], begin: int) -> None:
+    def _set_out(self, row: int, waiting: Waiting, keys: list[bytes], begin: int) -> None:
         """Says what the row is going to compute of its prompt, and where it will keep boundaries."""
         end = (self.rows.prompt.item(row) - 1) // self.index.unit
         self._go_on(row, keys, begin, end)
@@ -142,8 +194,9 @@ class Reuse:
         marks = [end] if self.index.coverage.has_boundaries and end > begin else []
         if marks and wanted:
             marks += [unit for unit in range(end - 1, begin, -1) if keys[unit - 1] in wanted]
-        self._marks[row], self._chains[row] = marks, NO_NODES
-        self._set_stop(row)
+        self._marks[row], self._chains[row], self._lines[row] = marks, NO_NODES, waiting.line
+        self._leaves_spares[row] = bool(marks) and self.index.wants_spares()
+        self._set_capture(row, begin * self.index.unit)
 
     def _go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
         self.junctions.go_on(row, keys, done, units)
@@ -153,14 +206,24 @@ class Reuse:
         """A load brings the row's tokens up to where it now stands: boundaries before that are not its business."""
         place = int(self.rows.computed[row]) // self.index.unit
         self._marks[row] = [mark for mark in self._marks[row] if mark > place]
-        self._set_stop(row)
+        self._set_capture(row, place * self.index.unit)
 
-    def _set_stop(self, row: int) -> None:
-        marks = self._marks[row] if self.index.coverage.has_states else []
-        most = self.rows.limit.item(row) - 1
-        self.rows.most[row] = min(most, marks[-1] * self.index.unit) if marks else most
+    def _set_capture(self, row: int, computed: int) -> None:
+        """Where the next state of the row is to be captured, behind `computed` tokens."""
+        if self.index.coverage.has_states:
+            self.rows.next_capture[row] = next(self._captures(row, computed // self.index.unit), NEVER)
 
-    def _adopt(self, row: int, hit: Hit) -> bool:
+    def _captures(self, row: int, begin: int) -> Iterator[int]:
+        """Tokens after which states are captured, behind so many units: at boundaries, and on the way."""
+        unit, marks = self.index.unit, self._marks[row]
+        if not marks:
+            return
+        each = self.index.coverage.spare_units if self._leaves_spares[row] else marks[0] + 1
+        places = {mark for mark in marks if mark > begin}
+        places.update(range(begin // each * each + each, marks[0], each))
+        yield from (place * unit for place in sorted(places))
+
+    def _adopt(self, row: int, hit: Hit, waiting: Waiting) -> bool:
         """Shares the hit's pages with the row. What it will write on becomes its own: a copy if there is room, else
         the cache's own page if nobody else holds it. False: neither, and nothing has changed."""
         for memory in self.memories:
@@ -169,18 +232,23 @@ class Reuse:
         if self._has_room(own):
             for stage, (memory, kinds) in enumerate(zip(self.memories, own, strict=True)):
                 self._copies += [(stage, kind, *memory.part(kind, row)) for kind in kinds]
-        elif all(memory.can_take_over(kinds, row) for memory, kinds in zip(self.memories, own, strict=True)):
+            self._note_hit(waiting, hit)
+            return True
+        if all(memory.can_take_over(kinds, row) for memory, kinds in zip(self.memories, own, strict=True)):
             for memory, kinds in zip(self.memories, own, strict=True):
                 memory.take_over(kinds, row, int(hit.chain[-1]))
-            self.index.touch(hit.chain)
+            self._note_hit(waiting, hit)
             self.index.lost(int(hit.chain[-1]))
             return True
-        else:
-            for memory in self.memories:
-                memory.release(row)
-            return False
-        self.index.touch(hit.chain)
-        return True
+        for memory in self.memories:
+            memory.release(row)
+        return False
+
+    def _note_hit(self, waiting: Waiting, hit: Hit) -> None:
+        nodes, node = self.index.nodes, hit.chain.item(-1)
+        waiting.came_from, waiting.line = Place(node, nodes.key[node]), nodes.line.item(node) + 1
+        if not waiting.is_counted:
+            self.index.use(hit.chain)
 
     def _has_room(self, kinds: list[list[int]]) -> bool:
         """Whether there is a free page for each group of these kinds on every stage."""
@@ -192,6 +260,45 @@ class Reuse:
 
     # ── handing over ──────────────────────────────────────────────────────
 
+    def capture(self, rows: Ints, starts: Ints, ends: Ints) -> tuple[Capture, ...]:
+        """States that the next step writes for the cache while rows pass the places where they will be wanted."""
+        captures: list[Capture] = []
+        for entry in (ends >= self.rows.next_capture[rows]).nonzero()[0].tolist():
+            row, end = rows.item(entry), ends.item(entry)
+            for tokens in self._captures(row, starts.item(entry) // self.index.unit):
+                if tokens > end:
+                    break
+                captures += self._capture(row, entry, tokens)
+            self._set_capture(row, end)
+        return tuple(captures)
+
+    def _capture(self, row: int, entry: int, tokens: int) -> list[Capture]:
+        """Takes pages for the states after so many tokens, if there is room or room can be made."""
+        units = tokens // self.index.unit
+        if not self._has_checkpoint_room(is_spare=units not in self._marks[row]):
+            return []
+        pages = tuple(
+            (stage, kind, memory.pool.take(kind, memory.tables[kind].plan.groups, Holder.PIN))
+            for stage, (memory, kinds) in enumerate(zip(self.memories, self.index.coverage.states, strict=True))
+            for kind in kinds
+        )
+        self._captured.setdefault(row, []).append(Captured(units, pages))
+        return [Capture(entry, tokens, *own) for own in pages]
+
+    def _has_checkpoint_room(self, is_spare: bool) -> bool:
+        """Room for one more state of each kind; for a boundary others are evicted, for a spare nothing is."""
+        coverage = self.index.coverage
+        for _ in range(MOST_EVICTIONS):
+            if coverage.has_checkpoint_room() and self._has_room(coverage.states):
+                return True
+            if is_spare:
+                return False
+            evicted = self.index.evict(0, must=False)
+            if not evicted.pieces:
+                return False
+            self._tell(What.EVICTED, **evicted._asdict())
+        return False
+
     def remember(self, rows: Ints, settled: Ints) -> None:
         """Hands prompts to the index where a boundary or their last whole unit has settled, before windows give their
         pages back; notes how far others have come."""
@@ -199,7 +306,7 @@ class Reuse:
             row, marks = rows.item(place), self._marks[rows.item(place)]
             most_units = self.junctions.ahead[row][2]
             units = min(settled.item(place) // self.index.unit, most_units)
-            if units >= (marks[-1] if marks else most_units):
+            if units >= (marks[-1] if marks else most_units) or self._leaves_spares[row] or row in self._captured:
                 self._remember(row, units)
             else:
                 if row not in self._settled and not self.junctions.ahead[row][1]:
@@ -216,40 +323,46 @@ class Reuse:
         keys, before, most_units = self.junctions.ahead[row]
         if self._settled.pop(row, None) is None and not before:
             self._note_scope(self.rows.requests[row])
-        chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row])
+        line = self._lines[row]
+        chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row], line)
         self._go_on(row, keys, units, most_units)
+        states = self._attach(row, chain)
+        if self._leaves_spares[row]:
+            self.index.keep_spares(row, chain, before, most_units - units, states)
         marks = self._marks[row]
         while marks and marks[-1] <= units:
-            self._keep_boundary(row, keys, chain[: marks.pop()])
-        self.index.leaves.rank(chain)
-        self._set_stop(row)
+            mark = marks.pop()
+            origin = Origin.PROMPT if mark == most_units else Origin.JUNCTION
+            self._keep_boundary(row, keys, chain[:mark], origin, line)
+        self.index.settle(chain)
 
-    def _keep_boundary(self, row: int, keys: Sequence[bytes], chain: Chain) -> None:
+    def _attach(self, row: int, chain: Chain) -> int:
+        """Captured states that have settled go to their nodes, unless those have one; returns how many did."""
+        attached, captured = 0, self._captured.get(row, [])
+        while captured and captured[0].units <= len(chain):
+            one = captured.pop(0)
+            node = chain.item(one.units - 1)
+            for stage, kind, pages in one.pages:
+                self.memories[stage].attach_state(kind, node, pages)
+            attached += 1
+        if not captured:
+            self._captured.pop(row, None)
+        return attached
+
+    def _release_captured(self, row: int) -> None:
+        for one in self._captured.pop(row, ()):
+            for stage, kind, pages in one.pages:
+                self.memories[stage].pool.drop(kind, pages, Holder.PIN)
+
+    def _keep_boundary(self, row: int, keys: Sequence[bytes], chain: Chain, origin: Origin, line: int) -> None:
         self.junctions.wanted.pop(keys[len(chain) - 1], None)
-        if self.index.coverage.has_states and not self._checkpoint(row, keys, chain):
-            return
-        self.index.keep_boundary(row, chain)
+        coverage = self.index.coverage
+        if coverage.has_states:
+            if not coverage.has_state(chain.item(-1)):
+                return
+            self._tell(What.CHECKPOINT, self.rows.requests[row], tokens=len(chain) * self.index.unit)
+        self.index.keep_boundary(row, chain, origin, line)
         self.stores.offer(chain)
-
-    def _checkpoint(self, row: int, keys: Sequence[bytes], chain: Chain) -> bool:
-        """Copies the row's states for a boundary, if they stand exactly there and room can be made."""
-        if self.rows.settled[row] != len(chain) * self.index.unit:
-            return False
-        if self.index.coverage.usable(chain, self.index.nodes.tokens[chain])[-1]:
-            return True
-        for _ in range(MOST_EVICTIONS):
-            if self.index.coverage.has_checkpoint_room() and self._has_room(self.index.coverage.states):
-                break
-            if not (forgotten := self.index.evict(0, must=False)):
-                return False
-            self._tell(What.EVICTED, tokens=forgotten)
-        else:
-            return False
-        if self.index.nodes.depth(keys[: len(chain)]) < len(chain):
-            return False
-        self._copies += self.index.checkpoint(row, chain)
-        self._tell(What.CHECKPOINT, self.rows.requests[row], tokens=len(chain) * self.index.unit)
-        return True
 
     def leave(self, row: int, waiting: Waiting, hand_over: bool, to_tier: bool = True) -> None:
         """A row is about to give its pages back: the cache keeps what someone may go on from, and so does a tier."""
@@ -257,21 +370,23 @@ class Reuse:
             return
         state, unit = self.rows, self.index.unit
         self.junctions.leave(row)
-        del self._marks[row]
+        self._release_captured(row)
+        del self._marks[row], self._leaves_spares[row]
         self._settled.pop(row, None)
-        known = self._chains.pop(row)
+        known, line = self._chains.pop(row), self._lines.pop(row)
         computed = int(state.computed[row])
         if not hand_over or state.is_loading[row] or not computed:
             return
+        self.index.eviction.now += state.output_counts.item(row)
         if computed <= state.known[row]:
             units = computed // unit
             keys, behind = self._keys(row, waiting, units), state.tokens(row, units * unit, computed)
-            chain = self.index.keep_end(row, keys, units, waiting.root, behind, waiting.came_from, known)
+            chain = self.index.keep_end(row, keys, units, waiting.root, behind, waiting.came_from, known, line)
         else:
             units = int(state.settled[row]) // unit
-            chain = self.index.remember(row, self._keys(row, waiting, units), units, known)
+            chain = self.index.remember(row, self._keys(row, waiting, units), units, known, line)
             if units:
-                self.index.leaves.rank(chain)
+                self.index.settle(chain)
         if len(chain):
             self._tell_kept(waiting, chain.item(-1))
         if to_tier:

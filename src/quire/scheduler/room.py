@@ -91,26 +91,44 @@ class Room:
         """The most tokens, up to `most`, that a row can have beside pages that others were promised."""
         return greatest(0, most, lambda tokens: not self.is_short(add_pages(beside, self.pages_for(row, tokens))))
 
-    def can_hold(self, lengths: Ints, limit: Ints) -> bool:
-        """Capacity: whether requests of these lengths, each in steady decode, fit together in the empty pool."""
+    def can_hold(self, lengths: Ints, limit: Ints, new: Ints = ONE, kept_share: float = 0.0) -> bool:
+        """Capacity: whether requests of these lengths, each in steady decode, fit together in the empty pool; with
+        `new` tokens of each in flight, and beside a share of the pool that the cache keeps."""
         for memory in self.memories:
             kinds = memory.stage.kinds
-            pages = bound.demand(kinds, lengths - ONE, ONE, self._lookahead, limit)
+            pages = bound.demand(kinds, lengths - new, new, self._lookahead, limit)
             total = [counts(sum(own.tolist())) for own in pages]
-            if bound.sheets_needed(kinds, total, self.plan.reserved_pages) > memory.stage.sheets:
+            sheets = bound.sheets_needed(kinds, total, self.plan.reserved_pages)
+            if sheets > memory.stage.sheets * (1 - kept_share):
                 return False
         return True
 
     # ── making room ───────────────────────────────────────────────────────
 
-    def evict(self, pages: Pages, must: bool) -> bool:
-        """Forgets cached prefixes until so many pages can be taken. False: no more can be forgotten."""
-        while tokens := self.index.evict(self._bytes_short(pages), must):
-            self._tell(What.EVICTED, tokens=tokens)
+    def evict(self, pages: Pages, must: bool, even_awaited: bool = False) -> bool:
+        """Makes room for so many pages: gathers scattered ones where that suffices, else evicts cached prefixes. False:
+        no more can be evicted."""
+        while not self._gathers_enough(pages):
+            evicted = self.index.evict(self._bytes_short(pages), must, even_awaited)
+            if not evicted.pieces:
+                self.cache_is_in_use = True
+                return False
+            self._tell(What.EVICTED, **evicted._asdict())
             if not self.is_short(pages):
                 return True
-        self.cache_is_in_use = True
-        return False
+        return True
+
+    def _gathers_enough(self, pages: Pages) -> bool:
+        """Compacts if the free pages of sheets that are in use add up to the sheets that are missing."""
+        for memory, own in zip(self.memories, pages, strict=True):
+            short = memory.pool.sheets_short(own)
+            if short > sum(
+                (shelf.free_pages - need) // shelf.pages_per_sheet
+                for shelf, need in zip(memory.pool.shelves, own, strict=True)
+                if shelf.free_pages > need
+            ):
+                return False
+        return self.compact() and not self.is_short(pages)
 
     def _bytes_short(self, pages: Pages) -> int:
         both = zip(self.memories, pages, strict=True)
@@ -121,10 +139,10 @@ class Room:
         prefixes give way."""
         pages = add_pages(beside, [memory.lacks(row, tokens) for memory in self.memories])
         while self.is_short(pages):
-            forgotten = self.index.evict(self._bytes_short(pages), must=False)
-            if not forgotten:
+            evicted = self.index.evict(self._bytes_short(pages), must=False)
+            if not evicted.pieces:
                 return False
-            self._tell(What.EVICTED, tokens=forgotten)
+            self._tell(What.EVICTED, **evicted._asdict())
         return True
 
     def compact(self) -> bool:

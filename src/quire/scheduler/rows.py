@@ -37,8 +37,10 @@ class Rows:
         """Guesses in flight: how many came true is known when their step comes back."""
         self.next_unit = np.full(count, NEVER, dtype=np.int64)
         """Where the next unit of its prompt ends that goes to the prefix index once it has settled."""
+        self.next_capture = np.full(count, NEVER, dtype=np.int64)
+        """Tokens after which its next recurrent state is captured for the cache."""
         self.most = np.zeros(count, dtype=np.int64)
-        """So many tokens it may compute: all that it ever has but the last, or up to its next checkpoint."""
+        """So many tokens it may compute: all that it ever has but the last."""
         self.is_loading = np.zeros(count, dtype=bool)
         """A tier is bringing its first tokens: it holds their pages and computes nothing."""
         self.is_reserved = np.zeros(count, dtype=bool)
@@ -64,7 +66,7 @@ class Rows:
         self.prompt[row] = len(request.prompt)
         self.known[row] = self.expected[row] = len(request.prompt) + len(outputs)
         self.computed[row] = self.settled[row] = self.drafts[row] = 0
-        self.next_unit[row] = NEVER
+        self.next_unit[row] = self.next_capture[row] = NEVER
         self.is_loading[row] = self.is_reserved[row] = False
         self.limit[row] = limit = request.limit
         self.most[row] = limit - 1

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.cache.memory import StageMemory
+from quire.cache.reuse_times import Forecast
 from quire.cache.tables import NO_NEED
 from quire.core.drafting import Drafter
 from quire.core.errors import NeverFits
@@ -45,6 +46,8 @@ MOST_PREEMPTIONS = 2
 preempted more often than this, and once more for each older request that was not running then."""
 QUEUE_SIGHT = 8
 """How many a step passes over, or leaves to a tier, while it looks for someone who computes now."""
+LEAST_CHUNK = 256
+"""Tokens: chunks shrink so far before prefixes are evicted that queued requests would go on from."""
 MOST_NEWCOMERS = 32
 """In one step: each takes time, and those that run wait meanwhile."""
 
@@ -58,13 +61,16 @@ class Scheduler:
         listeners: Sequence[Listener] = (),
         drafter: Drafter | None = None,
         keeper: Keeper | None = None,
+        forecast: Forecast | None = None,
     ) -> None:
+        """`forecast`: what keeping prefixes is worth; none: what is learned of this traffic."""
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self._batch_tokens = counts(plan.batch_tokens)
+        self._least_chunk = max(1, min(LEAST_CHUNK, plan.batch_tokens // 8))
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
-        self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell, keeper)
+        self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell, keeper, forecast)
         self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
         self.drafts = Drafts(plan, self.memories, self.rows, drafter, self._tell)
         index, size_of = self.reuse.index, self.reuse.stores.size_of
@@ -106,6 +112,8 @@ class Scheduler:
         self.shares.enter(request.tenant)
         self._arrivals += 1
         self.reuse.name(waiting)
+        if len(self.queue) > 1:
+            self._expect(waiting)
         self._tell(What.ACCEPTED, request, prompt=len(request.prompt), max_tokens=request.max_tokens)
 
     def _never(self, request: Request) -> str:
@@ -145,7 +153,7 @@ class Scheduler:
         del self._line[bisect.bisect_left(self._line, (self.tickets.pop(row).claim, row))]
         self._order_is_stale = True
         self.room.cache_is_in_use = False
-        self.reuse.index.leaves.was_given_back = True
+        self.reuse.index.eviction.was_given_back = True
         return self.rows.leave(row)
 
     def _tell(self, what: What, request: Request | None = None, reason: str = "", **numbers: int) -> None:
@@ -207,6 +215,10 @@ class Scheduler:
         state = self.rows
         ends = np.minimum(state.expected[rows], state.most[rows])
         wanted: Ints = np.minimum(ends, state.settled[rows] + self._batch_tokens) - state.computed[rows]
+        if self.reuse.junctions.ahead:
+            # what is left of a step's budget beside a chunk in flight is not worth a chunk of its own
+            is_little = (wanted < self.plan.batch_tokens // 2) & (wanted < ends - state.computed[rows])
+            wanted = wanted * ~(is_little & (state.computed[rows] > state.settled[rows]))
         if len(self.loads):
             wanted = wanted * ~state.is_loading[rows]
         waiting = self.drafts.waiting(rows)
@@ -229,11 +241,16 @@ class Scheduler:
         needs = self.room.needs(rows, granted)
         while self.room.is_short(sum_pages(needs)):
             fitting = self.room.fitting(rows, needs)
-            if self.room.evict(sum_pages(needs_of_first(fitting + 1, rows, needs)), must=True):
+            wanted = sum_pages(needs_of_first(fitting + 1, rows, needs))
+            if self.room.evict(wanted, must=True):
+                continue
+            before = sum_pages(needs_of_first(fitting, rows, needs))
+            tokens = self.room.shrunk(before, int(rows[fitting]), int(granted[fitting]) - 1)
+            # a smaller chunk costs less than what queued requests are about to use
+            if tokens < self._least_chunk and self.room.evict(wanted, must=True, even_awaited=True):
                 continue
             granted = granted.copy()
-            before = sum_pages(needs_of_first(fitting, rows, needs))
-            granted[fitting] = self.room.shrunk(before, int(rows[fitting]), int(granted[fitting]) - 1)
+            granted[fitting] = tokens
             # where it gets nothing and nobody makes room, it waits for a page; those behind it may still need none
             if not granted[fitting] and self._make_room(rows, fitting):
                 rows = self.order()
@@ -267,6 +284,7 @@ class Scheduler:
         times = ticket.preemptions + 1
         names = ticket.root, ticket.keys, ticket.behind
         again = Waiting(request, ticket.arrival, ticket.claim, outputs, times, *names)
+        again.is_counted = True
         again.reason, again.may_load, again.way_back = f"preempted: {reason}", to_tier, str(way or "")
         self.queue.add(again, returning=True)
         told = reason if way is None else f"{reason}; {way}"
@@ -293,15 +311,21 @@ class Scheduler:
         more: list[int] = []
         tokens, lacked = [], [needs]
         promised, budget, passed = sum_pages(needs), self.plan.batch_tokens - int(granted.sum()), 0
+        is_at_risk = False
         for waiting in self.queue.in_turn():
             if budget <= 0 or not self.rows.has_room():
                 self._let_wait(waiting, self.why_full())
                 break
             if passed == QUEUE_SIGHT or len(more) == MOST_NEWCOMERS:
                 break
+            if is_at_risk and not waiting.at_risk and not self.queue.is_overdue(waiting):
+                self._let_wait(waiting, "requests whose cached prefix may be evicted go first")
+                break
+            was_at_risk = waiting.at_risk > 0
             entered = self._let_in(waiting, budget, promised)
             if entered is None:
                 passed += 1
+                is_at_risk |= was_at_risk and waiting.request.name not in self.rows.row_of
                 continue
             row, chunk, lacking = entered
             more.append(row)
@@ -342,9 +366,18 @@ class Scheduler:
         return tokens, self.room.needs(rows, np.array([tokens]))
 
     def _let_wait(self, waiting: Waiting, reason: str) -> None:
+        self._expect(waiting)
         if waiting.reason != reason:
             waiting.reason = reason
             self._tell(What.WAITS, waiting.request, reason)
+
+    def _expect(self, waiting: Waiting) -> None:
+        """What it would go on from is evicted last."""
+        self.reuse.expect(waiting)
+        if waiting.at_risk:
+            self.queue.at_risk[waiting.request.name] = waiting
+        else:
+            self.queue.at_risk.pop(waiting.request.name, None)
 
     def why_full(self) -> str:
         """Nobody can be let in."""
@@ -376,11 +409,16 @@ class Scheduler:
         return min(max(known + 1, prompt + int(self.typical_output)), waiting.request.limit)
 
     def _is_likely_to_last(self, waiting: Waiting) -> bool:
-        """Would everyone fit at the length they are likely to reach?"""
+        """Would everyone fit at the length they are likely to reach? Where several queued requests are about to use
+        cached prefixes: beside those, and with a chunk of the newcomer in flight."""
         rows = self.order()
         lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(waiting),)))
         limits = np.concatenate((self.rows.limit[rows], (waiting.request.limit,))) if self.plan.lookahead else lengths
-        return self.room.can_hold(lengths, limits)
+        if not (share := self.reuse.index.hot_share()):
+            return self.room.can_hold(lengths, limits)
+        new = np.ones_like(lengths)
+        new[-1] = max(1, min(self.plan.batch_tokens, waiting.known, lengths.item(-1)))
+        return self.room.can_hold(lengths, limits, new, share)
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
         """Would everyone fit at the longest they may become?"""
@@ -429,6 +467,7 @@ class Scheduler:
 
     def _enter(self, waiting: Waiting) -> int:
         self.queue.remove(waiting)
+        self.queue.admissions += 1
         row = self.rows.enter(waiting.request, waiting.outputs)
         self.tickets[row] = self._entered[row] = waiting
         bisect.insort(self._line, (waiting.claim, row))
@@ -464,6 +503,7 @@ class Scheduler:
         state.computed[rows] = ends
         counts = counts if drafts is None else counts + drafts
         state.expected[rows] = expected + samples
+        captures = self.reuse.capture(rows, starts, ends)
         epochs, copies, loads = state.epoch[rows], tuple(self._copies), tuple(self._landed)
         entered = [(row, one.request, one.outputs) for row, one in self._entered.items()]
         self._entered.clear()
@@ -482,6 +522,7 @@ class Scheduler:
             tuple(clears),
             drafts,
             self.reuse.stores.take_due(),
+            captures,
         )
         self.steps += 1
         self._copies.clear()

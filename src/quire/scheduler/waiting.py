@@ -6,17 +6,21 @@ import bisect
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.cache.keys import Hash
+from quire.cache.prefix import Place
 from quire.core.errors import QueueFull
 from quire.core.request import Request
 from quire.core.rules import Policy
 from quire.scheduler.shares import Shares
 
 JUST_CAME = "it just came"
+PATIENCE = 32
+"""Admissions by which others may go before a request because their cached prefix is at risk."""
 Claim = tuple[int, int]
 """Sorts requests: the lowest goes first."""
 
@@ -43,8 +47,18 @@ class Waiting:
     """Of the whole units of its tokens, as far as they are known."""
     behind: Hash | None = None
     """The hash that gave them, to go on from; None: they were not asked for."""
-    came_from: bytes = b""
-    """The end of a turn that it goes on from, if it found one."""
+    came_from: Place | None = None
+    """The boundary that it goes on from, if it found one."""
+    line: int = 0
+    """Hits in a row that led to it."""
+    is_counted: bool = False
+    """What it found, or did not, was learned from."""
+    awaits: Place | None = None
+    """What it would go on from, while it waits."""
+    at_risk: int = 0
+    """Tokens of that which no other prompt shares: admitting others may evict them."""
+    turn: int = 0
+    """Admissions after which it was due in the order of arrival."""
     may_load: bool = True
     """False after a load failed: it computes its tokens."""
     offer: int | None = None
@@ -66,6 +80,11 @@ class Waiting:
         return np.concatenate([self.request.prompt[begin:end], outputs])
 
     @property
+    def known(self) -> int:
+        """Tokens of its prompt and of what it has yielded."""
+        return len(self.request.prompt) + len(self.outputs)
+
+    @property
     def may_reuse(self) -> bool:
         """Log-probabilities of a prompt come from computing it: whoever wants them computes all of it, once."""
         return self.request.sampling.prompt_logprobs is None or bool(len(self.outputs))
@@ -77,13 +96,28 @@ class Queue:
         self._by_claim: list[Waiting] = []
         self._by_arrival: list[Waiting] = []
         self._by_name: dict[str, Waiting] = {}
+        self.admissions = 0
+        """Requests that were let in so far."""
+        self.at_risk: dict[str, Waiting] = {}
+        """Those whose cached prefix may be evicted while they wait."""
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def in_turn(self) -> Iterator[Waiting]:
-        """All that wait now, whoever comes or goes meanwhile."""
-        return iter(self._by_claim.copy())
+        """All that wait now, whoever comes or goes meanwhile. Of equal priority, those whose cached prefix is at risk
+        go first, unless others have been patient for too long."""
+        everyone = self._by_claim.copy()
+        patient = list(takewhile(self.is_overdue, everyone)) if self.at_risk else []
+        yield from patient
+        named = {one.arrival for one in patient}
+        first = [one for one in self.at_risk.values() if one.arrival not in named]
+        first.sort(key=lambda one: (one.claim[0], -one.at_risk, one.claim))
+        yield from _merged(first, everyone, named | {one.arrival for one in first})
+
+    def is_overdue(self, waiting: Waiting) -> bool:
+        """Others went first long enough."""
+        return self.admissions > waiting.turn + PATIENCE
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._by_arrival)
@@ -95,17 +129,31 @@ class Queue:
         bisect.insort(self._by_claim, waiting, key=lambda one: one.claim)
         bisect.insort(self._by_arrival, waiting, key=lambda one: one.arrival)
         self._by_name[waiting.request.name] = waiting
+        if not returning:
+            waiting.turn = self.admissions + len(self)
 
     def remove(self, waiting: Waiting) -> None:
         del self._by_claim[bisect.bisect_left(self._by_claim, waiting.claim, key=lambda one: one.claim)]
         del self._by_arrival[bisect.bisect_left(self._by_arrival, waiting.arrival, key=lambda one: one.arrival)]
         del self._by_name[waiting.request.name]
+        self.at_risk.pop(waiting.request.name, None)
 
     def elder(self) -> Waiting | None:
         return self._by_arrival[0] if self._by_arrival else None
 
     def find(self, name: str) -> Waiting | None:
         return self._by_name.get(name)
+
+
+def _merged(first: list[Waiting], everyone: list[Waiting], named: set[int]) -> Iterator[Waiting]:
+    """Those of `first` before others of their priority; whoever was named before is left out of `everyone`."""
+    ahead = deque(first)
+    for waiting in everyone:
+        while ahead and ahead[0].claim[0] <= waiting.claim[0]:
+            yield ahead.popleft()
+        if waiting.arrival not in named:
+            yield waiting
+    yield from ahead
 
 
 class FairQueue(Queue):
@@ -130,7 +178,7 @@ class FairQueue(Queue):
 
     def in_turn(self) -> Iterator[Waiting]:
         """As if each one named had been served its prompt already, so that others come next."""
-        own = {tenant: deque(waiting) for tenant, waiting in self._of_tenant.items()}
+        own = {tenant: deque(self._preferred(waiting)) for tenant, waiting in self._of_tenant.items()}
         served = {tenant: self._shares.served(tenant) for tenant in own}
         while served:
             tenant = min(served, key=lambda one: (served[one], own[one][0].arrival))
@@ -139,3 +187,9 @@ class FairQueue(Queue):
             if not own[tenant]:
                 del served[tenant]
             yield waiting
+
+    def _preferred(self, waiting: list[Waiting]) -> list[Waiting]:
+        """Of one tenant: those whose cached prefix is at risk first, unless others have been patient for too long."""
+        if not self.at_risk:
+            return waiting
+        return sorted(waiting, key=lambda one: (not self.is_overdue(one), -one.at_risk, one.arrival))

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.cache.keys import extend, keys_of, root_hash, root_key, scope_of
-from quire.cache.order import ByValue
 from quire.scheduler.junctions import Junctions
 
 ROOT = root_key(("layout", "scope"))
@@ -54,10 +52,3 @@ def test_a_prompt_shares_as_much_as_with_the_one_that_is_most_like_it(coming: li
     for keys in here:
         junctions.remove(keys)
     assert junctions.add([b"a", b"ab"]) == 0
-
-
-@pytest.mark.story
-def test_prefixes_of_one_scope_differ_in_their_luck() -> None:
-    """All keys of a scope begin alike: what is forgotten first must not depend on that part."""
-    ranks = [ByValue().rank(key, 1, 1.0) for key in keys_of(ROOT, TOKENS, 8)]
-    assert len(set(ranks)) == len(ranks) == 12

@@ -407,4 +407,4 @@ def test_the_index_does_not_grow_with_hits() -> None:
         run(engine, 20)
         sizes.add(len(index.nodes))
     assert len(sizes) == 1
-    assert len(index.leaves._ranked) <= 2 * len(index.nodes) + 64
+    assert len(index.eviction._ranked) <= 2 * len(index.nodes) + len(index.boundaries.groups) + 64

@@ -18,9 +18,9 @@ from quire.plan.settings import Budget, Settings
 from small_kinds import KINDS
 
 
-def plan_of(*names: str) -> Plan:
+def plan_of(*names: str, max_length: int = 400, sheets: int = 200) -> Plan:
     shape = ModelShape("small", "test", tuple(KINDS[name] for name in names), max_length=400, weights_known=False)
-    return make_plan(shape, Settings(batch_tokens=64, max_requests=4), Budget(sheets=(200,)))
+    return make_plan(shape, Settings(batch_tokens=64, max_requests=4, max_length=max_length), Budget(sheets=(sheets,)))
 
 
 def said(plan: Plan, *prompts: tuple[str, int, int]) -> list[str]:
@@ -37,7 +37,6 @@ FIRST = ("", 150, 1)
 REASONS = [
     (("full",), [FIRST, ("", 0, 150)], "no_overlap"),
     (("full",), [FIRST, ("", 9, 0)], "below_unit"),
-    (("full", "window"), [FIRST, ("", 70, 80)], "tail_evicted"),
     (("full", "state"), [FIRST, ("", 70, 80)], "checkpoint_absent"),
     (("full",), [FIRST, ("other", 150, 1)], "scope"),
     (("full", "cross"), [FIRST, FIRST], "disabled"),
@@ -51,6 +50,13 @@ def test_a_prompt_that_finds_nothing_is_told_why(
 ) -> None:
     """Each reason there is, and none on a hit."""
     assert said(plan_of(*kinds), *prompts)[-1] == reason
+
+
+def test_a_prompt_whose_window_tail_was_evicted_on_its_way_is_told_so() -> None:
+    """It parts from the first prompt in the middle, where spare pages of the window lay while there was room."""
+    prompts = [FIRST, ("", 0, 100), ("", 70, 80)]
+    assert said(plan_of("full", "window"), *prompts)[-1] == ""
+    assert said(plan_of("full", "window", max_length=200, sheets=8), *prompts)[-1] == "tail_evicted"
 
 
 def test_reuse_that_turns_itself_off_names_the_kind() -> None:

@@ -91,7 +91,7 @@ def test_a_load_takes_its_bytes_through_the_bandwidth() -> None:
 
 @pytest.mark.parametrize(("model", "pool"), [("llama-3.2-1b", 1 << 28), ("gemma-3-1b", 1 << 26)])
 def test_whatever_a_tier_does_every_request_ends_and_nothing_is_held(model: str, pool: int) -> None:
-    replay = replay_of(talks(turns=8), HostCost(2e9, 5), model, pool)
+    replay = replay_of(talks(turns=8), HostCost(2e9, 7), model, pool)
     found = report(replay.play())
     assert found["finished"] == 96
     assert min(found["tier"][name] for name in ("loads_done", "loads_failed", "loads_late", "outages")) > 0

@@ -1,0 +1,125 @@
+"""What kinds that do not grow keep of chains, and for which hits.
+
+    units      ·  ·  ▓  ▓  ▓  ▓  ▓  ·  ·        ▓ pages of windows that the cache keeps
+    boundary            └──tail──┘◆             one place where a hit may end, with its tail and its states
+    group         └─spares─┘ ◆  ◆               pages that a prompt left on its way, and states captured there
+
+A page goes when no boundary and no group needs it any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from quire.cache.coverage import Coverage, Kinds
+from quire.cache.memory import StageMemory
+from quire.cache.nodes import NO_GROUP, Chain, Nodes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Spares that one prompt left in one go."""
+
+    nodes: Chain
+    kind: int
+    """Its class (`reuse_times.class_of`)."""
+    used: float
+    worth: float
+    """Tokens saved per byte."""
+    rank: float = 0.0
+
+
+class Boundaries:
+    def __init__(self, nodes: Nodes, coverage: Coverage, memories: list[StageMemory]) -> None:
+        self.nodes, self.coverage, self.memories = nodes, coverage, memories
+        self.tails: dict[int, Chain] = {}
+        """By boundary: the nodes whose pages of kinds with a tail it needs."""
+        self.groups: dict[int, Group] = {}
+        self._groups_made = NO_GROUP
+
+    def keep(self, row: int, chain: Chain) -> None:
+        """A boundary at the chain's end, with what a row holds. The row's live set has not passed it."""
+        sinks, first = self.coverage.needed_units(self.nodes.tokens.item(chain.item(-1)))
+        if sinks:
+            self.keep_pages(self.coverage.tails, row, chain[:sinks], 0)
+        self.keep_pages(self.coverage.tails, row, chain[first:], first)
+        self.mark(chain)
+
+    def mark(self, chain: Chain) -> None:
+        """All that a boundary at the chain's end needs is kept: from now on for its sake."""
+        node = chain.item(-1)
+        if node in self.tails:
+            return
+        sinks, first = self.coverage.needed_units(self.nodes.tokens.item(node))
+        tail = chain[first:] if not sinks else np.concatenate([chain[:sinks], chain[first:]])
+        self.tails[node] = tail
+        self.nodes.needed[tail] += 1
+        self.nodes.is_boundary[node] = 1
+
+    def keep_pages(self, kinds: Kinds, row: int, chain: Chain, first_unit: int) -> None:
+        """What a row holds of the chain's units, the first of which is `first_unit`."""
+        for memory, own in zip(self.memories, kinds, strict=True):
+            if own and len(chain):
+                memory.keep(own, row, chain, first_unit, self.nodes.tokens.item(chain.item(-1)))
+
+    def drop(self, node: int, is_leaving: bool = False) -> None:
+        """No boundary here any more. `is_leaving`: the node itself is about to go, with all that it keeps."""
+        tail = self.tails.pop(node, None)
+        if tail is None:
+            return
+        nodes = self.nodes
+        nodes.is_boundary[node] = 0
+        nodes.needed[tail] -= 1
+        if not is_leaving and nodes.group[node] == NO_GROUP:
+            self.forget_pages(np.array([node]), self.coverage.states)
+        self._let_go(tail)
+
+    def _let_go(self, chain: Chain) -> None:
+        """Tails that neither a boundary nor a group needs go."""
+        nodes = self.nodes
+        unneeded = chain[(nodes.needed[chain] == 0) & (nodes.group[chain] == NO_GROUP)]
+        if len(unneeded):
+            self.forget_pages(unneeded, self.coverage.tails)
+
+    def forget_pages(self, chain: Chain, kinds: Kinds) -> None:
+        for memory, own in zip(self.memories, kinds, strict=True):
+            memory.forget(chain, own)
+
+    # ── spares ────────────────────────────────────────────────────────────
+
+    def keep_spares(self, row: int, chain: Chain, first_unit: int, kind: int, used: float, worth: float) -> int:
+        """What a row still holds of the chain's last units, from `first_unit` on; returns the new group's number."""
+        own = chain[first_unit:]
+        own = own[self.nodes.group[own] == NO_GROUP]
+        if not len(own):
+            return NO_GROUP
+        self.keep_pages(self.coverage.tails, row, chain[first_unit:], first_unit)
+        self._groups_made += 1
+        self.nodes.group[own] = self._groups_made
+        self.groups[self._groups_made] = Group(own, kind, used, worth)
+        return self._groups_made
+
+    def members(self, number: int) -> Chain:
+        """Nodes that are still of a group: others were evicted, and may stand for something else by now."""
+        own = self.groups[number].nodes
+        members: Chain = own[self.nodes.group[own] == number]
+        return members
+
+    def drop_group(self, number: int) -> Chain:
+        """Its spares go, but for what boundaries need. Returns the nodes that had any."""
+        own = self.members(number)
+        del self.groups[number]
+        self.nodes.group[own] = NO_GROUP
+        plain = own[self.nodes.is_boundary[own] == 0]
+        if len(plain):
+            self.forget_pages(plain, self.coverage.states)
+        self._let_go(own)
+        return own
+
+    def clear(self) -> None:
+        """Everything was forgotten."""
+        assert not len(self.nodes), "boundaries go with their nodes"
+        self.tails.clear()
+        self.groups.clear()
