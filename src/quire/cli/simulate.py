@@ -262,6 +262,7 @@ LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("ms between tokens, p50 / p95 / p99", _milliseconds_of("seconds_between_tokens")),
     ("prompt tokens reused", lambda one: f"{one['hit_rate']:.2%}"),
     ("… with a cache without end", lambda one: f"{one['hit_rate_ceiling']:.2%}"),
+    ("… shared with earlier requests", lambda one: f"{one['hit_rate_shared']:.2%}"),
     ("… in whole units of", lambda one: f"{one['match_unit_tokens']} tokens"),
     ("preemptions", lambda one: f"{one['preemptions']:,}"),
     ("evictions", lambda one: f"{one['evictions']:,}"),

@@ -48,6 +48,9 @@ class Played:
     busy_seconds: float
     match_unit_tokens: int
     ceiling_tokens: int
+    """Of prompts: what a cache without end would reuse with this model's kinds."""
+    shared_tokens: int
+    """Of prompts: what earlier requests had too, wherever a hit may end."""
     refused: int
     turned_away: int
     """Requests that found the queue full, and came again later."""
@@ -82,9 +85,8 @@ class Replay:
         self._moved = (0, 0.0)
         self.recorder.attach(self.engine.scheduler.rows.row_of, plan.max_requests)
         self.memory = MemoryUse(self.engine.scheduler.memories)
-        has_tails = any(not kind.kind.grows for stage in plan.stages for kind in stage.kinds)
-        self.ceiling = Ceiling(self.engine.scheduler.reuse.index.unit, has_ends=has_tails)
-        self.ceiling_tokens = self.refused = self.turned_away = 0
+        self.ceiling = Ceiling.of_plan(plan)
+        self.refused = self.turned_away = 0
         self._coming = [(one.seconds, place) for place, one in enumerate(trace.requests) if one.after is None]
         heapq.heapify(self._coming)
         self._held: deque[tuple[int, Request]] = deque()
@@ -146,7 +148,7 @@ class Replay:
             return True
         positions = len(request.prompt) + np.arange(request.max_tokens)
         answer = mixed_tokens(self.seeds[place : place + 1], positions)
-        self.ceiling_tokens += self.ceiling.of(request.prompt, answer)
+        self.ceiling.of(request.prompt, answer)
         return True
 
     def _refuse(self, place: int) -> None:
@@ -173,7 +175,8 @@ class Replay:
             self.clock.now - float(np.nanmin(self.recorder.arrived, initial=self.clock.now)),
             self.runner.busy_seconds,
             self.ceiling.unit_tokens,
-            self.ceiling_tokens,
+            self.ceiling.reusable_tokens,
+            self.ceiling.shared_tokens,
             self.refused,
             self.turned_away,
             None if self.tier is None else dict(self.tier.counters),

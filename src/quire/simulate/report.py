@@ -49,6 +49,7 @@ def report(played: Played) -> dict[str, Any]:
         "seconds_between_tokens": _percentiles(recorder.gaps[: recorder.gap_count]),
         "hit_rate": _share(int(recorder.hit_tokens[accepted].sum()), prompts),
         "hit_rate_ceiling": _share(played.ceiling_tokens, prompts),
+        "hit_rate_shared": _share(played.shared_tokens, prompts),
         "match_unit_tokens": played.match_unit_tokens,
         "preemptions": recorder.preemptions,
         "evictions": recorder.evictions,
