@@ -21,8 +21,9 @@ from reuse_drive import Batch
 from reuse_pages import KINDS, PageCache
 from reuse_pools import BATCH_TOKENS, MOST_REQUESTS, PAGE, page_names
 
-IN_BATCH_PAGES = 2
-"""By prefix: of waiting requests that begin with the same 32 tokens, none of them cached, one goes first (SGLang)."""
+IN_BATCH_PAGES, MOST_SORTED = 2, 128
+"""By prefix, as SGLang does it: of waiting requests that begin with the same 32 tokens, none of them cached, one goes
+first; and where more wait than this, they are not sorted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -180,7 +181,7 @@ class LruServer:
 
     def _admit(self, budget: int) -> list[tuple[Row, int, int]]:
         granted: list[tuple[Row, int, int]] = []
-        if self.by_prefix and self.waiting and budget and len(self.running) < MOST_REQUESTS:
+        if self.by_prefix and len(self.waiting) <= MOST_SORTED and budget and len(self.running) < MOST_REQUESTS:
             self._sort()
         while self.waiting and budget and len(self.running) < MOST_REQUESTS:
             row = self.waiting[0]

@@ -27,7 +27,7 @@ from quire.simulate.devices import speed_of
 from quire.simulate.tokens import scrambled
 from reuse_workloads import Work, order_of
 
-BATCH_TOKENS, MOST_REQUESTS = 2048, 256
+BATCH_TOKENS, MOST_REQUESTS = 4096, 256
 DEVICE, DEVICE_BYTES = "h200", 1 << 50
 """As fast as one; its memory is what the pool asks for."""
 LARGEST_POOL = 512 * GIB
@@ -45,6 +45,13 @@ class Model:
     state_block: int = 0
     """Tokens from one state of the baselines to the next: the block that vLLM 0.32.0's planner gives."""
 
+    exports_states: bool = False
+    """vLLM's kernel saves a state from within a chunk, which is not split for it then."""
+
+    @property
+    def is_hybrid(self) -> bool:
+        return self.name != "meta-llama-3.1-8b"
+
     @property
     def has_states(self) -> bool:
         return self.state_block > 0
@@ -55,7 +62,7 @@ MODELS = {
     "gemma-3-27b": Model("gemma-3-27b", ranks=2),
     "gpt-oss-120b": Model("gpt-oss-120b"),
     "qwen3-next-80b-a3b": Model("qwen3-next-80b-a3b", ranks=2, state_dtype=DType.BF16, state_block=544),
-    "nemotron-3-nano-30b": Model("nvidia-nemotron-3-nano-30b-a3b-bf16", state_block=2096),
+    "nemotron-3-nano-30b": Model("nvidia-nemotron-3-nano-30b-a3b-bf16", state_block=2096, exports_states=True),
 }
 
 
