@@ -46,8 +46,14 @@ class Row:
 
 class LruServer:
     def __init__(
-        self, kinds: Sequence[KindPlan], capacity_bytes: float, state_block: int = 0, by_prefix: bool = False
+        self,
+        kinds: Sequence[KindPlan],
+        capacity_bytes: float,
+        state_block: int = 0,
+        by_prefix: bool = False,
+        budget: int = BATCH_TOKENS,
     ) -> None:
+        """`budget`: tokens of a step."""
         self.states = [index for index, kind in enumerate(kinds) if kind.kind.kind == "state"]
         sizes = [int(PAGE * kind.token_bytes) or kind.fixed_bytes for kind in kinds]
         self.cache = PageCache(sizes, capacity_bytes)
@@ -57,7 +63,7 @@ class LruServer:
         self.paged = [*self.growing, *self.tails]
         self.page_bytes = sum(sizes[kind] for kind in self.paged)
         self.state_bytes = sum(sizes[kind] for kind in self.states)
-        self.state_block, self.by_prefix = state_block, by_prefix
+        self.state_block, self.by_prefix, self.budget = state_block, by_prefix, budget
         assert bool(state_block) == bool(self.states), "states are kept at multiples of some block"
         assert state_block % PAGE == 0, "and that is so many pages"
         self.waiting: deque[Row] = deque()
@@ -74,7 +80,7 @@ class LruServer:
         self.waiting.append(row)
 
     def schedule(self) -> Batch | None:
-        budget, before = BATCH_TOKENS, self.preemptions
+        budget, before = self.budget, self.preemptions
         granted: list[tuple[Row, int, int]] = []
         for row in list(self.running):
             if budget and row in self.running:

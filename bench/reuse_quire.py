@@ -27,13 +27,18 @@ MISSED = "missed_"
 
 @dataclass(frozen=True, slots=True)
 class PlayedQuire:
-    hit_tokens: int
+    hits: list[int]
+    """Of each request: tokens of its prompt that were found when it was first let in."""
     seconds: float
     steps: int
     preemptions: int
     prefill_seconds: float
     unsplit_seconds: float
     missed: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def hit_tokens(self) -> int:
+        return sum(self.hits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +125,7 @@ def play(plan: Plan, cost: CostModel, work: Work) -> PlayedQuire:
     assert not played.refused, "the plan was made for the longest request"
     recorder = played.recorder
     return PlayedQuire(
-        int(recorder.hit_tokens.sum()),
+        [int(tokens) for tokens in recorder.hit_tokens],
         played.seconds,
         recorder.steps,
         recorder.preemptions,
