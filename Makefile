@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -51,6 +51,9 @@ bench-sessions: setup  ## How much is reused when sessions do not all fit, besid
 
 bench-reuse: setup  ## How much six workloads reuse on five models in four pools, compared with other caches
 	$(BIN)/python bench/reuse.py $(ARGUMENTS)
+
+bench-waves: setup  ## How much is found when sessions all return at once; ARGUMENTS=--gpu computes it on this GPU
+	$(BIN)/python bench/waves.py $(ARGUMENTS)
 
 bench-trace: setup  ## Replays a request trace twice: ARGUMENTS=FILE
 	$(BIN)/python bench/trace.py $(ARGUMENTS)

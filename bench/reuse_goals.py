@@ -15,7 +15,7 @@ from statistics import fmean, geometric_mean
 import numpy as np
 
 from reuse_pools import MODELS
-from reuse_rows import COLUMNS, QUIRE, Row
+from reuse_rows import COLUMNS, QUIRE, UNLIMITED, Row
 
 CAP = 10.0
 LEAST_CEILING = 0.05
@@ -23,7 +23,7 @@ LEAST_CEILING = 0.05
 NEVER_BELOW, MOSTLY, MOST_SHARE = 0.98, 1.0, 0.9
 GAINS = {True: 1.3, False: 1.05}
 """Geometric mean of the ratios in small pools: of models with windows or states, of the others."""
-SMALL, LARGE, UNLIMITED = ("5", "20"), ("100", "unlimited"), "unlimited"
+SMALL, LARGE = ("5", "20"), ("100", UNLIMITED)
 OF_CEILING = {True: 0.9, False: 0.95}
 """Without a limit: of models with states, of the others."""
 MOST_SPLIT = 0.02

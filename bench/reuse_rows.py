@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,7 +28,8 @@ from reuse_pools import (
 )
 from reuse_workloads import WORKLOADS, Work, make_work, order_of, paced
 
-POOLS = ("5", "20", "100", "unlimited")
+UNLIMITED = "unlimited"
+POOLS = ("5", "20", "100", UNLIMITED)
 QUIRE, LRU, VLLM, PREFIX_FIRST = "quire", "lru", "vllm", "prefix-first"
 COLUMNS = (QUIRE, LRU, VLLM, PREFIX_FIRST)
 
@@ -131,7 +133,8 @@ def _baseline(row: Row, column: str, plan: Plan, work: Work) -> Server:
     model, pool_bytes = MODELS[row.model], plan.stages[0].pool_bytes
     if column == VLLM:
         return PeerServer(kinds_of(plan), pool_bytes, work.longest, model.exports_states)
-    return LruServer(kinds_of(plan), pool_bytes, model.state_block, by_prefix=column == PREFIX_FIRST)
+    capacity = math.inf if row.pool == UNLIMITED else pool_bytes
+    return LruServer(kinds_of(plan), capacity, model.state_block, by_prefix=column == PREFIX_FIRST)
 
 
 def play_case(

@@ -31,7 +31,7 @@ class Workload:
 
 
 WORKLOADS = {
-    "conversation": Workload(600, 1.2),
+    "conversation": Workload(400, 1.2),
     "nested": Workload(400, 1.2),
     "agents": Workload(300, 3.0),
     "sessions": Workload(400, None),
