@@ -59,6 +59,8 @@ def drive(server: Server, cost: CostModel, work: Work) -> Driven:
             server.submit(place, work.known[place], work.prompts[place])
         batch = server.schedule()
         if batch is None:
+            if not arrivals:
+                raise RuntimeError(f"stalled: {len(work.known) - ended} requests wait, and nothing is computed")
             now = arrivals.next_moment()
             continue
         now += cost.seconds(np.array(batch.starts), np.array(batch.counts), batch.samples)

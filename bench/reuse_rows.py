@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 
 import reuse_quire
@@ -71,7 +71,7 @@ class Row:
         return self.workload, self.model, self.seed, self.pool
 
 
-@cache
+@lru_cache(maxsize=2)
 def _work(name: str, seed: int, path: Path) -> Work:
     return make_work(name, seed, path)
 

@@ -198,6 +198,15 @@ def test_decoding_rows_take_their_part_of_the_budget() -> None:
     assert unsplit_seconds(chunks, [1000, 0], cost, 2048) == pytest.approx(sum(seconds))
 
 
+def test_a_server_that_computes_nothing_is_reported() -> None:
+    """It holds a request, and nobody else comes."""
+    cost = cost_of("llama-3.1-8b", plan_of("llama-3.1-8b", 5000, 1 << 34))
+    server = LruServer(kinds_of(plan_of("llama-3.1-8b", 5000, 1 << 34)), 1e9)
+    server.schedule = lambda: None  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="stalled: 30 requests wait"):
+        drive(server, cost, small_work(0))
+
+
 def test_quire_and_the_baseline_see_the_same_requests() -> None:
     """One session after another with room for all: both find what the last turn left, up to a unit or a page."""
     sizes = replace(WORKLOADS["sessions"], requests=40)
