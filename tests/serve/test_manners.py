@@ -377,7 +377,7 @@ def test_tokens_and_the_plan_can_be_asked_for(client: httpx.Client) -> None:
     assert said["count"] > tokens["count"]
     assert client.post("/v1/tokenize", json={}).status_code == 400
     plan = client.get("/v1/plan").json()
-    assert plan["schema"] == "quire.plan/2"
+    assert plan["schema"] == "quire.plan/3"
     assert plan["max_length"] == 512
     assert plan["fits"] is True
 

@@ -26,6 +26,8 @@ def drafted(model: ModelShape, draft: ModelShape) -> ModelShape:
         model,
         draft_layers=tuple(_behind(layer, len(model.layers)) for layer in draft.layers),
         max_length=min(limits, default=None),
+        stretched_length=_stretched(model, draft),
+        ropes=model.ropes + tuple(replace(rope, layers=f"draft {rope.layers}".strip()) for rope in draft.ropes),
         hidden_size=max(model.hidden_size, draft.hidden_size),
         intermediate_size=max(model.intermediate_size, draft.intermediate_size),
         experts=max(model.experts, draft.experts, key=lambda one: one.per_token * max(one.width, one.inner)),
@@ -33,6 +35,14 @@ def drafted(model: ModelShape, draft: ModelShape) -> ModelShape:
         weights_known=model.weights_known and draft.weights_known,
         notes=(*model.notes, f"layers from {len(model.layers)} on are those of the draft model {draft.name}"),
     )
+
+
+def _stretched(model: ModelShape, draft: ModelShape) -> int | None:
+    """As far as both reach, if that is beyond the shorter limit of both."""
+    if model.stretched_length is None and draft.stretched_length is None:
+        return None
+    longest = [one.stretched_length or one.max_length for one in (model, draft)]
+    return min((length for length in longest if length is not None), default=None)
 
 
 def _behind(layer: Layer, layers: int) -> Layer:

@@ -16,6 +16,7 @@ from quire.models.families.feedforward import CHOSEN_EXPERTS, EXPERTS
 from quire.models.fields import Fields, shown, whole_number
 from quire.models.neutral import refuse_unknown_memory
 from quire.models.precision import Precision, read_precision
+from quire.models.ropes import read_ropes, stretched_length
 from quire.models.shape import NO_EXPERTS, Experts, Layer, ModelShape
 
 LARGEST_FILE = 64 << 20
@@ -68,6 +69,7 @@ def read_config(
     fields.raw("model_type", "architectures")
     blueprint = family.read(fields)
     experts = _experts(fields, blueprint)
+    ropes = read_ropes(fields, blueprint.max_length)
     precision = read_precision(fields)
     if held is not None and held.is_laid_out:
         precision = replace(precision, has_panels=True)
@@ -78,7 +80,7 @@ def read_config(
     if held is not None and fields.section("quantization_config") is not None:
         notes += (f"quantised weights are counted as the checkpoint has them, the rest as {held.dtype.value}",)
     shape = _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
-    return replace(shape, experts=experts)
+    return replace(shape, experts=experts, ropes=ropes, stretched_length=stretched_length(ropes))
 
 
 def _experts(fields: Fields, blueprint: Blueprint) -> Experts:

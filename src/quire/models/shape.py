@@ -44,6 +44,28 @@ NO_EXPERTS = Experts()
 
 
 @dataclass(frozen=True, slots=True)
+class Rope:
+    """Rotary frequencies that depend on how long a sequence is. A plan fixes them for all its requests, from its
+    longest length: keys that one request leaves in the cache are then right for every other."""
+
+    sort: str
+    """`longrope`: short or long factors; `dynamic`: a base that grows with the length."""
+    original_tokens: int
+    """Up to this length, the frequencies are those that the model was first trained with."""
+    layers: str = ""
+    """The type of layers that have them; empty: all."""
+    factor: float = 1.0
+    """How many times the original length `dynamic` frequencies may be stretched to."""
+
+    def chosen(self, max_length: int) -> str:
+        """What a plan with this longest length fixes. Equal words: equal keys."""
+        which = f"{self.layers} {self.sort}" if self.layers else self.sort
+        if self.sort == "longrope":
+            return f"{which} {'long' if max_length > self.original_tokens else 'short'}"
+        return f"{which} {max(max_length, self.original_tokens)}"
+
+
+@dataclass(frozen=True, slots=True)
 class ModelShape:
     """Frozen facts of one model. Equal facts give equal plans."""
 
@@ -54,6 +76,10 @@ class ModelShape:
     """MTP layers, or those of a draft model: planned only when speculation asks for them."""
     max_length: int | None = None
     """The longest sequence the model itself supports; None: it has no limit of its own (recurrent models)."""
+    stretched_length: int | None = None
+    """The longest that may be asked for, where rotary frequencies can be stretched beyond `max_length`."""
+    ropes: tuple[Rope, ...] = ()
+    """Those that follow from the plan's longest length; a draft model's come after the model's own."""
     hidden_size: int = 0
     intermediate_size: int = 0
     """Widest activation between two matrices, for the estimate of activations."""

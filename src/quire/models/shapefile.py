@@ -47,7 +47,7 @@ def shape_from_json(config: Mapping[str, object]) -> ModelShape:
     weighed = any(layer.weight_bytes or layer.replicated_weight_bytes for layer in layers)
     shape = ModelShape(
         name=_text(fields, "name", "unnamed"), family=_text(fields, "family", HAND_WRITTEN), layers=layers,
-        draft_layers=drafts, experts=experts, max_length=fields.optional_integer("max_length"),
+        draft_layers=drafts, ropes=(), experts=experts, max_length=fields.optional_integer("max_length"),
         weights_known=fields.flag("weights_known", absent=weighed or sizes["embedding_bytes"] > 0),
         notes=tuple(str(note) for note in fields.items("notes") or ()), **sizes,
     )  # fmt: skip

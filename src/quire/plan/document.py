@@ -40,6 +40,7 @@ def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]
         "problem": plan.problem or None,
         "kv_dtype": plan.kv_dtype,
         "state_dtype": plan.state_dtype,
+        "rope": plan.rope or None,
         "sheet_bytes": tight.sheet_bytes,
         "sheets": tight.sheets,
         "pool_bytes": tight.pool_bytes,

@@ -17,7 +17,7 @@ from quire.kinds import Kind, kind_of
 from quire.plan.layout import Entry
 from quire.plan.plan import HostPlan, KindPlan, LedgerLine, Plan, RankPlan, StagePlan
 
-SCHEMA = "quire.plan/2"
+SCHEMA = "quire.plan/3"
 _WORDS = ("notes", "problem")
 
 Json = dict[str, Any]
@@ -73,13 +73,17 @@ def fingerprint(plan: Plan) -> str:
     numbers = {name: value for name, value in encode(plan).items() if name not in _WORDS}
     for rank in numbers["ranks"]:
         rank["ledger"] = [{**line, "detail": ""} for line in rank["ledger"]]
+    if not plan.rope:  # so that plans of all other models keep the fingerprints that they had before there was one
+        del numbers["rope"]
     return _digest(numbers)
 
 
 def layout_fingerprint(plan: Plan) -> str:
-    """Equal for plans whose pages can be exchanged byte by byte: the same model, dtypes, ranks and manifests."""
+    """Equal for plans whose pages can be exchanged byte by byte: the same model, dtypes, ranks, manifests and rotary
+    frequencies."""
     stages = [[[_encode(kind) for kind in stage.kinds], stage.aliases] for stage in plan.stages]
-    return _digest([plan.model, plan.kv_dtype, plan.state_dtype, plan.tensor_parallel, stages])
+    rope = [plan.rope] if plan.rope else []
+    return _digest([plan.model, plan.kv_dtype, plan.state_dtype, plan.tensor_parallel, stages, *rope])
 
 
 def _digest(value: object) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quire.core.errors import PlanError
 from quire.kinds import Kind
-from quire.models.shape import ModelShape
+from quire.models.shape import ModelShape, Rope
 from quire.plan.geometry import choose_geometry, match_unit
 from quire.plan.ledger import usable_bytes
 from quire.plan.plan import Plan, StagePlan
@@ -61,6 +61,7 @@ def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
         host=None,
         notes=_notes(model, settings, budget, unit, length),
         limit_bytes=None if budget.is_whole_device else usable_bytes(budget),
+        rope=", ".join(rope.chosen(length) for rope in model.ropes),
     )
     check_host_block(plan)
     return plan if settings.host_bytes is None else replace(plan, host=host_plan(plan, settings.host_bytes))
@@ -100,9 +101,10 @@ def _forced_pages(kinds: Sequence[Kind], asked: Mapping[str, int]) -> dict[str, 
 
 
 def _check_length(asked: int | None, model: ModelShape) -> None:
-    if asked is not None and model.max_length is not None and asked > model.max_length:
+    longest = model.stretched_length or model.max_length
+    if asked is not None and longest is not None and asked > longest:
         raise PlanError(
-            f"--max-length {asked:,} is beyond what {model.name} itself supports: choose at most {model.max_length:,}"
+            f"--max-length {asked:,} is beyond what {model.name} itself supports: choose at most {longest:,}"
         )
 
 
@@ -110,6 +112,13 @@ def _problem(cuts: Sequence[CutStage], stages: Sequence[StagePlan], settings: Se
     index = min(range(len(longest)), key=lambda i: longest[i])
     where = f"stage {index}: " if len(stages) > 1 else ""
     return where + shortfall(cuts[index], stages[index], settings, longest[index])
+
+
+def _rope_note(rope: Rope, length: int) -> str:
+    return (
+        f"rotary frequencies are {rope.chosen(length)} for every request, because lengths may exceed "
+        f"{rope.original_tokens:,}: --max-length {rope.original_tokens} keeps the original ones"
+    )
 
 
 def _notes(model: ModelShape, settings: Settings, budget: Budget, unit: int, length: int) -> tuple[str, ...]:
@@ -128,6 +137,7 @@ def _notes(model: ModelShape, settings: Settings, budget: Budget, unit: int, len
         notes.append("the shape says nothing of weights: the ledger counts none")
     if unit != settings.match_unit_tokens:
         notes.append(f"prefixes match in units of {unit} tokens, not {settings.match_unit_tokens}: pages must divide")
+    notes += (_rope_note(rope, length) for rope in model.ropes if length > rope.original_tokens)
     uneven = uneven_heads(model, settings.tensor_parallel)
     if uneven:
         notes.append(f"{uneven} KV heads over {settings.tensor_parallel} ranks: each keeps a copy or an unfilled row")

@@ -165,6 +165,8 @@ class Plan:
     notes: tuple[str, ...]
     limit_bytes: int | None = None
     """Of a device: what was named as the most that may be used. What is measured later must stay within it too."""
+    rope: str = ""
+    """Rotary frequencies that follow from the longest length, the same for all requests; empty: none do."""
 
     def require_fit(self) -> Plan:
         if not self.fits:

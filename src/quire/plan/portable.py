@@ -51,6 +51,7 @@ class Home:
 class Portable:
     def __init__(self, plan: Plan) -> None:
         self.ranks = plan.tensor_parallel
+        self._rope = [plan.rope] if plan.rope else []
         self._homes: dict[str, list[Home]] = {}
         self._kinds: dict[str, Kind] = {}
         for stage, one in enumerate(stage for stage in plan.stages if stage.kinds):
@@ -61,12 +62,13 @@ class Portable:
             homes.sort(key=lambda home: (home.entry.layer, home.entry.purpose, home.entry.part))
 
     def fingerprint(self, weights: str, version: str) -> str:
-        """Equal for engines that may exchange pieces: the same weights, kinds, layers, heads and dtypes."""
+        """Equal for engines that may exchange pieces: the same weights, kinds, layers, heads, dtypes and rotary
+        frequencies."""
         parts = {
             kind: [(e.layer, e.purpose, e.part, e.dtype, e.model_heads, e.row_bytes) for e in map(_entry, homes)]
             for kind, homes in self._homes.items()
         }
-        return hashlib.sha256(json.dumps([version, weights, parts], sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([version, weights, parts, *self._rope], sort_keys=True).encode()).hexdigest()
 
     def piece_bytes(self, piece: Piece) -> int:
         units = self.units(piece)

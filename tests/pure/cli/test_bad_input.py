@@ -20,7 +20,7 @@ HUGE = "9" * 400
 
 @pytest.mark.parametrize(
     ("old", "new", "words"),
-    [("quire.plan/2", "quire.plan/7", "this version reads"), ('"sheets": ', '"sheets": 1', "changed")],
+    [("quire.plan/3", "quire.plan/7", "this version reads"), ('"sheets": ', '"sheets": 1', "changed")],
 )
 def test_a_plan_file_that_is_not_what_it_says_is_one_clear_line(
     old: str, new: str, words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

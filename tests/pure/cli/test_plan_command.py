@@ -32,7 +32,7 @@ def test_the_json_has_every_documented_field(capsys: pytest.CaptureFixture[str])
     data = run_json(capsys, "gemma-3-27b", "--device", "h200", "--lengths", "513,1000,5001")
     assert set(data) >= REQUIRED
     assert all(set(kind) >= REQUIRED_OF_A_KIND for kind in data["kinds"])
-    assert data["schema"] == "quire.plan/2"
+    assert data["schema"] == "quire.plan/3"
     for table in ("concurrency", "concurrency_with_prefill", "waste", "demand"):
         assert list(data[table]) == ["513", "1000", "5001"]
     names = [kind["name"] for kind in data["kinds"]]

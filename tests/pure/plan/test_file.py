@@ -86,15 +86,15 @@ def test_a_plan_with_numbers_that_lead_nowhere_is_damaged(field: str, value: obj
 
 
 def test_a_plan_of_another_version_is_refused() -> None:
-    with pytest.raises(PlanFileError, match=r"schema 'quire.plan/9', this version reads 'quire.plan/2'"):
+    with pytest.raises(PlanFileError, match=r"schema 'quire.plan/9', this version reads 'quire.plan/3'"):
         plan_of({**document(a_plan()), "schema": "quire.plan/9"}, "plan.json")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "", "not json", "[]", "{}", '{"schema": "quire.plan/2"}', '{"schema": "quire.plan/2", "plan": {}}',
-        '{"schema": "quire.plan/2", "plan": ' + "[" * 100_000,
+        "", "not json", "[]", "{}", '{"schema": "quire.plan/3"}', '{"schema": "quire.plan/3", "plan": {}}',
+        '{"schema": "quire.plan/3", "plan": ' + "[" * 100_000,
     ],
 )  # fmt: skip
 def test_a_torn_file_is_one_clear_line(text: str, tmp_path: Path) -> None:
