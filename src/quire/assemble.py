@@ -254,6 +254,7 @@ def _on_cpu(
     from quire.worker.arena import DTYPES, Arena
     from quire.worker.drafting import DraftModel, part_of
     from quire.worker.model import TorchModel, load
+    from quire.worker.positions import fix_positions
     from quire.worker.processor import require_products
     from quire.worker.runner import TorchRunner
     from quire.worker.support import check_model
@@ -263,6 +264,7 @@ def _on_cpu(
 
     def model_of(own: Path, stage: StagePlan) -> TorchModel:
         weights = load(own, DTYPES[dtype.value], advance)
+        fix_positions(weights, plan.max_length)
         check_model(weights, stage)
         return TorchModel(weights, Arena(stage, arena.bytes.device, arena.bytes))
 
@@ -296,6 +298,7 @@ def _on_gpu(
     from quire.worker.drafting import part_of
     from quire.worker.meter import Meter
     from quire.worker.model import load
+    from quire.worker.positions import fix_positions
     from quire.worker.support import check_model
 
     meter = Meter(torch.device(device))
@@ -303,6 +306,7 @@ def _on_gpu(
 
     def weights_of(own: Path, first_layer: int, layers: int) -> Any:
         weights = load(own, DTYPES[dtype.value], advance).to(meter.device)
+        fix_positions(weights, plan.max_length)
         check_model(weights, part_of(whole, first_layer, layers))
         return weights
 

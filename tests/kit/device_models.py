@@ -24,6 +24,7 @@ from quire.worker.kernels.backend import Triton
 from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model import NAME, TorchModel
+from quire.worker.positions import fix_positions
 from tiny_models import OUTPUTS, draft_weights, reference, shape_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -64,6 +65,7 @@ class DeviceService:
         def attached(weights: Any, first_layer: int, layers: int) -> TorchModel:
             part = Arena(part_of(stage, first_layer, layers), DEVICE, arena.bytes, moves=KernelMoves())
             model, backends = _moved(weights, dtype), (Triton(is_invariant), REFERENCE)
+            fix_positions(model, plan.max_length)
             if is_invariant:
                 make_invariant(model)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 import torch
@@ -24,17 +25,22 @@ MOST_TOKENS = 1024
 def make_folder(folder: Path, head_width: int | None = None) -> Path:
     """`head_width`: in heads as wide as this, and what they find counts: random matrices of this size leave a token
     nearly what it was."""
+    config = tiny_config("llama")
+    config.max_position_embeddings, config.head_dim = MOST_TOKENS, head_width or config.head_dim
+    return save_folder(folder, config, is_spread=head_width is not None)
+
+
+def save_folder(folder: Path, config: Any, is_spread: bool = True) -> Path:
+    """Of a tiny configuration of any type; its vocabulary becomes the tokenizer's."""
     tokenizer = _tokenizer()
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
-    config = tiny_config("llama")
-    config.vocab_size, config.max_position_embeddings = tokenizer.get_vocab_size(), MOST_TOKENS
-    config.head_dim = head_width or config.head_dim
+    config.vocab_size = tokenizer.get_vocab_size()
     config.bos_token_id = config.pad_token_id = config.eos_token_id = 0
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = build(config, torch.float32)
-        (model if head_width is None else spread(model)).save_pretrained(folder)
+        (spread(model) if is_spread else model).save_pretrained(folder)
     return folder
 
 

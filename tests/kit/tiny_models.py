@@ -29,6 +29,7 @@ from quire.worker.arena import Arena
 from quire.worker.backends import REFERENCE, Backend
 from quire.worker.drafting import DraftModel, part_of
 from quire.worker.model import NAME, TorchModel, build
+from quire.worker.positions import fix_positions
 from quire.worker.tiny import WINDOW, tiny_config
 
 PAGE = 16
@@ -157,11 +158,18 @@ class Service:
         arena = Arena(stage, device)
         arena.bytes.view(torch.float32).fill_(float("nan"))
         own = len(shape_of(name, self.reference.config).layers)
-        model = _attached(self.reference.model, Arena(part_of(stage, 0, own), device, arena.bytes), backends)
+
+        def attached(weights: Any, arena: Arena) -> TorchModel:
+            own = copy.deepcopy(weights)
+            own.set_attn_implementation(NAME)
+            fix_positions(own, plan.max_length)
+            return TorchModel(own, arena, backends)
+
+        model = attached(self.reference.model, Arena(part_of(stage, 0, own), device, arena.bytes))
         guesser = None
         if draft is not None:
             rest = Arena(part_of(stage, own, stage.layers - own), device, arena.bytes)
-            guesser, drafter = DraftModel(_attached(draft_weights(draft, name), rest, backends)), LeftOpen()
+            guesser, drafter = DraftModel(attached(draft_weights(draft, name), rest)), LeftOpen()
         self.runner = WatchedRunner(plan, model, arena, guesser)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
 
@@ -179,9 +187,3 @@ class Service:
             assert stream.tokens().tolist() == self.reference.tokens[place], f"prompt of {len(prompt)}"
             mine = torch.stack([self.runner.logits[f"{label}{place}", len(prompt) + i] for i in range(OUTPUTS)])
             assert (mine - self.reference.logits[place]).abs().max() < 1e-4, f"prompt of {len(prompt)}"
-
-
-def _attached(model: Any, arena: Arena, backends: Sequence[Backend]) -> TorchModel:
-    own = copy.deepcopy(model)
-    own.set_attn_implementation(NAME)
-    return TorchModel(own, arena, backends)

@@ -25,6 +25,7 @@ from quire.plan.settings import Budget, Settings
 from quire.worker.arena import Arena
 from quire.worker.meter import Measured, Meter
 from quire.worker.model import TorchModel
+from quire.worker.positions import fix_positions
 from quire.worker.runner import TorchRunner
 
 Tables = tuple[tuple[TableView, ...], ...]
@@ -100,4 +101,5 @@ def _on_gpu(plan: Plan, model: Any, is_compiled: bool, is_deterministic: bool) -
 
 def _on_cpu(plan: Plan, model: Any, *_for_gpus: bool) -> tuple[TorchRunner, Finish]:
     arena = Arena(plan.stages[0], torch.device("cpu"))
+    fix_positions(model, plan.max_length)
     return TorchRunner(plan, TorchModel(model, arena), arena), lambda _tables, _counts: ("steps are not recorded", ())

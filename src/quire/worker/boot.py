@@ -28,6 +28,7 @@ from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.meter import Meter
 from quire.worker.model import TorchModel
+from quire.worker.positions import fix_positions
 from quire.worker.runner import Grammars
 from quire.worker.sampler import Sampler
 
@@ -56,6 +57,7 @@ def boot(
     if draft is not None:
         models.append((draft, part_of(stage, stage.layers - draft_layers, draft_layers)))
     for weights, part in models:
+        fix_positions(weights, plan.max_length)
         fuse(weights)
         if is_deterministic:
             require_invariant(weights, part)

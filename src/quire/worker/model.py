@@ -25,6 +25,7 @@ from quire.worker.linears import lay_out
 from quire.worker.loading import load_checkpoint
 from quire.worker.mixers import attach, latent
 from quire.worker.mixers.seat import Seat
+from quire.worker.positions import chosen_ropes
 from quire.worker.scales import find_scales
 from quire.worker.uploads import Upload
 from quire.worker.weights.write import Advance
@@ -73,6 +74,8 @@ class TorchModel:
         """`is_compiled`: torch.compile fuses what lies between kernels. `is_invariant`: nothing depends on the batch,
         if no step has a single token."""
         self.model, self.is_invariant = model.eval(), is_invariant
+        self.ropes = chosen_ropes(model)
+        """Rotary frequencies that follow from the plan's longest length, as the plan calls them."""
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
         self.choices = choose(arena.stage, arena.bytes.device.type, backends)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from quire.core.drafting import verified
+from quire.core.errors import ModelError
 from quire.core.sampling import Grammar
 from quire.core.step import SAMPLED, Step, StepResult
 from quire.plan.plan import Plan
@@ -28,6 +29,17 @@ class Grammars(Masks, Protocol):
     def enter(self, row: int, grammar: Grammar | None, output_tokens: Sequence[int]) -> None: ...
 
 
+def _require_ropes(plan: Plan, model: TorchModel, draft: DraftModel | None) -> None:
+    """Keys in the pool are named after the plan's frequencies: those must be the ones that the models have."""
+    guessing = [] if draft is None else [f"draft {rope}" for rope in draft.model.ropes]
+    found = ", ".join((*model.ropes, *guessing))
+    if found != plan.rope:
+        raise ModelError(
+            f"{type(model.model).__name__} has rotary frequencies {found or 'for any length'!r} where requests have up "
+            f"to {plan.max_length:,} tokens, planned is {plan.rope or 'for any length'!r}: make the plan again from it"
+        )
+
+
 class TorchRunner:
     def __init__(
         self,
@@ -38,6 +50,7 @@ class TorchRunner:
         draft: DraftModel | None = None,
     ) -> None:
         """`draft`: makes the guesses that steps leave open."""
+        _require_ropes(plan, model, draft)
         self.plan = plan
         self.model = model
         self.draft = draft

@@ -14,6 +14,7 @@ from quire.worker.arena import Arena
 from quire.worker.attention import Scores
 from quire.worker.backends import Backend
 from quire.worker.batch import Batch
+from quire.worker.positions import Temperature
 
 PLAIN, LATENT = ("key", "value"), ("latent", "rope")
 """Parts that attention reads."""
@@ -29,6 +30,8 @@ class Seat:
     """For compiled models, which ask through operations; 0: layers ask directly."""
     mixers: dict[int, Callable[[torch.Tensor], torch.Tensor]] = field(default_factory=dict)
     """By layer."""
+    temperatures: dict[int, Temperature] = field(default_factory=dict)
+    """By layer: how queries are scaled by their positions."""
 
     def running(self) -> Batch:
         assert self.batch is not None, "a step is running"
@@ -52,12 +55,16 @@ class Seat:
         parts = self.arena.layers[layer]
         first, second = (parts[name] for name in (LATENT if LATENT[0] in parts else PLAIN))
         kind = self.running().kinds[first.kind]
+        if layer in self.temperatures:
+            query = self.temperatures[layer].scaled(query, self.running().positions)
         return self.backends[first.kind].attend(kind, (first, second), query, (key, value), scores)
 
     def take(self, module: Any, mixer: Callable[..., torch.Tensor] | None) -> None:
         """One of the model's layers, and what stands in for its forward, if anything does."""
         module.quire_seat = self
         module.quire_layer = torch.tensor(module.layer_idx)
+        if (temperature := getattr(module, "quire_temperature", None)) is not None:
+            self.temperatures[module.layer_idx] = temperature
         if mixer is None:
             return
         self.mixers[module.layer_idx] = mixer
