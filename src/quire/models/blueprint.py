@@ -59,6 +59,12 @@ class Blueprint:
     more_embeddings: int = 0
     """Parameters of embedding tables besides the vocabulary's."""
     head_bias: int = 0
+    embedding_size: int = 0
+    """Of the tokens' embeddings and of the head's inputs, where that is not `hidden_size`."""
+
+    @property
+    def embedding_width(self) -> int:
+        return self.embedding_size or self.hidden_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -202,7 +202,7 @@ def _shape(name: str, family: str, blueprint: Blueprint, precision: Precision, n
     layers = [_layer(block, precision) for block in blueprint.blocks]
     last = blueprint.blocks[-1]
     layers[-1] = _layer(Block(last.memories, last.weights + blueprint.final, last.shares_with), precision)
-    table = blueprint.vocab_size * blueprint.hidden_size
+    table = blueprint.vocab_size * blueprint.embedding_width
     return ModelShape(
         name=name, family=family, layers=tuple(layers),
         draft_layers=tuple(_layer(block, precision) for block in blueprint.drafts),
@@ -215,7 +215,7 @@ def _shape(name: str, family: str, blueprint: Blueprint, precision: Precision, n
 
 def _head_bytes(blueprint: Blueprint, precision: Precision) -> int:
     """A tied head has bytes of its own only where it is kept a second time, in panels."""
-    inputs, outputs = blueprint.hidden_size, blueprint.vocab_size
+    inputs, outputs = blueprint.embedding_width, blueprint.vocab_size
     if blueprint.tied:
         return panel_bytes(inputs, outputs) if precision.has_panels else 0
     return precision.bytes_of(inputs * outputs + blueprint.head_bias)

@@ -23,7 +23,7 @@ from quire.core.errors import ModelError
 from quire.kinds import Kind
 from quire.plan.plan import StagePlan
 from quire.worker.arena import DTYPES
-from quire.worker.mixers import STATES
+from quire.worker.mixers import STATES, flat_norms, flatten
 
 PROBE = "quire_probe"
 TOLERANCE = 0.02
@@ -96,14 +96,17 @@ def _probing(model: Any) -> Iterator[None]:
             f"{type(model).__name__} has attention code of its own: it does not ask the attention interface"
         )
     mixers = [module for module in model.modules() if type(module).__name__ in STATES]
+    norms = flat_norms(model)
     for module in mixers:
         module.forward = partial(_each_alone, module)
+    for norm in norms:
+        flatten(norm)
     try:
         yield
     finally:
         _record = Record()  # what layers handed over may lie in a device's memory
         model.set_attn_implementation(before)
-        for module in mixers:
+        for module in (*mixers, *norms):
             del module.forward
 
 

@@ -37,6 +37,27 @@ SMOLLM2 = {
 LAID_OUT = [family.model_type for family in (*dense.FAMILIES, *sparse.FAMILIES)]
 LAID_OUT += ["llama", "gemma3_text", "deepseek_v3", "bamba", "qwen3_next", "lfm2", "jamba", "mamba2", "falcon_h1"]
 
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("opt", {"word_embed_proj_dim": 32}),
+    ("opt", {"word_embed_proj_dim": 32, "do_layer_norm_before": False}),
+    ("opt", {"do_layer_norm_before": False, "enable_bias": False}),
+    ("laguna", {"num_attention_heads_per_layer": [4, 8, 2, 6]}),
+    ("laguna", {"gating": "per-element", "attention_bias": True}),
+    ("falcon_h1", {"mamba_rms_norm": True, "mamba_n_groups": 2}),
+    ("falcon_h1", {"mamba_proj_bias": True, "mamba_conv_bias": False, "projectors_bias": True, "mlp_bias": True}),
+]
+"""Configurations that say otherwise than their class's defaults."""
+
+
+@pytest.mark.parametrize(("name", "options"), OPTIONS)
+def test_a_tiny_model_with_other_options_weighs_what_its_configuration_says(name: str, options: dict[str, Any]) -> None:
+    config = type(tiny_config(name))(**{**tiny_config(name).to_dict(), **options})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    held = {id(tensor): tensor.numel() for tensor in model.state_dict(keep_vars=True).values()}
+    shape = read_config({**json.loads(config.to_json_string()), "dtype": "float32"}, name)
+    assert _bytes(shape) == 4 * sum(held.values())
+
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("name", [family.model_type for family in (*dense.FAMILIES, *sparse.FAMILIES)])

@@ -15,6 +15,8 @@ from quire.models.families.common import (
     every,
     never,
     qwen,
+    qwen2_moe,
+    qwen3_moe,
     read_heads,
     read_trunk,
     within_length,
@@ -57,6 +59,10 @@ def minimax_m2_style(fields: Fields) -> AttentionStyle:
     return AttentionStyle(qk_norm="all" if fields.flag("use_qk_norm", absent=True) else "none")
 
 
+def same_heads(_fields: Fields, heads: Heads, layers: int) -> list[Heads]:
+    return [heads] * layers
+
+
 def nothing_more(_fields: Fields, _hidden: int, _heads: Heads) -> Weights:
     return Weights()
 
@@ -78,6 +84,8 @@ class Design:
     more: Callable[[Fields, int, Heads], Weights] = nothing_more
     """Of each layer, from hidden_size and heads: what no other field here says."""
     heads: Callable[[Fields, int], Heads] = read_heads
+    layer_heads: Callable[[Fields, Heads, int], list[Heads]] = same_heads
+    """Of each layer, where they do not all have equally many queries."""
     positions: int | None = None
     """A learned table of positions has this many rows more than the longest sequence; None: there is no table."""
 
@@ -88,15 +96,20 @@ class Design:
         memories = attention_memories(fields, kinds, heads)
         feed = self.feed_forward(fields, trunk.hidden, trunk.layers)
         norm = trunk.hidden * (2 if self.norm_bias else 1)
-        shared = attention(trunk.hidden, heads, self.style(fields)) + norms(self.norms * norm)
-        shared += Weights(plain=heads.query if self.sink_logits else 0) + self.more(fields, trunk.hidden, heads)
-        blocks = [Block(memory, shared + ffn) for memory, ffn in zip(memories, feed.per_layer, strict=True)]
-        draft = Block(memories[-1], shared + feed.sparse + draft_glue(trunk.hidden))
+        several = self.layer_heads(fields, heads, trunk.layers)
+        weights = [self._attention(fields, trunk.hidden, one) + norms(self.norms * norm) for one in several]
+        blocks = [Block(kept, own + ffn) for kept, own, ffn in zip(memories, weights, feed.per_layer, strict=True)]
+        draft = Block(memories[-1], weights[-1] + feed.sparse + draft_glue(trunk.hidden))
         bias = trunk.vocab if fields.flag("lm_head_bias", self.head_bias) else 0
         return trunk.blueprint(
-            blocks, query_heads=heads.query, intermediate=feed.width, drafts=[draft] * read_drafts(fields),
-            final=norms(norm if self.norms else 0), head_bias=bias, more_embeddings=self._positions(trunk),
+            blocks, query_heads=max(one.query for one in several), intermediate=feed.width,
+            drafts=[draft] * read_drafts(fields), final=norms(norm if self.norms else 0), head_bias=bias,
+            more_embeddings=self._positions(trunk),
         )  # fmt: skip
+
+    def _attention(self, fields: Fields, hidden: int, heads: Heads) -> Weights:
+        total = attention(hidden, heads, self.style(fields)) + self.more(fields, hidden, heads)
+        return total + Weights(plain=heads.query if self.sink_logits else 0)
 
     def _positions(self, trunk: Trunk) -> int:
         if self.positions is None or trunk.max_length is None:
@@ -164,11 +177,11 @@ FAMILIES = (
     ), _MIXTRAL_DEFAULTS),
     family("qwen2", "Qwen2ForCausalLM", Design(qwen2_style, qwen), _QWEN_DEFAULTS),
     family("qwen3", "Qwen3ForCausalLM", Design(stated_bias(qk_norm="head"), qwen), _QWEN_DEFAULTS | {"head_dim": 128}),
-    family("qwen2_moe", "Qwen2MoeForCausalLM", Design(qwen2_style, qwen, _QWEN_MOE), _QWEN_DEFAULTS | {
+    family("qwen2_moe", "Qwen2MoeForCausalLM", Design(qwen2_style, qwen2_moe, _QWEN_MOE), _QWEN_DEFAULTS | {
         "intermediate_size": 5632, "moe_intermediate_size": 1408, "shared_expert_intermediate_size": 5632,
         "num_experts": 60,
     }),
-    family("qwen3_moe", "Qwen3MoeForCausalLM", Design(stated_bias(qk_norm="head"), qwen, _QWEN_MOE), {
+    family("qwen3_moe", "Qwen3MoeForCausalLM", Design(stated_bias(qk_norm="head"), qwen3_moe, _QWEN_MOE), {
         "vocab_size": 151936, "intermediate_size": 6144, "max_position_embeddings": 32768, "sliding_window": 4096,
         "max_window_layers": 0, "moe_intermediate_size": 768, "num_experts": 128, "num_key_value_heads": 4,
     }),

@@ -127,15 +127,25 @@ def _spelled(pattern: str, layers: int) -> list[str]:
     return [words[pattern[layer % len(pattern)]] for layer in range(layers)]
 
 
-def qwen(fields: Fields, layers: int) -> list[str]:
-    """`sliding_window` counts only where `use_sliding_window` is true, from layer `max_window_layers` on."""
-    given = fields.kinds("layer_types", layers, WINDOW_WORDS)
-    slides = fields.flag("use_sliding_window")
-    if not slides:
+def when_used(rule: Callable[[int, int], bool]) -> WindowRule:
+    """`sliding_window` counts only where `use_sliding_window` is true: `rule` says for which layers, given the layer
+    and `max_window_layers`. `layer_types` come first."""
+
+    def windows(fields: Fields, layers: int) -> list[str]:
+        given = fields.kinds("layer_types", layers, WINDOW_WORDS)
+        slides = fields.flag("use_sliding_window")
         fields.raw("sliding_window", "max_window_layers")
-        return given or ["full"] * layers
-    first = fields.integer("max_window_layers", minimum=0)
-    return given or ["window" if layer >= first else "full" for layer in range(layers)]
+        if given is not None or not slides:
+            return given or ["full"] * layers
+        border = fields.integer("max_window_layers", minimum=0)
+        return ["window" if rule(layer, border) else "full" for layer in range(layers)]
+
+    return windows
+
+
+qwen = when_used(lambda layer, border: layer >= border)
+qwen2_moe = when_used(lambda layer, border: layer % 2 == 0 and layer < border)
+qwen3_moe = when_used(lambda _layer, _border: True)
 
 
 def within_length(fields: Fields, layers: int) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-from quire.models.blueprint import Weights
+from quire.models.blueprint import Blueprint, Family, Weights
 from quire.models.families.attention import Design, family, plain, stated_bias
-from quire.models.families.common import WINDOW_WORDS, WindowRule, always, every, must_divide, read_heads
+from quire.models.families.common import WINDOW_WORDS, WindowRule, always, every, must_divide
 from quire.models.families.feedforward import FeedForward, FeedForwardReader, ungated, uniform
 from quire.models.fields import Fields
 from quire.models.memories import Heads
-from quire.models.weights import AttentionStyle, mlp, norms
+from quire.models.weights import AttentionStyle, linear, mlp, norms
 
 
 def first_full(period: int) -> WindowRule:
@@ -98,11 +99,17 @@ def _one_head(fields: Fields, hidden: int) -> Heads:
     )
 
 
-def _opt_heads(fields: Fields, hidden: int) -> Heads:
-    narrow = fields.integer("word_embed_proj_dim", absent=hidden)
-    if narrow != hidden:
-        raise fields.wrong("word_embed_proj_dim", narrow, f"only embeddings as wide as hidden_size {hidden} are known")
-    return read_heads(fields, hidden)
+_OPT = Design(_opt_style, feed_forward=_wide("ffn_dim", bias="enable_bias"), norm_bias=True, tied=True, positions=2)
+
+
+def _read_opt(fields: Fields) -> Blueprint:
+    """Embeddings may be narrower than the layers: two projections lie between. Norms may come after the layers' parts,
+    and then there is none at the end."""
+    blueprint = _OPT.read(fields)
+    hidden, narrow = blueprint.hidden_size, fields.integer("word_embed_proj_dim", absent=blueprint.hidden_size)
+    ends = fields.flag("do_layer_norm_before", absent=True) and not fields.flag("_remove_final_layer_norm")
+    between = Weights() if narrow == hidden else linear(narrow, hidden) + linear(hidden, narrow)
+    return replace(blueprint, embedding_size=narrow, final=between + (blueprint.final if ends else Weights()))
 
 
 _SMALL = {"vocab_size": 32000, "intermediate_size": 11008, "max_position_embeddings": 2048}
@@ -187,10 +194,7 @@ FAMILIES = (
     family("gpt_bigcode", "GPTBigCodeForCausalLM", Design(
         _biased, feed_forward=_wide("n_inner"), norm_bias=True, tied=True, positions=0, heads=_one_head,
     ), _GPT),
-    family("opt", "OPTForCausalLM", Design(
-        _opt_style, feed_forward=_wide("ffn_dim", bias="enable_bias"), norm_bias=True, tied=True, positions=2,
-        heads=_opt_heads,
-    ), {"vocab_size": 50272, "max_position_embeddings": 2048}),
+    Family("opt", _read_opt, {"vocab_size": 50272, "max_position_embeddings": 2048}, ("OPTForCausalLM",)),
     family("biogpt", "BioGptForCausalLM", Design(
         _biased, feed_forward=_wide("intermediate_size"), norm_bias=True, tied=True, positions=2,
     ), {"vocab_size": 42384, "max_position_embeddings": 1024}),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from quire.models.blueprint import Weights
 from quire.models.families.attention import Design, family, plain, stated_bias
-from quire.models.families.common import every, never, qwen, read_heads
+from quire.models.families.common import every, must_divide, never, qwen
 from quire.models.families.dense import first_full, use_bias
 from quire.models.families.feedforward import (
     EXPERTS,
@@ -39,13 +40,14 @@ def _full_unless_stated(fields: Fields, layers: int) -> list[str]:
     return never(fields, layers)
 
 
-def _same_heads(fields: Fields, hidden: int) -> Heads:
-    heads = read_heads(fields, hidden)
-    for layer, count in enumerate(fields.items("num_attention_heads_per_layer") or ()):
-        if count != heads.query:
-            fix = f"only layers that all have num_attention_heads {heads.query} are known"
-            raise fields.wrong(f"num_attention_heads_per_layer[{layer}]", count, fix)
-    return heads
+def _queries_by_layer(fields: Fields, heads: Heads, layers: int) -> list[Heads]:
+    """K/V heads are the same everywhere."""
+    name = "num_attention_heads_per_layer"
+    fields.per_layer(name, layers)
+    counts = fields.integers(name, minimum=1) or [heads.query] * layers
+    for layer, count in enumerate(counts):
+        must_divide(count, heads.kv, f"{name}[{layer}]", "num_key_value_heads", "each K/V head serves as many queries")
+    return [replace(heads, query=count) for count in counts]
 
 
 def _all_sparse(fields: Fields, hidden: int, layers: int) -> FeedForward:
@@ -114,8 +116,10 @@ def _hunyuan(fields: Fields, hidden: int, layers: int) -> FeedForward:
     return uniform(one.sparse + mlp(hidden, one.width), layers, one.width)
 
 
-def _per_head_gate(_fields: Fields, hidden: int, heads: Heads) -> Weights:
-    return Weights(matrices=hidden * heads.query)
+def _stated_gate(fields: Fields, hidden: int, heads: Heads) -> Weights:
+    """One number for each head, or for each number of its output."""
+    is_per_head = fields.raw("gating") in (None, True, "per-head")
+    return Weights(matrices=hidden * heads.query * (1 if is_per_head else heads.value_dim))
 
 
 def _gate_bias(_fields: Fields, _hidden: int, heads: Heads) -> Weights:
@@ -195,7 +199,7 @@ FAMILIES = (
     }),
     family("laguna", "LagunaForCausalLM", Design(
         stated_bias(qk_norm="head"), _full_unless_stated, dense_layers(_listed, "shared_expert_intermediate_size"),
-        more=_per_head_gate, heads=_same_heads,
+        more=_stated_gate, layer_heads=_queries_by_layer,
     ), {
         "vocab_size": 100352, "intermediate_size": 8192, "max_position_embeddings": 131072, "sliding_window": 512,
         "moe_intermediate_size": 512, "num_experts": 256, "num_key_value_heads": 8, "head_dim": 128,

@@ -51,8 +51,8 @@ def attach(model: Any, seat: Seat) -> None:
             seat.take(module, _mixer(module, seat) if type(module).__name__ in STATES else None)
             if type(module).__name__ in LATENTS:
                 latent.attach(module)
-        elif type(module).__name__ == "FalconH1RMSNormGated":
-            _flatten(module)
+    for norm in flat_norms(model):
+        flatten(norm)
     _refuse_unknown(model, seat)
 
 
@@ -65,7 +65,12 @@ def _mixer(module: Any, seat: Seat) -> Callable[..., torch.Tensor]:
     return StateMixer(module, seat, STATES[type(module).__name__])
 
 
-def _flatten(norm: Any) -> None:
+def flat_norms(model: Any) -> list[Any]:
+    """Norms that have to be flattened before tokens of several rows go through them, one of each."""
+    return [module for module in model.modules() if type(module).__name__ == "FalconH1RMSNormGated"]
+
+
+def flatten(norm: Any) -> None:
     """With one token in each of several rows, this norm loses an axis (transformers 5.22): tokens go in as one row."""
     forward = partial(type(norm).forward, norm)
 
