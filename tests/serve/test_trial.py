@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import decoders
 
 from quire.core.errors import InputError, QuireError
 from quire.core.sampling import Grammar, GrammarSort
@@ -37,6 +38,19 @@ def test_what_is_wrong_with_a_grammar_is_told(trial: Trial) -> None:
     with pytest.raises(InputError, match="the json grammar cannot be used"):
         trial.compile(of({"type": "nonsense"}))
     trial.compile(of(GOOD))
+
+
+@pytest.mark.story
+def test_a_tokenizer_that_cannot_be_read_is_named(tiny_folder: Path) -> None:
+    """The process that tries grammars used to end, and the server to call it its own mistake."""
+    tokenizer = Tokenizer.load(tiny_folder)
+    tokenizer.inner.decoder = decoders.Sequence([decoders.Replace("\u0120", " "), decoders.Fuse()])
+    trial = Trial(tokenizer)
+    try:
+        with pytest.raises(InputError, match=rf"grammars cannot be used with the tokenizer of {tiny_folder.name}"):
+            trial.compile(of(GOOD))
+    finally:
+        trial.close()
 
 
 @pytest.mark.story

@@ -24,12 +24,13 @@ EVENTS = {
     "draining": "a signal came; `requests` that are still under way",
     "stopped": "the server ends; `requests` that had to be cut off",
     "internal_error": "a bug in Quire; `where`, `exception`",
+    "text": "grammars are refused, as the model's tokenizer cannot be read for them; `message`",
     "tier": "a tier failed or works again; `message`",
     "recording": "a recording goes to another file, as `FILE` is there; or it ends, as it cannot be written; `message`",
     "http": "a connection that is no HTTP, or one too many; `message`",
 }
 """By name: what it tells. Each appears in docs/operations.md."""
-OTHERS = {"quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
+OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
 """Loggers of others, whose warnings are events here."""
 _logger = logging.getLogger("quire.serve")
 

@@ -70,7 +70,8 @@ class Trial:
         with theirs:
             command = [sys.executable, "-m", "quire.serve.trial", str(theirs.fileno())]
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=nothing, stderr=nothing)
-        self._connection.send((self._tokenizer.inner.to_str(), self._tokenizer.eos_token_ids, self._seconds))
+        own = self._tokenizer
+        self._connection.send((own.inner.to_str(), own.eos_token_ids, own.name, self._seconds))
         return self._connection
 
     def close(self) -> int | None:
@@ -93,8 +94,8 @@ def main(connection: Connection) -> None:
     """Ends with the one that listens, or by a signal that comes when a grammar's time is over."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    text, eos_token_ids, seconds = connection.recv()
-    grammars = Grammars(Tokenizer(tokenizers.Tokenizer.from_str(text), eos_token_ids))
+    text, eos_token_ids, name, seconds = connection.recv()
+    grammars = Grammars(Tokenizer(tokenizers.Tokenizer.from_str(text), eos_token_ids, name=name))
     with contextlib.suppress(EOFError, OSError):
         while True:
             grammar = connection.recv()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -13,6 +14,9 @@ from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort
 from quire.text.tokenizer import Tokenizer
 
+_LOG = logging.getLogger("quire.text")
+MOST_SAID = 120
+"""Characters of what llguidance says about a tokenizer."""
 MOST_COMPILED = 64
 """Grammars kept for the next request that brings the same one."""
 
@@ -42,8 +46,15 @@ class Grammars:
     """Compiles grammars for one tokenizer, and keeps one constraint per row: what a sampler asks for its masks."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = LLTokenizer(tokenizer.inner.to_str(), eos_token=list(tokenizer.eos_token_ids) or None)
-        self._ends = _only(tokenizer.eos_token_ids, tokenizer.vocab_size)
+        """A tokenizer that cannot be read leaves everything but grammars as it is; a warning says so once."""
+        self.refusal = ""
+        """Why no grammar can be compiled for this tokenizer; empty: they can."""
+        try:
+            self._tokenizer = LLTokenizer(tokenizer.inner.to_str(), eos_token=list(tokenizer.eos_token_ids) or None)
+        except Exception as error:
+            self.refusal = _unreadable(tokenizer.name, error)
+            _LOG.warning(self.refusal)
+        self._ends = _only(tokenizer.eos_token_ids, max(tokenizer.vocab_size, *tokenizer.eos_token_ids, 0) + 1)
         self._compiled: dict[Grammar, LLMatcher] = {}
         self._rows: dict[int, Constraint] = {}
         self.on_failure: Callable[[int, str], None] | None = None
@@ -52,6 +63,8 @@ class Grammars:
 
     def compile(self, grammar: Grammar) -> Constraint:
         """A fresh constraint at its beginning. Call it before submitting: it refuses what cannot be used."""
+        if self.refusal:
+            raise InputError(self.refusal)
         if grammar not in self._compiled:
             matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0)
             if matcher.is_error():
@@ -82,6 +95,15 @@ class Grammars:
                 raise
             del self._rows[row]
             self.on_failure(row, str(error))
+
+
+def _unreadable(name: str, error: Exception) -> str:
+    said = " ".join(str(error).split())
+    said = said if len(said) <= MOST_SAID else said[: MOST_SAID - 1] + "…"
+    return (
+        f"grammars cannot be used with the tokenizer of {name or 'this model'}, which llguidance cannot read ({said}): "
+        "ask without a response format or forced tools"
+    )
 
 
 def _only(tokens: Sequence[int], vocabulary_tokens: int) -> npt.NDArray[np.int32]:

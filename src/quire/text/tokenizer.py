@@ -60,9 +60,14 @@ class TextStream:
 
 class Tokenizer:
     def __init__(
-        self, inner: tokenizers.Tokenizer, eos_token_ids: tuple[int, ...] = (), template: ChatTemplate | None = None
+        self,
+        inner: tokenizers.Tokenizer,
+        eos_token_ids: tuple[int, ...] = (),
+        template: ChatTemplate | None = None,
+        name: str = "",
     ) -> None:
-        self.inner, self.eos_token_ids, self.template = inner, eos_token_ids, template
+        """`name`: of the model that it belongs to, for messages."""
+        self.inner, self.eos_token_ids, self.template, self.name = inner, eos_token_ids, template, name
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -76,7 +81,7 @@ class Tokenizer:
         special = {name: _content(settings[name]) for name in _SPECIAL if settings.get(name)}
         text = _template_text(folder, settings)
         template = None if text is None else ChatTemplate(text, special)
-        return cls(inner, _eos_token_ids(folder, inner, special.get("eos_token")), template)
+        return cls(inner, _eos_token_ids(folder, inner, special.get("eos_token")), template, folder.resolve().name)
 
     @property
     def vocab_size(self) -> int:
