@@ -41,8 +41,8 @@ def fix_positions(model: Any, max_length: int) -> None:
     if hasattr(model, "quire_length"):
         assert model.quire_length == max_length, "positions of a model are fixed for one length"
         return
-    ropes = [rope for module in model.modules() for rope in _ropes(module)]
-    model.quire_length, model.quire_ropes = max_length, tuple(rope.chosen(max_length) for rope in ropes)
+    model.quire_length = max_length
+    model.quire_ropes = tuple(rope.chosen(max_length) for rope in ropes_of(model))
     for module in model.modules():
         if _is_phimoe(module):
             _fix_phimoe(module, max_length)
@@ -51,6 +51,11 @@ def fix_positions(model: Any, max_length: int) -> None:
         elif _counts(module):
             module.quire_temperature = Temperature(module.attn_scale, module.floor_scale)
             module.attn_temperature_tuning = False
+
+
+def ropes_of(model: Any) -> list[Rope]:
+    """Those that follow from the length of a call; none once they are fixed."""
+    return [rope for module in model.modules() for rope in _ropes(module)]
 
 
 def chosen_ropes(model: Any) -> tuple[str, ...]:

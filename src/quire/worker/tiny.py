@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from transformers import CONFIG_MAPPING, PreTrainedConfig
@@ -22,11 +23,22 @@ SIZES: Sizes = {
     "first_k_dense_replace": 1, "num_dense_layers": 1, "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 16,
     "qk_rope_head_dim": 8, "v_head_dim": 16, "embedding_size": 64, "dropout": 0.0,
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "linear_head_dim": 16, "linear_num_heads": 4,
     "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_n_groups": 1, "mamba_num_heads": 8,
     "mamba_head_dim": 16, "ssm_state_size": 8, "state_size": 8, "n_groups": 1, "is_decoder": True,
     "word_embed_proj_dim": 64, "vocab_size_per_layer_input": 97, "hidden_size_per_layer_input": 8,
 }  # fmt: skip
 """By field, where a configuration has it."""
+
+LENGTHS = frozenset({
+    "max_position_embeddings", "n_positions", "model_max_length", "original_max_position_embeddings", "sliding_window",
+    "attention_chunk_size", "floor_scale",
+})  # fmt: skip
+"""Fields that name positions where a model changes what it does."""
+_SHORT_SCANS: Sizes = {"chunk_size": 16, "mamba_chunk_size": 16}
+"""Recurrences of a twin: single tokens are padded to these."""
+_LISTS = ("layer_types", "mlp_layer_types")
+_NO_OPTIONS = frozenset({"dtype", "torch_dtype", "model_type", "transformers_version", "_name_or_path", "name_or_path"})
 
 _HALF_WINDOWS: Sizes = {"layer_types": ["sliding_attention", "full_attention"] * 2}
 _TWO_OF_EACH: Sizes = {"layer_types": ["linear_attention", "full_attention"] * 2}
@@ -70,18 +82,53 @@ def tiny_config(name: str) -> PreTrainedConfig:
     made: Any = type(text)
     known = set(text.to_dict()) | set(text.attribute_map)
     sizes = {field: value for field, value in SIZES.items() if field in known}
-    sizes |= SPECIAL[name] if name in SPECIAL else _layer_lists(text)
+    sizes |= SPECIAL[name] if name in SPECIAL else _layer_lists(text, known)
     tiny: PreTrainedConfig = made(**sizes)
     return tiny
 
 
-def _layer_lists(text: PreTrainedConfig) -> Sizes:
-    """Its kinds of layers in turn."""
-    lists: Sizes = {}
-    for field in ("layer_types", "mlp_layer_types"):
-        kinds = list(dict.fromkeys(getattr(text, field, None) or ()))
-        if kinds:
-            layers = max(4, 2 * len(kinds))
-            lists[field] = [kinds[layer % len(kinds)] for layer in range(layers)]
-            lists["num_hidden_layers"] = layers
-    return lists
+def twin_config(config: PreTrainedConfig) -> PreTrainedConfig:
+    """A model of the same type that is small and otherwise alike: its options and the lengths that it names stay, its
+    widths and depths become those of `tiny_config`. Two layers of each kind that it has."""
+    text = config.get_text_config(decoder=True)
+    made: Any = type(text)
+    given = text.to_dict()
+    known = set(given) | set(text.attribute_map)
+    sizes = {field: value for field, value in (SIZES | _SHORT_SCANS).items() if field in known - LENGTHS}
+    sizes |= {field: value for field, value in SPECIAL.get(text.model_type, {}).items() if field not in LENGTHS}
+    sizes |= _layer_lists(text, given)
+    kept = {field: value for field, value in given.items() if field in LENGTHS or _is_option(field, value)}
+    ropes = _resized_ropes(given, _rope_width(given), _rope_width(made(**sizes).to_dict()))
+    twin: PreTrainedConfig = made(**{**kept, **sizes, **ropes})
+    return twin
+
+
+def _is_option(field: str, value: object) -> bool:
+    """Numbers that are whole, and lists, are sizes."""
+    return field not in _NO_OPTIONS and (value is None or isinstance(value, bool | float | str))
+
+
+def _rope_width(fields: dict[str, Any]) -> int:
+    """Numbers of a head that are turned, before a part of them is chosen."""
+    own = fields.get("qk_rope_head_dim") or fields.get("head_dim")
+    return int(own or fields.get("hidden_size", 1) // fields.get("num_attention_heads", 1))
+
+
+def _resized_ropes(given: Sizes, width: int, small: int) -> Sizes:
+    """Rotary parameters; lists of factors have one for each pair of numbers that are turned."""
+
+    def resized(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {own: resized(own, one) for own, one in value.items()}
+        wanted = max(1, len(value) * small // width) if name.endswith("factor") and isinstance(value, list) else 0
+        return [value[place * len(value) // wanted] for place in range(wanted)] if wanted else value
+
+    return {field: resized(field, given[field]) for field in ("rope_parameters", "rope_scaling") if given.get(field)}
+
+
+def _layer_lists(text: PreTrainedConfig, known: Collection[str]) -> Sizes:
+    """Its kinds of layers in turn, for those fields of it that are known."""
+    named = {field: list(dict.fromkeys(getattr(text, field, None) or ())) for field in _LISTS if field in known}
+    layers = max(4, *(2 * len(kinds) for kinds in named.values()), 0)
+    lists = {field: [kinds[layer % len(kinds)] for layer in range(layers)] for field, kinds in named.items() if kinds}
+    return {**lists, "num_hidden_layers": layers} if lists else {}
