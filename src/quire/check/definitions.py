@@ -2,14 +2,13 @@
 
     key     0 1 2 3 4 5 6 7
     query 5 · · · ▓ ▓ ▓           window 3: itself and the two tokens before it
-    query 6 · · · · ▓ ▓ ▓         both together see 3 … 6
+    query 6 · · · · ▓ ▓ ▓         both together see [3, 7)
 
-Sets of logical pages are whole numbers, bit l for page l: small systems, so that sets can be compared at every step.
+Sets of logical pages are whole numbers, bit l for page l, so that sets can be compared at every step. A test compares
+these intervals with masks, query by query.
 """
 
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -20,42 +19,44 @@ from quire.kinds import Chunked, Cross, Kind, Sink, State, Window
 from quire.plan.plan import KindPlan, Plan, StagePlan
 
 Ints = npt.NDArray[np.int64]
+Run = tuple[int, int]
+"""Positions [begin, end)."""
 
 
 class Violation(QuireError):
     """A promise that was not kept: always a bug in Quire, or one that was planted."""
 
 
-@cache
-def seen(kind: Kind, first: int, end: int) -> Ints:
+def seen(kind: Kind, first: int, end: int) -> tuple[Run, ...]:
     """Positions that the tokens [first, end) attend to, themselves included; for kinds that keep tokens."""
-    query, key = np.arange(first, end)[:, None], np.arange(end)[None, :]
-    mask = key <= query
     if isinstance(kind, Window):
-        mask &= key > query - kind.window
-    elif isinstance(kind, Chunked):
-        mask &= key // kind.chunk == query // kind.chunk
-    elif isinstance(kind, Sink):
-        mask &= (key > query - kind.window) | (key < kind.sinks)
-    return np.flatnonzero(mask.any(axis=0)).astype(np.int64)
+        return ((max(0, first - kind.window + 1), end),)
+    if isinstance(kind, Chunked):
+        return ((first - first % kind.chunk, end),)
+    if isinstance(kind, Sink):
+        begin, sinks = max(0, first - kind.window + 1), min(kind.sinks, end)
+        return ((0, sinks), (begin, end)) if sinks < begin else ((0, end),)
+    return ((0, end),)
 
 
-def _bits(positions: Ints, page_tokens: int) -> int:
-    return sum(1 << page for page in np.unique(positions // page_tokens).tolist())
+def _pages_of(runs: tuple[Run, ...], page_tokens: int) -> int:
+    pages = 0
+    for begin, end in runs:
+        if begin < end:
+            pages |= (1 << ceil_div(end, page_tokens)) - (1 << begin // page_tokens)
+    return pages
 
 
-@cache
 def pages_read(kind: Kind, page_tokens: int, settled: int, new: int) -> int:
     """Logical pages without which the `new` tokens in flight, or else the next one, could not read the past."""
-    positions = seen(kind, settled, settled + max(1, new))
-    return _bits(positions if new else positions[positions < settled], page_tokens)
+    runs = seen(kind, settled, settled + max(1, new))
+    return _pages_of(runs if new else tuple((begin, min(end, settled)) for begin, end in runs), page_tokens)
 
 
-@cache
 def pages_touched(kind: Kind, page_tokens: int, settled: int, new: int, ahead: int) -> int:
     """Demand: the same, and the pages of `ahead` lookahead tokens."""
     begin = settled + new
-    return pages_read(kind, page_tokens, settled, new) | _bits(np.arange(begin, begin + ahead), page_tokens)
+    return pages_read(kind, page_tokens, settled, new) | _pages_of(((begin, begin + ahead),), page_tokens)
 
 
 def fixed_pages(kind: Kind, page_tokens: int, ahead: int) -> int:

@@ -23,7 +23,7 @@ from quire.check.definitions import Ints, Violation, seen
 from quire.check.scripts import Script
 from quire.core.request import Request
 from quire.core.step import SAMPLED, Capture, Step, StepResult
-from quire.kinds import Cross, State
+from quire.kinds import Cross, Kind, State
 from quire.plan.layout import GRANULE_BYTES
 from quire.plan.plan import StagePlan
 from quire.scheduler.scheduler import Scheduler
@@ -307,6 +307,11 @@ def _write(kind: KindContents, batch: Batch) -> None:
     kind.write(batch.rows[ahead], batch.ends[ahead] + draft, drafted)
 
 
+def _positions(kind: Kind, first: int, end: int) -> Ints:
+    runs = [np.arange(*run) for run in seen(kind, first, end)]
+    return runs[0] if len(runs) == 1 else np.concatenate(runs)
+
+
 def _read(kind: KindContents, batch: Batch) -> None:
     if isinstance(kind.kind, State):
         _read_state(kind, batch, batch.ends)
@@ -316,7 +321,7 @@ def _read(kind: KindContents, batch: Batch) -> None:
         digests = batch.own[index]
     else:
         ends = (batch.ends + batch.right).tolist()
-        parts = [seen(kind.kind, s, e) for s, e in zip(batch.starts.tolist(), ends, strict=True)]
+        parts = [_positions(kind.kind, s, e) for s, e in zip(batch.starts.tolist(), ends, strict=True)]
         place = np.concatenate(parts)
         index = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
         digests = batch.digests[index, place]
