@@ -9,6 +9,7 @@ from quire.check.coverage import Coverage, Fault, Mechanism
 from quire.check.definitions import Ints, Violation, fits_alone
 from quire.check.doubles import ErringDrafter, FaultyTier, PinningStore
 from quire.check.keeping import KeepingTier
+from quire.check.leaks import check_owners
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
 from quire.check.requests import random_requests
 from quire.check.scripts import script_for
@@ -107,6 +108,7 @@ class Episode:
         self.engine.step()
         self._collect_ended()
         check_books(self.scheduler)
+        check_owners(self.scheduler, {name: one.stream.request for name, one in self.accepted.items()})
         self.store.check()
         self._check_progress(launched)
 

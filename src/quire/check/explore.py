@@ -20,11 +20,12 @@ import numpy as np
 from quire.cache.reuse_times import Recency
 from quire.check.definitions import Ints, Violation
 from quire.check.essence import check_known, check_leaves, essence
+from quire.check.leaks import check_owners
 from quire.check.promises import check_books, check_ended, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
-from quire.core.request import Tokens
+from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
 from quire.core.tier import Answer, Ends, Found, Load
 from quire.scheduler.endings import Ended
@@ -196,6 +197,9 @@ class World:
         late = self.tier.now - self.scheduler._now
         return essence(self.scheduler, (self.came, sorted(self.ended), sorted(self.tier.open), ready, late))
 
+    def accepted(self) -> dict[str, Request]:
+        return {one.name: one for number, one in enumerate(self.requests[: self.came]) if number not in self.ended}
+
     def is_over(self) -> bool:
         return len(self.ended) == len(self.requests) and not self.scheduler.flying
 
@@ -268,6 +272,7 @@ class _Exploration:
             check_nothing_left(self.world.scheduler)
         else:
             check_books(self.world.scheduler)
+            check_owners(self.world.scheduler, self.world.accepted())
 
     def _go_on_from(self, action: Action) -> None:
         if not self.world.is_over():

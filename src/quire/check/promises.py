@@ -6,6 +6,7 @@ from quire.cache.audit import audit
 from quire.cache.pool import Holder
 from quire.cache.tables import Table
 from quire.check.definitions import Violation, fixed_pages, is_fixed, pages_read, pages_touched
+from quire.check.leaks import check_no_prefix_left, check_no_request_left
 from quire.check.scripts import Script
 from quire.core.request import Ending, Request
 from quire.scheduler.endings import Ended
@@ -74,12 +75,15 @@ def is_late(request: Request, now: float) -> bool:
 
 
 def check_nothing_left(scheduler: Scheduler) -> None:
-    """After the last request only the cache holds pages; after dropping the cache, only the backend does."""
+    """After the last request only the cache holds pages, and no owner anything else; after dropping the cache, only the
+    backend does."""
     if not scheduler.is_idle():
         raise Violation("everything ended, and the scheduler is not idle")
     _check_holders(scheduler, (Holder.REQUEST, Holder.PIN), "after the last request")
+    check_no_request_left(scheduler)
     check_books(scheduler)
     scheduler.reuse.index.drop()
+    check_no_prefix_left(scheduler)
     check_books(scheduler)
     _check_holders(scheduler, (Holder.REQUEST, Holder.CACHE, Holder.PIN), "after dropping the cache")
 

@@ -1,0 +1,243 @@
+"""Where the checker looks into a scheduler. Laws and actors ask here, so that a changed name is one edit.
+
+Only `essence.py`, which must name every attribute that decides anything, and the planted bugs look elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.cache.pool import Holder, Pages
+from quire.check.definitions import Ints
+from quire.core.request import Request
+from quire.core.step import Step
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.waiting import Waiting
+
+Flags = npt.NDArray[np.bool_]
+
+
+# ── requests ──────────────────────────────────────────────────────────────
+
+
+def running(scheduler: Scheduler) -> dict[str, int]:
+    """The row of each request that has one."""
+    return dict(scheduler.rows.row_of)
+
+
+def waiting(scheduler: Scheduler) -> list[str]:
+    return [one.request.name for one in scheduler.queue]
+
+
+def keys(scheduler: Scheduler, name: str) -> list[bytes]:
+    """Names of a request's whole units, as far as the scheduler has named them; empty: it is not here."""
+    one = scheduler.queue.find(name) or scheduler.tickets.get(scheduler.rows.row_of.get(name, -1))
+    return one.keys if one else []
+
+
+def is_loading(scheduler: Scheduler, row: int) -> bool:
+    return bool(scheduler.rows.is_loading[row])
+
+
+def landed_rows(scheduler: Scheduler) -> list[int]:
+    """Rows whose loads are staged and not in their pages yet."""
+    return [row for _, row in scheduler._landed]
+
+
+def copies_are_due(scheduler: Scheduler) -> bool:
+    return bool(scheduler._copies)
+
+
+def latest_step(scheduler: Scheduler) -> Step:
+    return scheduler.flying[-1]
+
+
+def served(scheduler: Scheduler, tenant: str) -> float:
+    return scheduler.shares.served(tenant)
+
+
+# ── what each owner has of requests ───────────────────────────────────────
+
+
+def places(scheduler: Scheduler) -> dict[str, set[str]]:
+    """By book: the requests that it says have a row."""
+    rows = scheduler.rows
+    return {
+        "rows": {request.name for request in rows.requests.values()},
+        "names of rows": set(rows.row_of),
+        "tickets": {ticket.request.name for ticket in scheduler.tickets.values()},
+        "line": {scheduler.tickets[row].request.name for _, row in scheduler._line if row in scheduler.tickets},
+    }
+
+
+def queued(scheduler: Scheduler) -> dict[str, list[str]]:
+    """By book: the requests that it says wait."""
+    queue = scheduler.queue
+    books = {"claims": queue._by_claim, "arrivals": queue._by_arrival, "names": list(queue._by_name.values())}
+    tenants = getattr(queue, "_of_tenant", None)
+    if tenants is not None:
+        books["tenants"] = [one for own in tenants.values() for one in own]
+    return {book: [one.request.name for one in ones] for book, ones in books.items()}
+
+
+def free_rows(scheduler: Scheduler) -> list[int]:
+    return scheduler.rows._free
+
+
+def tenants(scheduler: Scheduler) -> dict[str, int]:
+    """Requests of each tenant that the fair shares count as here."""
+    return dict(scheduler.shares._requests)
+
+
+def reusing_rows(scheduler: Scheduler) -> dict[str, set[int]]:
+    """By book of prefix reuse: the rows that it has something of; those of `chains` have all."""
+    reuse = scheduler.reuse
+    return {
+        "chains": set(reuse._chains),
+        "boundaries to keep": set(reuse._marks),
+        "settled units": set(reuse._settled),
+        "units ahead": set(reuse.junctions.ahead),
+    }
+
+
+def compared_prompts(scheduler: Scheduler) -> list[tuple[bytes, ...]]:
+    """Prompts that were counted in to find where they part; empty where nothing depends on that."""
+    return [own for alike in scheduler.reuse.junctions._prompts.values() for own in alike]
+
+
+def compares_prompts(scheduler: Scheduler) -> bool:
+    index = scheduler.reuse.index
+    return index.coverage.has_boundaries and not index.disabled
+
+
+def next_units(scheduler: Scheduler) -> dict[bytes, bool]:
+    """Units that a row is said to compute next, and whether that row says so too."""
+    junctions = scheduler.reuse.junctions
+
+    def is_next(key: bytes, row: int) -> bool:
+        own, done, _ = junctions.ahead.get(row, ((), 0, 0))
+        return bool(own) and own[done] == key
+
+    return {key: is_next(key, row) for key, row in junctions._next.items()}
+
+
+def wanted_units(scheduler: Scheduler) -> set[bytes]:
+    """Units behind which somebody will go on, by their names."""
+    return set(scheduler.reuse.junctions.wanted)
+
+
+def loading_rows(scheduler: Scheduler) -> dict[str, set[int]]:
+    """By book of loads: the rows that wait for one."""
+    loads, rows = scheduler.loads, scheduler.rows
+    return {
+        "open loads": {row for _, row, _ in loads._open.values()},
+        "numbers of loads": set(loads._number_of),
+        "rows": {row for row in rows.requests if rows.is_loading[row]},
+    }
+
+
+def books_of_requests(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
+    """Everything that somebody keeps for requests: all of it is gone with the last of them."""
+    rows = scheduler.rows
+    yield from ((f"requests in the {book} of running ones", len(own)) for book, own in places(scheduler).items())
+    yield from ((f"requests in the {book} of waiting ones", len(own)) for book, own in queued(scheduler).items())
+    yield "rows that are not free", rows.count - len(set(free_rows(scheduler)))
+    yield "rows that are free twice", len(free_rows(scheduler)) - len(set(free_rows(scheduler)))
+    yield "tenants in the fair shares", len(tenants(scheduler))
+    yield from ((f"rows with {book}", len(own)) for book, own in reusing_rows(scheduler).items())
+    yield "prompts compared with others", len(compared_prompts(scheduler))
+    yield "units that a row computes next", len(next_units(scheduler))
+    yield from ((f"rows in the {book} of loads", len(own)) for book, own in loading_rows(scheduler).items())
+    yield "loads staged for rows", len(scheduler._landed)
+    yield "records due for a tier", len(scheduler.reuse.stores.due)
+    yield "steps in flight", len(scheduler.flying)
+
+
+# ── the prefix index ──────────────────────────────────────────────────────
+
+
+class Nodes(NamedTuple):
+    """What the index holds: nodes by their keys, and where each ends in tokens."""
+
+    by_key: dict[bytes, int]
+    tokens: Ints
+
+
+def nodes(scheduler: Scheduler) -> Nodes:
+    own = scheduler.reuse.index.nodes
+    return Nodes(dict(own.items()), own.tokens)
+
+
+def root(scheduler: Scheduler, scope: str) -> bytes:
+    return scheduler.reuse.root_of(scope)
+
+
+def present(scheduler: Scheduler, stage: int, kind: int) -> Flags:
+    """(node, page of its unit): which pages of a kind the index holds."""
+    return scheduler.memories[stage].kept[kind].present
+
+
+def kept_pages(scheduler: Scheduler, stage: int, kind: int) -> Ints:
+    """(node, page of its unit, group): where they lie."""
+    return scheduler.memories[stage].kept[kind].pages
+
+
+def books_of_the_index(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
+    """What the index keeps: all of it is gone when the cache is dropped."""
+    index = scheduler.reuse.index
+    yield "nodes", len(index.nodes)
+    yield "keys of nodes", len(dict(index.nodes.items()))
+    yield "ends of turns", len(index.ends)
+    yield "units before ends of turns", len(index._before)
+    yield "pages", sum(int(kept.present.sum()) for memory in scheduler.memories for kept in memory.kept)
+
+
+def watch_starts(
+    scheduler: Scheduler, before: Callable[[int, Waiting], None], after: Callable[[int, Waiting], None]
+) -> None:
+    """Calls `before` and `after` around the moment at which a row starts behind what the index has of its tokens."""
+    reuse, start = scheduler.reuse, scheduler.reuse.start
+
+    def watched(row: int, waiting: Waiting) -> None:
+        before(row, waiting)
+        start(row, waiting)
+        after(row, waiting)
+
+    reuse.start = watched  # type: ignore[method-assign]
+
+
+def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) -> None:
+    """Calls `after` when a row has handed over what it computed, and still holds its pages."""
+    reuse, leave = scheduler.reuse, scheduler.reuse.leave
+
+    def watched(row: int, waiting: Waiting, hand_over: bool, to_tier: bool = True) -> None:
+        leave(row, waiting, hand_over, to_tier)
+        if hand_over and not is_loading(scheduler, row):
+            after(row, waiting.request)
+
+    reuse.leave = watched  # type: ignore[method-assign]
+
+
+# ── the pool ──────────────────────────────────────────────────────────────
+
+
+def can_take(scheduler: Scheduler, stage: int, pages: list[int]) -> bool:
+    """Whether a stage has so many free pages of each kind, sheets without an owner included."""
+    pool = scheduler.memories[stage].pool
+    sheets = 0
+    for shelf, count in zip(pool.shelves, pages, strict=True):
+        sheets += -(-max(0, count - shelf.free_pages) // shelf.pages_per_sheet)
+    return sheets <= pool.free_sheets
+
+
+def holders(scheduler: Scheduler, stage: int, kind: int, holder: Holder, pages: Pages) -> Ints:
+    return scheduler.memories[stage].pool.shelves[kind].count(holder, pages)
+
+
+def compact(scheduler: Scheduler) -> bool:
+    """Compacts now, whatever the cache holds. False: no sheet would become free."""
+    return scheduler.room.compact()
