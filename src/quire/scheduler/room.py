@@ -6,6 +6,7 @@ Fit is asked of every stage at once, with the demand that the plan was made with
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from quire.cache.compaction import compact
 from quire.cache.tables import Need, join
 from quire.core.events import What
 from quire.core.search import greatest
-from quire.kinds import counts
+from quire.kinds import Kind, counts
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.scheduler.reuse import Copy, Reuse
@@ -45,6 +46,11 @@ def join_needs(all_needs: Sequence[Needs]) -> Needs:
         [join([each[stage][kind] for each in all_needs]) for kind in range(len(own))]
         for stage, own in enumerate(all_needs[0])
     ]
+
+
+@lru_cache(maxsize=1 << 16)
+def _most_pages(kind: Kind, limit: int, ahead: int, page_tokens: int) -> int:
+    return kind.minimum(limit, ahead, page_tokens)
 
 
 class Room:
@@ -100,6 +106,17 @@ class Room:
             total = [counts(sum(own.tolist())) for own in pages]
             sheets = bound.sheets_needed(kinds, total, self.plan.reserved_pages)
             if sheets > memory.stage.sheets * (1 - kept_share):
+                return False
+        return True
+
+    def can_stay(self, limits: Sequence[int]) -> bool:
+        """Capacity: whether requests that grow to these limits fit together, also if all need most at once: a chunk
+        or a window may take more pages on the way than at the end."""
+        for memory in self.memories:
+            kinds, ahead = memory.stage.kinds, self.plan.lookahead
+            each = [[_most_pages(kind.kind, limit, ahead, kind.page_tokens) for limit in limits] for kind in kinds]
+            pages = [counts(kind.groups * sum(own)) for kind, own in zip(kinds, each, strict=True)]
+            if bound.sheets_needed(kinds, pages, self.plan.reserved_pages) > memory.stage.sheets:
                 return False
         return True
 

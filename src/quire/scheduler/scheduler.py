@@ -421,9 +421,8 @@ class Scheduler:
         return self.room.can_hold(lengths, limits, new, share)
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
-        """Would everyone fit at the longest they may become?"""
-        limit = np.append(self.rows.limit[self.order()], [one.request.limit for one in newcomers]).astype(np.int64)
-        return self.room.can_hold(limit, limit)
+        """Would everyone fit up to the longest they may become?"""
+        return self.room.can_stay([*self.rows.limit[self.order()].tolist(), *(one.request.limit for one in newcomers)])
 
     # ── loads ─────────────────────────────────────────────────────────────
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scenes import World
+from scenes import World, ask
 
+from quire.core.events import What
 from quire.core.request import Ending, Request
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
@@ -25,3 +26,17 @@ def test_a_turn_may_end_on_a_unit_behind_which_another_one_ended() -> None:
         stream = world.submit(Request(name, tokens[:prompt], outputs))
         world.run(100)
         assert stream.ending is Ending.LENGTH
+
+
+@pytest.mark.story
+def test_nobody_is_preempted_for_ever_though_chunks_take_most_on_the_way() -> None:
+    """A and B take one page each with their last token, the first of a chunk, and nine before it; the pool has ten.
+    Only the end was counted: B came back again and again, to stay, and was preempted nine times."""
+    shape = ModelShape("small", "test", (KINDS["chunked"],), max_length=141, weights_known=False)
+    settings = Settings(batch_tokens=48, max_requests=4, page_tokens={"": 8}, match_unit_tokens=8)
+    world = World(make_plan(shape, settings, Budget(sheets=(10,))))
+    world.engine.scheduler.typical_output = 70.0
+    for name in ("A", "B"):
+        world.submit(ask(name, 71, 70))
+    world.run(400)
+    assert world.told(What.PREEMPTED) == ["B", "B"]
