@@ -261,13 +261,15 @@ class Scheduler:
     def _make_room(self, rows: Ints, index: int) -> bool:
         """Compacts, or preempts the last in line behind `index`. True: try again.
 
-        Who was promised to stay gives way to the elder alone, and after everyone else.
+        Who was promised to stay gives way to the elder alone, after everyone else, and not while the elder has tokens
+        in flight: it will have pages back when they settle.
         """
         if self.room.compact():
             return True
         behind = rows[index + 1 :]
         free = behind[~self.rows.is_reserved[behind]]
-        victims = behind if index == 0 and not len(free) else free
+        is_elder_stuck = index == 0 and self.rows.computed[rows[0]] == self.rows.settled[rows[0]]
+        victims = behind if is_elder_stuck and not len(free) else free
         if not len(victims):
             return False
         self._preempt(int(victims[-1]), f"{self.rows.requests[int(rows[index])].name} needs its pages")

@@ -40,3 +40,21 @@ def test_nobody_is_preempted_for_ever_though_chunks_take_most_on_the_way() -> No
         world.submit(ask(name, 71, 70))
     world.run(400)
     assert world.told(What.PREEMPTED) == ["B", "B"]
+
+
+@pytest.mark.story
+def test_the_elder_takes_no_page_of_one_who_may_stay_while_its_own_are_in_flight() -> None:
+    """R was preempted twice and came back to stay: the pool holds what the elder and R need, one token at a time. With
+    two tokens in flight the elder asked for a page more than that, and R was preempted for it."""
+    shape = ModelShape("small", "test", (KINDS["window"],), max_length=120, weights_known=False)
+    settings = Settings(batch_tokens=48, max_requests=2, page_tokens={"": 7}, match_unit_tokens=7)
+    world = World(make_plan(shape, settings, Budget(sheets=(16,))))
+    for name in ("elder", "R"):
+        world.submit(ask(name, 60, 60))
+    waiting = world.engine.scheduler.queue.find("R")
+    assert waiting is not None
+    waiting.preemptions = 2
+    world.run(400)
+    assert world.told(What.ADMITTED) == ["elder", "R"]
+    assert world.place_of(What.ADMITTED, "R") < world.place_of(What.ENDED, "elder")
+    assert world.told(What.PREEMPTED) == []
