@@ -18,6 +18,7 @@ class Fault(str, Enum):
     DEADLINE = "deadline"
     PIN = "pin"
     QUEUE_FULL = "queue full"
+    DROP = "cache dropped"
     LOAD_DONE = "load done"
     LOAD_FAILED = "load failed"
     LOAD_LATE = "load late"

@@ -79,11 +79,14 @@ def most_sheets(plan: Plan, stage: StagePlan, length: int) -> int:
     """What the bound must ask for: the most sheets that it takes at any token."""
 
     def sheets(kind: KindPlan, settled: int) -> int:
-        ahead = min(plan.lookahead, length - settled - 1)
-        if is_fixed(kind.kind):
-            pages = fixed_pages(kind.kind, kind.page_tokens, ahead)
-        else:
-            pages = pages_touched(kind.kind, kind.page_tokens, settled, 1, ahead).bit_count()
-        return ceil_div(kind.groups * pages + plan.reserved_pages, kind.pages_per_sheet)
+        pages = pages_at(kind, settled, 1, min(plan.lookahead, length - settled - 1))
+        return ceil_div(pages + plan.reserved_pages, kind.pages_per_sheet)
 
     return max(sum(sheets(kind, settled) for kind in stage.kinds) for settled in range(length))
+
+
+def pages_at(kind: KindPlan, settled: int, new: int, ahead: int) -> int:
+    """Demand of one request, all groups together."""
+    if is_fixed(kind.kind):
+        return kind.groups * fixed_pages(kind.kind, kind.page_tokens, ahead)
+    return kind.groups * pages_touched(kind.kind, kind.page_tokens, settled, new, ahead).bit_count()

@@ -39,6 +39,12 @@ def keys(scheduler: Scheduler, name: str) -> list[bytes]:
     return one.keys if one else []
 
 
+def found_tokens(scheduler: Scheduler, name: str) -> int:
+    """What a waiting request found in the prefix index when it last tried to start."""
+    one = scheduler.queue.find(name)
+    return one.hit_tokens if one else 0
+
+
 def is_loading(scheduler: Scheduler, row: int) -> bool:
     return bool(scheduler.rows.is_loading[row])
 

@@ -1,0 +1,129 @@
+"""The order in which waiting requests are let in, and that nobody is passed over without a reason.
+
+line      r4 r7 r5 r9 …    by arrival, by priority, or tenants in turn by what they were served
+let in       ▲     ▲       in this order; the step passes over at most 8 and lets in at most 32 that compute
+passed    ▲     ▲          may not last, may not stay, waits for a prefix, or has no page for its first token
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from quire.check import state
+from quire.check.definitions import Violation, pages_at
+from quire.check.laws import Law
+from quire.check.prefixes import Prefixes
+from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
+from quire.check.staying import Capacity
+from quire.core.events import Event, What
+from quire.core.rules import Policy, Rules
+from quire.scheduler.scheduler import Scheduler
+
+SIGHT = 8
+"""Requests that a step passes over, or leaves to a tier, at most."""
+MOST_NEWCOMERS = 32
+"""Requests that a step lets in to compute, at most."""
+
+
+class Line(Law):
+    def __init__(
+        self, scheduler: Scheduler, seats: Seats, capacity: Capacity, prefixes: Prefixes, rules: Rules
+    ) -> None:
+        self.scheduler, self.seats, self.capacity, self.rules = scheduler, seats, capacity, rules
+        self.prefixes, self.plan = prefixes, scheduler.plan
+        self._line: list[Seat] = []
+        """Who waited when the first of this turn was let in."""
+        self._newcomers: list[Seat] = []
+        """Let in during this turn, to compute."""
+        self._loading: list[Seat] = []
+
+    def before_turn(self) -> None:
+        self._line, self._newcomers, self._loading = [], [], []
+
+    def on_event(self, event: Event) -> None:
+        if event.what is What.ACCEPTED:
+            self._check_bound()
+        elif event.what is What.LOADING:
+            self._loading.append(self.seats.of[event.request])
+        elif event.what is What.ADMITTED and (seat := self.seats.of[event.request]) is not self.seats.elder():
+            self._check_turn(seat)
+        elif event.what is What.STEP:
+            self._check_left_waiting()
+
+    def _check_bound(self) -> None:
+        if (waiting := len(self.seats.waiting())) >= self.rules.queue_bound:
+            raise Violation(f"a request was accepted though {waiting} wait in a queue of {self.rules.queue_bound}")
+
+    def _check_turn(self, seat: Seat) -> None:
+        """The next one let in stands behind those before it in the line, and not too far behind."""
+        line = self._line = self._line or self._in_order(self.seats.waiting())
+        place = line.index(seat)
+        if self._newcomers and place < line.index(self._newcomers[-1]):
+            raise Violation(f"request {seat.name} is let in after {self._newcomers[-1].name}, which stands behind it")
+        passed = [other.name for other in line[:place] if other not in self._newcomers]
+        if len(passed) >= SIGHT:
+            raise Violation(f"request {seat.name} is let in past {len(passed)} others, {SIGHT - 1} allowed")
+        if seat not in self._loading:
+            self._newcomers.append(seat)
+        if len(self._newcomers) > MOST_NEWCOMERS:
+            raise Violation(f"a step lets {len(self._newcomers)} requests in, {MOST_NEWCOMERS} allowed")
+
+    def _in_order(self, waiting: list[Seat]) -> list[Seat]:
+        if self.rules.policy is Policy.PRIORITY:
+            return sorted(waiting, key=lambda seat: (-seat.request.priority, seat.arrival))
+        return waiting if self.rules.policy is Policy.FIRST_COME else self._in_turn(waiting)
+
+    def _in_turn(self, waiting: list[Seat]) -> list[Seat]:
+        """The tenant served least goes next, as if each request before had been served its prompt."""
+        own: dict[str, deque[Seat]] = {}
+        for seat in waiting:
+            own.setdefault(seat.request.tenant, deque()).append(seat)
+        served = {tenant: state.served(self.scheduler, tenant) for tenant in own}
+        line: list[Seat] = []
+        while own:
+            tenant = min(own, key=lambda one: (served[one], own[one][0].arrival))
+            line.append(own[tenant].popleft())
+            served[tenant] += len(line[-1].request.prompt) / self.rules.weights.get(tenant, 1.0)
+            if not own[tenant]:
+                del own[tenant]
+        return line
+
+    # ── nobody waits without a reason ─────────────────────────────────────
+
+    def _check_left_waiting(self) -> None:
+        """At the end of a turn that could have let more in."""
+        step = state.latest_step(self.scheduler)
+        tokens = int(step.counts.sum()) - (0 if step.drafts is None else int(step.drafts.sum()))
+        running = self.seats.running()
+        if tokens >= self.plan.batch_tokens or len(running) == self.plan.max_requests:
+            return
+        if len(self._newcomers) == MOST_NEWCOMERS:
+            return
+        line = self._line or self._in_order(self.seats.waiting())
+        passed = [seat for seat in line if seat not in self._newcomers][:SIGHT]
+        for seat in passed:
+            if not seat.is_running and not self._has_reason(seat, running):
+                raise Violation(f"request {seat.name} waits, and nothing keeps it from running")
+
+    def _has_reason(self, seat: Seat, running: list[Seat]) -> bool:
+        if seat.preemptions >= MOST_PREEMPTIONS and not self.capacity.all_stay([*running, seat]):
+            return True
+        if not self.capacity.all_last(running, seat, self.seats.typical_output):
+            return True
+        if self._is_coming(seat, running) or not self._has_first_page(seat):
+            return True
+        return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
+
+    def _is_coming(self, seat: Seat, running: list[Seat]) -> bool:
+        """Somebody computes more of its tokens than the index has."""
+        known = self.prefixes.depth(seat.request)
+        return any(self.prefixes.shared_units(seat.request, other.request) > known for other in running)
+
+    def _has_first_page(self, seat: Seat) -> bool:
+        """Whether its first token could still be computed beside those of this step, from the beginning."""
+        ahead = min(self.plan.lookahead, seat.request.limit - 1)
+        stages = [stage for stage in self.plan.stages if stage.kinds]
+        return all(
+            state.can_take(self.scheduler, number, [pages_at(kind, 0, 1, ahead) for kind in stage.kinds])
+            for number, stage in enumerate(stages)
+        )

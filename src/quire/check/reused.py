@@ -1,0 +1,83 @@
+"""Reuse: a request goes on behind the longest prefix that every kind can prove, and leaves one behind when it goes.
+
+starts    at the greatest boundary that is proved and has room for what it writes on: neither before nor beyond
+passes the end of its prompt    what a hit there needs is kept (where no state must be copied for it)
+leaves    the next one can go on where it stood
+"""
+
+from __future__ import annotations
+
+from quire.check import state
+from quire.check.definitions import Violation
+from quire.check.laws import Law
+from quire.check.prefixes import Prefixes
+from quire.core.request import Request
+from quire.kinds import State
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.waiting import Waiting
+
+
+class Reused(Law):
+    def __init__(self, scheduler: Scheduler, prefixes: Prefixes) -> None:
+        self.scheduler, self.prefixes = scheduler, prefixes
+        kinds = [kind.kind for stage in scheduler.plan.stages for kind in stage.kinds]
+        self._has_states = any(isinstance(kind, State) for kind in kinds)
+        self._has_boundaries = any(not kind.grows for kind in kinds)
+        self._expected = 0
+        self._passing: dict[str, int] = {}
+        """Requests that have not come to the last whole unit of their prompts: where that ends."""
+        if not prefixes.is_disabled:
+            state.watch_starts(scheduler, self._before_start, self._after_start)
+            state.watch_leaves(scheduler, self._after_leave)
+
+    def _before_start(self, row: int, waiting: Waiting) -> None:
+        request, known = waiting.request, int(self.scheduler.rows.known[row])
+        self._expected = 0
+        if request.sampling.prompt_logprobs is not None and known == len(request.prompt):
+            return
+        for boundary in self.prefixes.boundaries(request, known - 1):
+            if self.prefixes.has_room(boundary):
+                self._expected = boundary.tokens
+                return
+
+    def _after_start(self, row: int, waiting: Waiting) -> None:
+        found, request = waiting.hit_tokens, waiting.request
+        if found != self._expected:
+            raise Violation(f"request {request.name} goes on behind {found} tokens, {self._expected} can be proved")
+        if int(self.scheduler.rows.settled[row]) != found:
+            raise Violation(f"request {request.name} found {found} tokens and starts elsewhere")
+        self._passing[request.name] = (len(request.prompt) - 1) // self.prefixes.unit * self.prefixes.unit
+
+    def _after_leave(self, row: int, request: Request) -> None:
+        """Tokens that nobody knows yet have no name: then whole units are kept, as far as they settled."""
+        rows, unit = self.scheduler.rows, self.prefixes.unit
+        self._passing.pop(request.name, None)
+        computed, known, settled = int(rows.computed[row]), int(rows.known[row]), int(rows.settled[row])
+        if not self._has_boundaries:
+            end = min(computed, known) // unit * unit if computed <= known else settled // unit * unit
+        else:
+            end = computed if computed <= known else 0
+        if end and not self._is_proved(request, end):
+            raise Violation(f"request {request.name} leaves after {computed} tokens, and nobody can go on behind {end}")
+
+    def _is_proved(self, request: Request, tokens: int) -> bool:
+        boundary = self.prefixes.boundary(request, tokens)
+        return boundary is not None and self.prefixes.is_proved(boundary)
+
+    def after_turn(self) -> None:
+        rows = self.scheduler.rows
+        for name, end in list(self._passing.items()):
+            row = rows.row_of.get(name)
+            if row is None or state.is_loading(self.scheduler, row):
+                self._passing.pop(name)  # a load may bring it beyond that
+            elif rows.settled[row] >= end:
+                self._passing.pop(name)
+                if (
+                    end > self._started_at(row)
+                    and not self._has_states
+                    and not self._is_proved(rows.requests[row], end)
+                ):
+                    raise Violation(f"request {name} passed the end of its prompt, and nobody can go on behind {end}")
+
+    def _started_at(self, row: int) -> int:
+        return self.scheduler.tickets[row].hit_tokens

@@ -1,0 +1,78 @@
+"""The checker's own books of requests, from events alone: who waits, who runs, who was preempted how often."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from quire.core.events import Event, What
+from quire.core.request import Ending, Request
+
+LEARNT_FROM = 32
+"""Requests that ended weigh so much against the next one in what is expected of outputs."""
+MOST_PREEMPTIONS = 2
+"""After so many a request comes back only if everyone can stay (decision 11)."""
+
+
+@dataclass(slots=True, eq=False)
+class Seat:
+    """A request that was accepted and has not ended."""
+
+    request: Request
+    arrival: int
+    preemptions: int = 0
+    is_running: bool = False
+    is_reserved: bool = False
+    """Its whole length counts: it was preempted twice, or a tier brought its first tokens."""
+    admitted_at: int = -1
+    """Counts admissions."""
+
+    @property
+    def name(self) -> str:
+        return self.request.name
+
+
+class Seats:
+    def __init__(self, requests: Mapping[str, Request], typical_output: float) -> None:
+        """`requests`: by name, all that are ever submitted, each before it is."""
+        self._requests = requests
+        self.of: dict[str, Seat] = {}
+        """In the order of arrival."""
+        self.typical_output = typical_output
+        """Learnt from outputs that reached their end."""
+        self._arrivals = self._admissions = 0
+
+    def running(self) -> list[Seat]:
+        return [seat for seat in self.of.values() if seat.is_running]
+
+    def waiting(self) -> list[Seat]:
+        return [seat for seat in self.of.values() if not seat.is_running]
+
+    def elder(self) -> Seat | None:
+        return next(iter(self.of.values()), None)
+
+    def note(self, event: Event) -> None:
+        name = event.request
+        if event.what is What.ACCEPTED:
+            self.of[name] = Seat(self._requests[name], self._arrivals)
+            self._arrivals += 1
+        elif event.what is What.LOADING:
+            self.of[name].is_reserved = True
+        elif event.what is What.ADMITTED:
+            self._admit(self.of[name])
+        elif event.what in (What.PREEMPTED, What.LOAD_FAILED):
+            seat = self.of[name]
+            seat.preemptions += event.what is What.PREEMPTED
+            seat.is_running = seat.is_reserved = False
+        elif event.what is What.ENDED:
+            self._end(self.of.pop(name), event)
+
+    def _admit(self, seat: Seat) -> None:
+        seat.is_running, seat.admitted_at = True, self._admissions
+        seat.is_reserved = seat.is_reserved or seat.preemptions >= MOST_PREEMPTIONS
+        self._admissions += 1
+
+    def _end(self, seat: Seat, event: Event) -> None:
+        assert seat.name == event.request
+        if event.reason in (Ending.LENGTH.value, Ending.STOP.value):
+            self.typical_output += (event.numbers["outputs"] - self.typical_output) / LEARNT_FROM

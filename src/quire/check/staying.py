@@ -1,0 +1,109 @@
+"""Who may be let in, and who may stay: capacity as the plan defines it, counted page by page from the attention.
+
+let in, not the elder          everyone fits at the length that is likely, lookahead reaching to the limits
+let in after 2 preemptions     everyone fits at the longest
+a load begins, not the elder's the same
+preempted a third time         by an elder that did not run all the while (decision 11)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from quire.check.definitions import Violation, pages_at
+from quire.check.laws import Law
+from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
+from quire.core.events import Event, What
+from quire.core.units import ceil_div
+from quire.plan.plan import Plan
+
+Pages = list[int]
+"""Of every kind of every stage, one after another."""
+
+
+class Capacity:
+    """Which requests fit together, each in steady decode at some length."""
+
+    def __init__(self, plan: Plan, known_tokens: Callable[[str], int]) -> None:
+        self.plan, self._known_tokens = plan, known_tokens
+        self._kinds = [kind for stage in plan.stages for kind in stage.kinds]
+        self._most: dict[int, Pages] = {}
+        """By length."""
+
+    def at(self, seat: Seat, length: int) -> Pages:
+        """What a request takes at a length: all tokens but the last settled, lookahead as far as its limit."""
+        ahead = min(self.plan.lookahead, seat.request.limit - length)
+        return [pages_at(kind, length - 1, 1, ahead) for kind in self._kinds]
+
+    def most(self, length: int) -> Pages:
+        """The most pages of each kind that a request takes on its way to a length, one token at a time."""
+        if length not in self._most:
+            moments = [(settled, 1, min(self.plan.lookahead, length - settled - 1)) for settled in range(length)]
+            self._most[length] = [max(pages_at(kind, *moment) for moment in moments) for kind in self._kinds]
+        return self._most[length]
+
+    def likely(self, seat: Seat, typical_output: float) -> int:
+        """The length that it is likely to reach."""
+        most = self._known_tokens(seat.name) + 1, len(seat.request.prompt) + int(typical_output)
+        return min(max(most), seat.request.limit)
+
+    def together(self, all_pages: Iterable[Pages]) -> Pages:
+        return [sum(own) for own in zip(*all_pages, strict=True)] or [0] * len(self._kinds)
+
+    def fits(self, pages: Pages) -> bool:
+        counts = iter(pages)
+        for stage in self.plan.stages:
+            taken = [ceil_div(next(counts) + self.plan.reserved_pages, kind.pages_per_sheet) for kind in stage.kinds]
+            if sum(taken) > stage.sheets:
+                return False
+        return True
+
+    def all_stay(self, seats: Iterable[Seat]) -> bool:
+        """Whether all fit until they end, whatever they yield."""
+        return self.fits(self.together(self.most(seat.request.limit) for seat in seats))
+
+    def all_last(self, running: Iterable[Seat], newcomer: Seat, typical_output: float) -> bool:
+        """Whether all fit at the length that they are likely to reach; those with a reservation at their longest."""
+        lengths = [
+            (seat, seat.request.limit if seat.is_reserved else self.likely(seat, typical_output)) for seat in running
+        ]
+        lengths.append((newcomer, self.likely(newcomer, typical_output)))
+        return self.fits(self.together(self.at(seat, length) for seat, length in lengths))
+
+
+class Staying(Law):
+    def __init__(self, seats: Seats, capacity: Capacity, pinned_pages: Callable[[], int]) -> None:
+        self.seats, self.capacity, self.pinned_pages = seats, capacity, pinned_pages
+
+    def on_event(self, event: Event) -> None:
+        if event.what is What.ADMITTED:
+            self._check_admitted(self.seats.of[event.request])
+        elif event.what is What.LOADING:
+            self._check_loading(self.seats.of[event.request])
+        elif event.what is What.PREEMPTED:
+            self._check_preempted(self.seats.of[event.request], event)
+
+    def _check_admitted(self, seat: Seat) -> None:
+        running = self.seats.running()
+        if seat is self.seats.elder():
+            return
+        if seat.preemptions >= MOST_PREEMPTIONS and not self.capacity.all_stay([*running, seat]):
+            raise Violation(f"request {seat.name} comes back after {seat.preemptions} preemptions and may not stay")
+        if not self.capacity.all_last(running, seat, self.seats.typical_output):
+            raise Violation(f"request {seat.name} is let in, and those that run are likely to need its pages")
+
+    def _check_loading(self, seat: Seat) -> None:
+        if seat is not self.seats.elder() and not self.capacity.all_stay([*self.seats.running(), seat]):
+            raise Violation(f"a load begins for request {seat.name}, which may have to leave before it ends")
+
+    def _check_preempted(self, seat: Seat, event: Event) -> None:
+        """A reading pin takes memory that nobody could count with: it excuses."""
+        if event.numbers["times"] != seat.preemptions + 1:
+            raise Violation(f"request {seat.name} is preempted once more after {seat.preemptions} times: {event}")
+        elder = self.seats.elder()
+        if seat.preemptions < MOST_PREEMPTIONS or self.pinned_pages():
+            return
+        if elder is None or elder is seat or (elder.is_running and elder.admitted_at < seat.admitted_at):
+            raise Violation(
+                f"request {seat.name} is preempted after {seat.preemptions} times, and no elder came in since it did"
+            )
