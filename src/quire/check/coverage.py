@@ -42,6 +42,7 @@ class Mechanism(str, Enum):
     STAGES = "stages"
     GROUPS = "groups"
     RESERVED = "reserved pages"
+    LARGE = "large system"
 
 
 STEPS_PER_FLOOR = 20_000
@@ -99,6 +100,7 @@ class Coverage:
             Mechanism.STAGES: len(system.plan.stages) > 1,
             Mechanism.GROUPS: system.has_groups,
             Mechanism.RESERVED: system.plan.reserved_pages,
+            Mechanism.LARGE: system.is_large,
         }
         for mechanism in (one for one, present in has.items() if present):
             self.mechanism(system.kinds, mechanism)

@@ -13,13 +13,14 @@ from quire.check.definitions import Ints, Violation, fits_alone
 from quire.check.doubles import ErringDrafter, FaultyTier, PinningStore
 from quire.check.fairness import Fairness
 from quire.check.keeping import KeepingTier
+from quire.check.large import EVERY, is_large, large_system, large_traffic
 from quire.check.laws import Law
 from quire.check.leaks import check_owners
 from quire.check.line import Line
 from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted, Progress
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
-from quire.check.requests import random_requests
+from quire.check.requests import random_requests, small_traffic
 from quire.check.reused import Reused
 from quire.check.scripts import script_for
 from quire.check.seats import Seats
@@ -45,8 +46,10 @@ STORED_RATE = 0.5
 class Episode:
     def __init__(self, seed: int, coverage: Coverage) -> None:
         self.random, self.coverage, self.now = Random(seed), coverage, 0
-        self.system = random_system(self.random)
+        is_large_one = is_large(seed)
+        self.system = large_system(self.random, seed // EVERY) if is_large_one else random_system(self.random)
         self.kinds = self.system.kinds
+        self._longest_fits = fits_alone(self.system.plan, self.system.plan.max_length)
         self.runner = ShadowRunner()
         self.tier = self._tier(seed) if self.system.has_tier else None
         self.requests: dict[str, Request] = {}
@@ -59,7 +62,8 @@ class Episode:
         self.scheduler.typical_output = self.system.typical_output
         self.runner.attach(self.scheduler)
         self.store = PinningStore(self.scheduler, self.runner, self.system.spare)
-        self.coming = random_requests(self.random, self.system.plan)
+        traffic = (large_traffic if is_large_one else small_traffic)(self.random, self.system.plan)
+        self.coming = random_requests(self.random, self.system.plan, traffic)
         self.unit = self.system.plan.reuse_unit_tokens
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
@@ -104,7 +108,7 @@ class Episode:
 
     def _policy(self) -> list[Law]:
         rules, scheduler = self.system.rules, self.scheduler
-        capacity = Capacity(self.system.plan, lambda name: len(self._tokens_of(name)))
+        capacity = Capacity(self.system.plan, lambda name: state.known_tokens(scheduler, name))
         prefixes = Prefixes(scheduler, self._tokens_of)
         return [
             Staying(self.seats, capacity, lambda: len(self.store.pins)),
@@ -160,8 +164,14 @@ class Episode:
                 self._check_refused(request)
             self.coming.pop(0)
 
+    def _fits_alone(self, request: Request) -> bool:
+        """What fits at the longest length fits before: no moment of a shorter request takes more."""
+        plan = self.system.plan
+        is_sure = self._longest_fits and request.limit <= plan.max_length
+        return is_sure or fits_alone(plan, request.limit)
+
     def _accept(self, request: Request, stream: Stream) -> None:
-        if not fits_alone(self.system.plan, request.limit):
+        if not self._fits_alone(request):
             raise Violation(f"request {request.name} of {request.limit} tokens was accepted and could not run alone")
         script = self.runner.scripts[request.name] = script_for(request)
         if self.tier is not None and self.random.random() < STORED_RATE:
@@ -174,7 +184,7 @@ class Episode:
         self.fault(Fault.QUEUE_FULL)
 
     def _check_refused(self, request: Request) -> None:
-        if fits_alone(self.system.plan, request.limit):
+        if self._fits_alone(request):
             raise Violation(f"request {request.name} of {request.limit} tokens was refused and could run alone")
         self.coverage.mechanism(self.kinds, Mechanism.NEVER_FITS)
 

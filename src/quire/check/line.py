@@ -14,7 +14,7 @@ from quire.check.definitions import Violation, pages_at
 from quire.check.laws import Law
 from quire.check.prefixes import Prefixes
 from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
-from quire.check.staying import Capacity
+from quire.check.staying import Capacity, Pages
 from quire.core.events import Event, What
 from quire.core.rules import Policy, Rules
 from quire.scheduler.scheduler import Scheduler
@@ -36,9 +36,13 @@ class Line(Law):
         self._newcomers: list[Seat] = []
         """Let in during this turn, to compute."""
         self._loading: list[Seat] = []
+        self._served: dict[str, float] = {}
+        """By tenant, before this turn."""
 
     def before_turn(self) -> None:
         self._line, self._newcomers, self._loading = [], [], []
+        tenants = {seat.request.tenant for seat in self.seats.of.values()}
+        self._served = {tenant: state.served(self.scheduler, tenant) for tenant in tenants}
 
     def on_event(self, event: Event) -> None:
         if event.what is What.ACCEPTED:
@@ -78,7 +82,7 @@ class Line(Law):
         own: dict[str, deque[Seat]] = {}
         for seat in waiting:
             own.setdefault(seat.request.tenant, deque()).append(seat)
-        served = {tenant: state.served(self.scheduler, tenant) for tenant in own}
+        served = {tenant: self._served[tenant] for tenant in own}
         line: list[Seat] = []
         while own:
             tenant = min(own, key=lambda one: (served[one], own[one][0].arrival))
@@ -101,14 +105,17 @@ class Line(Law):
             return
         line = self._line or self._in_order(self.seats.waiting())
         passed = [seat for seat in line if seat not in self._newcomers][:SIGHT]
+        lasting = self.capacity.lasting(running, self.seats.typical_output) if passed else []
         for seat in passed:
-            if not seat.is_running and not self._has_reason(seat, running):
+            if not seat.is_running and not self._has_reason(seat, running, lasting):
                 raise Violation(f"request {seat.name} waits, and nothing keeps it from running")
 
-    def _has_reason(self, seat: Seat, running: list[Seat]) -> bool:
-        if seat.preemptions >= MOST_PREEMPTIONS and not self.capacity.all_stay([*running, seat]):
+    def _has_reason(self, seat: Seat, running: list[Seat], lasting: Pages) -> bool:
+        capacity = self.capacity
+        likely = capacity.at(seat, capacity.likely(seat, self.seats.typical_output))
+        if not capacity.fits(lasting, likely):
             return True
-        if not self.capacity.all_last(running, seat, self.seats.typical_output):
+        if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
             return True
         if self._is_coming(seat, running) or not self._has_first_page(seat):
             return True

@@ -1,4 +1,4 @@
-"""Random requests for a small plan: shared prefixes, scopes, tenants, priorities, deadlines, stop tokens."""
+"""Random requests for a plan: shared prefixes, further turns, scopes, tenants, priorities, deadlines, stop tokens."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ from quire.core.request import Request
 from quire.plan.plan import Plan
 
 TENANTS, SCOPES = ("", "blue", "green"), ("", "", "", "secret")
+FIRST_TOKEN = 10
+MANY_TOKENS, FEW_TOKENS = 990, 2
+"""Vocabularies: with few tokens prompts share their beginnings by chance, too."""
+TURN_RATE = 0.25
+"""How often a request goes on where an earlier one ended, or stood before that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,29 +25,67 @@ class Arrival:
     request: Request
 
 
-def random_requests(random: Random, plan: Plan) -> list[Arrival]:
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """How many requests come, at most how many turns apart, and the most that they ask for."""
+
+    requests: int
+    pause: int
+    most_outputs: int
+
+
+def small_traffic(random: Random, plan: Plan) -> Traffic:
+    return Traffic(random.randint(6, 24), random.choice((0, 2, 8)), plan.max_length)
+
+
+def random_requests(random: Random, plan: Plan, traffic: Traffic) -> list[Arrival]:
     """In the order of their arrival; some never fit."""
-    families = [[random.randrange(10, 1000) for _ in range(plan.max_length)] for _ in range(random.randint(1, 3))]
-    arrivals, step = [], 1
-    pause = random.choice((0, 2, 8))
-    for number in range(random.randint(6, 24)):
-        step += random.randint(0, pause)
-        arrivals.append(Arrival(step, _request(random, plan, f"r{number}", random.choice(families), step)))
+    vocabulary = random.choice((MANY_TOKENS, MANY_TOKENS, FEW_TOKENS))
+    families = [_tokens(random, vocabulary, plan.max_length) for _ in range(random.randint(1, 3))]
+    arrivals: list[Arrival] = []
+    step = 1
+    for number in range(traffic.requests):
+        step += random.randint(0, traffic.pause)
+        drawn = _drawn(random, plan, random.choice(families), vocabulary)
+        if arrivals and random.random() < TURN_RATE:
+            drawn = _further_turn(random, plan, random.choice(arrivals).request, vocabulary) or drawn
+        arrivals.append(Arrival(step, _request(random, plan, f"r{number}", *drawn, step, traffic.most_outputs)))
     return arrivals
 
 
-def _request(random: Random, plan: Plan, name: str, family: list[int], step: int) -> Request:
+def _tokens(random: Random, vocabulary: int, count: int) -> list[int]:
+    return [FIRST_TOKEN + random.randrange(vocabulary) for _ in range(count)]
+
+
+def _drawn(random: Random, plan: Plan, family: list[int], vocabulary: int) -> tuple[list[int], str]:
+    """A prompt that begins as others do, and its scope."""
     length = max(2, plan.max_length - random.choice((0, 0, 3, plan.max_length // 2)))
     prompt = random.randint(1, length - 1)
     shared = random.choice((0, prompt, prompt, random.randint(0, prompt)))
-    tokens = family[:shared] + [random.randrange(10, 1000) for _ in range(prompt - shared)]
-    most = max(1, length - prompt)
+    return family[:shared] + _tokens(random, vocabulary, prompt - shared), random.choice(SCOPES)
+
+
+def _further_turn(random: Random, plan: Plan, before: Request, vocabulary: int) -> tuple[list[int], str] | None:
+    """What an earlier request was asked and yields, as far as it goes or less, and something new; None: too long."""
+    outputs, _ = script_for(before).expected(before)
+    tokens = [*before.prompt.tolist(), *outputs[: random.choice((len(outputs), random.randint(0, len(outputs))))]]
+    room = plan.max_length - 1 - len(tokens)
+    if room < 1:
+        return None
+    return tokens + _tokens(random, vocabulary, random.randint(1, min(room, 12))), before.scope
+
+
+def _request(
+    random: Random, plan: Plan, name: str, prompt: list[int], scope: str, step: int, most_outputs: int
+) -> Request:
+    room = max(1, plan.max_length - len(prompt))
+    most = min(most_outputs, room)
     request = Request(
         name,
-        np.array(tokens, dtype=np.int32),
-        max_tokens=random.choice((1, random.randint(1, most), min(most, 6), most + random.choice((0, 0, 1, 9)))),
+        np.array(prompt, dtype=np.int32),
+        max_tokens=random.choice((1, random.randint(1, most), min(most, 6), most, most, random.choice((1, 9)) + room)),
         priority=random.choice((0, 0, 1, 2)),
-        scope=random.choice(SCOPES),
+        scope=scope,
         tenant=random.choice(TENANTS),
         deadline=step + random.randint(0, 30) if random.random() < 0.15 else None,
     )

@@ -26,6 +26,8 @@ class Reused(Law):
         self._expected = 0
         self._passing: dict[str, int] = {}
         """Requests that have not come to the last whole unit of their prompts: where that ends."""
+        self._has_left = False
+        """During this turn some request did: what it keeps may take the place of boundaries before it."""
         if not prefixes.is_disabled:
             state.watch_starts(scheduler, self._before_start, self._after_start)
             state.watch_leaves(scheduler, self._after_leave)
@@ -52,6 +54,7 @@ class Reused(Law):
         """Tokens that nobody knows yet have no name: then whole units are kept, as far as they settled."""
         rows, unit = self.scheduler.rows, self.prefixes.unit
         self._passing.pop(request.name, None)
+        self._has_left = True
         computed, known, settled = int(rows.computed[row]), int(rows.known[row]), int(rows.settled[row])
         if not self._has_boundaries:
             end = min(computed, known) // unit * unit if computed <= known else settled // unit * unit
@@ -64,6 +67,9 @@ class Reused(Law):
         boundary = self.prefixes.boundary(request, tokens)
         return boundary is not None and self.prefixes.is_proved(boundary)
 
+    def before_turn(self) -> None:
+        self._has_left = False
+
     def after_turn(self) -> None:
         rows = self.scheduler.rows
         for name, end in list(self._passing.items()):
@@ -72,12 +78,15 @@ class Reused(Law):
                 self._passing.pop(name)  # a load may bring it beyond that
             elif rows.settled[row] >= end:
                 self._passing.pop(name)
-                if (
-                    end > self._started_at(row)
-                    and not self._has_states
-                    and not self._is_proved(rows.requests[row], end)
-                ):
-                    raise Violation(f"request {name} passed the end of its prompt, and nobody can go on behind {end}")
+                self._check_passed(row, end)
+
+    def _check_passed(self, row: int, end: int) -> None:
+        """A state is copied where there is room for it; other kinds keep what the row holds."""
+        if end <= self._started_at(row) or self._has_states or self._has_left:
+            return
+        request = self.scheduler.rows.requests[row]
+        if not self._is_proved(request, end):
+            raise Violation(f"request {request.name} passed the end of its prompt, and nobody can go on behind {end}")
 
     def _started_at(self, row: int) -> int:
         return self.scheduler.tickets[row].hit_tokens

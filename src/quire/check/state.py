@@ -39,6 +39,16 @@ def keys(scheduler: Scheduler, name: str) -> list[bytes]:
     return one.keys if one else []
 
 
+def known_tokens(scheduler: Scheduler, name: str) -> int:
+    """Prompt and outputs so far of a request that is here."""
+    row = scheduler.rows.row_of.get(name)
+    if row is not None:
+        return int(scheduler.rows.known[row])
+    one = scheduler.queue.find(name)
+    assert one is not None, "it has not ended"
+    return len(one.request.prompt) + len(one.outputs)
+
+
 def found_tokens(scheduler: Scheduler, name: str) -> int:
     """What a waiting request found in the prefix index when it last tried to start."""
     one = scheduler.queue.find(name)

@@ -8,7 +8,7 @@ preempted a third time         by an elder that did not run all the while (decis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from quire.check.definitions import Violation, pages_at
 from quire.check.laws import Law
@@ -47,28 +47,26 @@ class Capacity:
         most = self._known_tokens(seat.name) + 1, len(seat.request.prompt) + int(typical_output)
         return min(max(most), seat.request.limit)
 
-    def together(self, all_pages: Iterable[Pages]) -> Pages:
-        return [sum(own) for own in zip(*all_pages, strict=True)] or [0] * len(self._kinds)
-
-    def fits(self, pages: Pages) -> bool:
-        counts = iter(pages)
+    def fits(self, *all_pages: Pages) -> bool:
+        """Whether these fit together."""
+        counts = iter([sum(own) for own in zip(*all_pages, strict=True)])
         for stage in self.plan.stages:
             taken = [ceil_div(next(counts) + self.plan.reserved_pages, kind.pages_per_sheet) for kind in stage.kinds]
             if sum(taken) > stage.sheets:
                 return False
         return True
 
-    def all_stay(self, seats: Iterable[Seat]) -> bool:
-        """Whether all fit until they end, whatever they yield."""
-        return self.fits(self.together(self.most(seat.request.limit) for seat in seats))
+    def staying(self, seats: Sequence[Seat]) -> Pages:
+        """What all of them need at most until they end, whatever they yield."""
+        return self._sum([self.most(seat.request.limit) for seat in seats])
 
-    def all_last(self, running: Iterable[Seat], newcomer: Seat, typical_output: float) -> bool:
-        """Whether all fit at the length that they are likely to reach; those with a reservation at their longest."""
-        lengths = [
-            (seat, seat.request.limit if seat.is_reserved else self.likely(seat, typical_output)) for seat in running
-        ]
-        lengths.append((newcomer, self.likely(newcomer, typical_output)))
-        return self.fits(self.together(self.at(seat, length) for seat, length in lengths))
+    def lasting(self, seats: Sequence[Seat], typical_output: float) -> Pages:
+        """What they need at the length that they are likely to reach; those with a reservation at their longest."""
+        lengths = [seat.request.limit if seat.is_reserved else self.likely(seat, typical_output) for seat in seats]
+        return self._sum([self.at(seat, length) for seat, length in zip(seats, lengths, strict=True)])
+
+    def _sum(self, all_pages: Sequence[Pages]) -> Pages:
+        return [sum(own) for own in zip(*all_pages, strict=True)] if all_pages else [0] * len(self._kinds)
 
 
 class Staying(Law):
@@ -84,16 +82,18 @@ class Staying(Law):
             self._check_preempted(self.seats.of[event.request], event)
 
     def _check_admitted(self, seat: Seat) -> None:
-        running = self.seats.running()
+        running, capacity, typical = self.seats.running(), self.capacity, self.seats.typical_output
         if seat is self.seats.elder():
             return
-        if seat.preemptions >= MOST_PREEMPTIONS and not self.capacity.all_stay([*running, seat]):
+        if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
             raise Violation(f"request {seat.name} comes back after {seat.preemptions} preemptions and may not stay")
-        if not self.capacity.all_last(running, seat, self.seats.typical_output):
+        newcomer = capacity.at(seat, capacity.likely(seat, typical))
+        if not capacity.fits(capacity.lasting(running, typical), newcomer):
             raise Violation(f"request {seat.name} is let in, and those that run are likely to need its pages")
 
     def _check_loading(self, seat: Seat) -> None:
-        if seat is not self.seats.elder() and not self.capacity.all_stay([*self.seats.running(), seat]):
+        everyone = self.capacity.staying([*self.seats.running(), seat])
+        if seat is not self.seats.elder() and not self.capacity.fits(everyone):
             raise Violation(f"a load begins for request {seat.name}, which may have to leave before it ends")
 
     def _check_preempted(self, seat: Seat, event: Event) -> None:

@@ -5,7 +5,7 @@ Everything follows from one random generator, so a seed names a system.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -36,6 +36,7 @@ class System:
     has_tier: bool
     typical_output: float
     """What admission expects at first: small numbers let many in, and lead to preemption."""
+    is_large: bool = False
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -51,14 +52,14 @@ def random_system(random: Random) -> System:
     if "cross" in kinds and random.random() < 0.5:
         kinds.remove("cross")  # with it nothing is reused: half as often
         kinds = kinds or ["full"]
-    layers = _layers(random, kinds)
+    layers = random_layers(random, kinds, SMALL)
     length = random.randint(8, 48)
     model = ModelShape("checked", "check", tuple(layers), max_length=length, weights_known=False)
     settings = Settings(
         max_length=length,
         max_requests=random.choice((1, 2, 3, 4, 6)),
         batch_tokens=random.choice((1, 2, 3, 5, 8, 16, 64)),
-        page_tokens=_page_tokens(random, kinds),
+        page_tokens=random_page_tokens(random, kinds, SMALL),
         match_unit_tokens=random.choice((1, 2, 3, 4, 8)),
         reserved_pages=random.choice((0, 0, 0, 1, 2)),
         pipeline_parallel=random.choice((1, 1, min(2, len(layers)))),
@@ -68,7 +69,7 @@ def random_system(random: Random) -> System:
     plan = plan_with_spare(model, settings, spare)
     return System(
         in_groups(plan, spare) if random.random() < 0.25 else plan,
-        _rules(random),
+        random_rules(random, (2, 3, 64, 64)),
         overlap=random.choice((1, 2, 2, 3)),
         spare=spare,
         has_tier=random.random() < 0.6,
@@ -115,25 +116,39 @@ def in_groups(plan: Plan, spare: int) -> Plan:
     return replace(plan, stages=tuple(stages))
 
 
-def _layers(random: Random, kinds: list[str]) -> list[Layer]:
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The most tokens of windows, chunks and sinks, and the tokens that a page may have."""
+
+    window: int
+    chunk: int
+    sinks: int
+    pages: tuple[int, ...]
+
+
+SMALL = Sizes(window=12, chunk=12, sinks=4, pages=(1, 2, 3, 4))
+"""Short requests leave every window behind."""
+
+
+def random_layers(random: Random, kinds: Sequence[str], sizes: Sizes) -> list[Layer]:
     layers = []
     width = random.choice((64, 4096))
     for kind in kinds:
-        numbers, heads = _numbers(random, kind), random.choice((1, 1, 2, 3, 4))
+        numbers, heads = _numbers(random, kind, sizes), random.choice((1, 1, 2, 3, 4))
         parts = (Part("key", heads, width, follows=Follows.KV, replicated=True),)
         layers += [Layer((Memory(kind, parts, **numbers),))] * random.randint(1, 4)
     random.shuffle(layers)
     return layers
 
 
-def _numbers(random: Random, kind: str) -> dict[str, Any]:
-    """The numbers beside a kind, small enough that a short request leaves every window behind."""
+def _numbers(random: Random, kind: str, sizes: Sizes) -> dict[str, Any]:
+    """The numbers that a kind has besides."""
     if kind == "window":
-        return {"window": random.randint(1, 12)}
+        return {"window": random.randint(1, sizes.window)}
     if kind == "chunked":
-        return {"chunk": random.randint(1, 12)}
+        return {"chunk": random.randint(1, sizes.chunk)}
     if kind == "sink":
-        return {"sinks": random.randint(1, 4), "window": random.randint(1, 8)}
+        return {"sinks": random.randint(1, sizes.sinks), "window": random.randint(1, sizes.window - sizes.sinks)}
     if kind == "latent":
         return {"tokens_per_state": random.choice((1, 1, 2))}
     if kind == "cross":
@@ -143,18 +158,18 @@ def _numbers(random: Random, kind: str) -> dict[str, Any]:
     return {}
 
 
-def _page_tokens(random: Random, kinds: list[str]) -> Mapping[str, int]:
+def random_page_tokens(random: Random, kinds: Sequence[str], sizes: Sizes) -> Mapping[str, int]:
     """One size for all kinds, or one each; a page of latents holds whole states."""
-    sizes = (2, 4) if "latent" in kinds else (1, 2, 3, 4)
+    choices = [size for size in sizes.pages if size % 2 == 0] if "latent" in kinds else list(sizes.pages)
     if random.random() < 0.5:
-        return {"": random.choice(sizes)}
-    return {kind: random.choice(sizes) for kind in kinds if kind != "state"}
+        return {"": random.choice(choices)}
+    return {kind: random.choice(choices) for kind in kinds if kind != "state"}
 
 
-def _rules(random: Random) -> Rules:
+def random_rules(random: Random, queue_bounds: tuple[int, ...]) -> Rules:
     return Rules(
         policy=random.choice(list(Policy)),
         weights={"blue": 2.0} if random.random() < 0.5 else {},
-        queue_bound=random.choice((2, 3, 64, 64)),
+        queue_bound=random.choice(queue_bounds),
         load_seconds=LOAD_SECONDS,
     )
