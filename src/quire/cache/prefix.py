@@ -232,8 +232,7 @@ class PrefixIndex:
         if not self._hot:
             return 0.0
         nodes = self.nodes
-        self._hot = {node: None for node in self._hot if nodes.awaited[node] > 1}
-        size = sum(self.coverage.bundle_bytes(nodes.gain.item(node)) for node in self._hot)
+        size = sum(self.coverage.bundle_bytes(nodes.gain.item(node)) for node in self._hot if nodes.awaited[node] > 1)
         return min(MOST_HOT, size / self.coverage.pool_bytes)
 
     def own_tokens(self, chain: Chain) -> int:
@@ -246,6 +245,8 @@ class PrefixIndex:
         nodes = self.nodes
         if nodes.key[node] == key and nodes.awaited[node]:
             nodes.awaited[node] -= 1
+            if nodes.awaited[node] < 2:
+                self._hot.pop(node, None)
             if not nodes.awaited[node] and (not nodes.children[node] or nodes.is_boundary[node]):
                 self.eviction.push(node)
 
@@ -509,6 +510,8 @@ class PrefixIndex:
             self._forget_end(leaf)
         for node in bundle[self.nodes.is_boundary[bundle].nonzero()[0]].tolist():
             self.boundaries.drop(node, is_leaving=True)
+        for node in bundle.tolist() if self._hot else ():
+            self._hot.pop(node, None)
         parent = self.nodes.remove(bundle)
         if parent != NO_NODE and not self.nodes.children[parent]:
             self.eviction.push(parent)

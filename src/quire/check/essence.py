@@ -34,7 +34,7 @@ from quire.scheduler.waiting import Waiting
 KNOWN = {
     "Scheduler": "plan _batch_tokens _least_chunk memories rows _copies reuse room loads _landed shares queue policy "
     "listeners tickets _entered drafts _views _line _order _order_is_stale _arrivals _now steps flying meter "
-    "typical_output",
+    "typical_output hot_share",
     "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _copies _tell",
     "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _tell _told _epochs",
     "Loads": "_tier _seconds _size_of _unit _has_ends _open _number_of _numbers",

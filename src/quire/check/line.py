@@ -1,13 +1,16 @@
 """The order in which waiting requests are let in, and that nobody is passed over without a reason.
 
-line      r4 r7 r5 r9 …    by arrival, by priority, or tenants in turn by what they were served
+line      r4 r7 r5 r9 …    by arrival, by priority, or tenants in turn by what they were served; of equal priority those
+                           whose cached prefix is at risk first, unless others have waited for 32 admissions too many
 let in       ▲     ▲       in this order; the step passes over at most 8 and lets in at most 32 that compute
-passed    ▲     ▲          may not last, may not stay, waits for a prefix, or has no page for its first token
+passed    ▲     ▲          may not last, may not stay, waits for a prefix, has no page for its first token, or gives way
+                           to one whose cached prefix is at risk
 """
 
 from __future__ import annotations
 
 from collections import deque
+from itertools import takewhile
 
 from quire.check import state
 from quire.check.definitions import Violation, pages_at
@@ -18,11 +21,16 @@ from quire.check.staying import Capacity, Pages
 from quire.core.events import Event, What
 from quire.core.rules import Policy, Rules
 from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.waiting import Waiting
 
 SIGHT = 8
 """Requests that a step passes over, or leaves to a tier, at most."""
 MOST_NEWCOMERS = 32
 """Requests that a step lets in to compute, at most."""
+
+
+PATIENCE = 32
+"""Admissions by which others may go before a request because their cached prefix is at risk."""
 
 
 class Line(Law):
@@ -38,21 +46,40 @@ class Line(Law):
         self._loading: list[Seat] = []
         self._served: dict[str, float] = {}
         """By tenant, before this turn."""
+        self._preferences: dict[str, state.Preference] = {}
+        """Of those that waited before this turn."""
+        self._admissions = 0
+        self._tries = 0
+        """Requests that took a row in this turn; those that were not let in gave it back, with what it had freed."""
+        state.watch_starts(scheduler, self._before_start, lambda *_: None)
 
     def before_turn(self) -> None:
         self._line, self._newcomers, self._loading = [], [], []
         tenants = {seat.request.tenant for seat in self.seats.of.values()}
         self._served = {tenant: state.served(self.scheduler, tenant) for tenant in tenants}
+        self._preferences = {name: state.preference(self.scheduler, name) for name in state.waiting(self.scheduler)}
+        self._admissions, self._tries = state.admissions(self.scheduler), 0
 
     def on_event(self, event: Event) -> None:
         if event.what is What.ACCEPTED:
             self._check_bound()
+        elif event.what in (What.PREEMPTED, What.LOAD_FAILED):
+            self._preferences[event.request] = state.preference(self.scheduler, event.request)
         elif event.what is What.LOADING:
             self._loading.append(self.seats.of[event.request])
-        elif event.what is What.ADMITTED and (seat := self.seats.of[event.request]) is not self.seats.elder():
-            self._check_turn(seat)
+        elif event.what is What.ADMITTED:
+            seat = self.seats.of[event.request]
+            self._tries -= 1
+            if seat is self.seats.elder():
+                self._admissions += 1
+            else:
+                self._check_turn(seat)
         elif event.what is What.STEP:
             self._check_left_waiting()
+
+    def _before_start(self, row: int, waiting: Waiting) -> None:
+        del row, waiting
+        self._tries += 1
 
     def _check_bound(self) -> None:
         if (waiting := len(self.seats.waiting())) >= self.rules.queue_bound:
@@ -73,13 +100,34 @@ class Line(Law):
             raise Violation(f"a step lets {len(self._newcomers)} requests in, {MOST_NEWCOMERS} allowed")
 
     def _in_order(self, waiting: list[Seat]) -> list[Seat]:
-        if self.rules.policy is Policy.PRIORITY:
-            return sorted(waiting, key=lambda seat: (-seat.request.priority, seat.arrival))
-        return waiting if self.rules.policy is Policy.FIRST_COME else self._in_turn(waiting)
+        if self.rules.policy is Policy.FAIR:
+            return self._in_turn(waiting)
+
+        def claim(seat: Seat) -> int:
+            return -seat.request.priority if self.rules.policy is Policy.PRIORITY else 0
+
+        line = sorted(waiting, key=lambda seat: (claim(seat), seat.arrival))
+        if not any(map(self._at_risk, line)):
+            return line
+        patient = list(takewhile(self._is_overdue, line))
+        others = [seat for seat in line if seat not in patient]
+        return patient + sorted(others, key=lambda seat: (claim(seat), -self._at_risk(seat), seat.arrival))
+
+    def _preference(self, seat: Seat) -> state.Preference:
+        """Who came to wait during this turn was not there to be preferred."""
+        return self._preferences.get(seat.name) or state.preference(self.scheduler, seat.name)
+
+    def _at_risk(self, seat: Seat) -> int:
+        return self._preference(seat).at_risk
+
+    def _is_overdue(self, seat: Seat) -> bool:
+        return self._admissions > self._preference(seat).turn + PATIENCE
 
     def _in_turn(self, waiting: list[Seat]) -> list[Seat]:
         """The tenant served least goes next, as if each request before had been served its prompt."""
         own: dict[str, deque[Seat]] = {}
+        if any(map(self._at_risk, waiting)):
+            waiting = sorted(waiting, key=lambda seat: (not self._is_overdue(seat), -self._at_risk(seat), seat.arrival))
         for seat in waiting:
             own.setdefault(seat.request.tenant, deque()).append(seat)
         served = {tenant: self._served[tenant] for tenant in own}
@@ -106,18 +154,25 @@ class Line(Law):
         line = self._line or self._in_order(self.seats.waiting())
         passed = [seat for seat in line if seat not in self._newcomers][:SIGHT]
         lasting = self.capacity.lasting(running, self.seats.typical_output) if passed else []
+        gives_way = False
         for seat in passed:
+            if gives_way and not self._at_risk(seat) and not self._is_overdue(seat):
+                return
+            gives_way |= not seat.is_running and self._at_risk(seat) > 0
             if not seat.is_running and not self._has_reason(seat, running, lasting):
                 raise Violation(f"request {seat.name} waits, and nothing keeps it from running")
 
     def _has_reason(self, seat: Seat, running: list[Seat], lasting: Pages) -> bool:
         capacity = self.capacity
-        likely = capacity.at(seat, capacity.likely(seat, self.seats.typical_output))
-        if not capacity.fits(lasting, likely):
+        length = capacity.likely(seat, self.seats.typical_output)
+        if not capacity.fits(lasting, capacity.at(seat, length)):
+            return True
+        share = state.hot_share(self.scheduler)
+        if share and not capacity.fits(lasting, capacity.beginning(seat, length), kept_share=share):
             return True
         if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
             return True
-        if self._is_coming(seat, running) or not self._has_first_page(seat):
+        if self._is_coming(seat, running) or self._tries or not self._has_first_page(seat):
             return True
         return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
 

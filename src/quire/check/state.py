@@ -55,6 +55,30 @@ def found_tokens(scheduler: Scheduler, name: str) -> int:
     return one.hit_tokens if one else 0
 
 
+class Preference(NamedTuple):
+    """What decides when a waiting request is let in, beside claims."""
+
+    at_risk: int
+    """Tokens of its cached prefix that no other prompt shares."""
+    turn: int
+    """Admissions after which it was due in the order of arrival."""
+
+
+def preference(scheduler: Scheduler, name: str) -> Preference:
+    """Of a request that waits, or did until just now."""
+    one = scheduler.queue.find(name) or scheduler.tickets[scheduler.rows.row_of[name]]
+    return Preference(one.at_risk if name in scheduler.queue.at_risk else 0, one.turn)
+
+
+def admissions(scheduler: Scheduler) -> int:
+    return scheduler.queue.admissions
+
+
+def hot_share(scheduler: Scheduler) -> float:
+    """Of the pool, what admission leaves to prefixes that several queued requests are about to use."""
+    return scheduler.hot_share
+
+
 def is_loading(scheduler: Scheduler, row: int) -> bool:
     return bool(scheduler.rows.is_loading[row])
 

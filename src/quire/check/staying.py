@@ -35,6 +35,12 @@ class Capacity:
         ahead = min(self.plan.lookahead, seat.request.limit - length)
         return [pages_at(kind, length - 1, 1, ahead) for kind in self._kinds]
 
+    def beginning(self, seat: Seat, length: int) -> Pages:
+        """The same with a chunk of its known tokens in flight."""
+        ahead = min(self.plan.lookahead, seat.request.limit - length)
+        chunk = max(1, min(self.plan.batch_tokens, self._known_tokens(seat.name), length))
+        return [pages_at(kind, length - chunk, chunk, ahead) for kind in self._kinds]
+
     def most(self, length: int) -> Pages:
         """The most pages of each kind that a request takes on its way to a length, one token at a time."""
         if length not in self._most:
@@ -47,12 +53,12 @@ class Capacity:
         most = self._known_tokens(seat.name) + 1, len(seat.request.prompt) + int(typical_output)
         return min(max(most), seat.request.limit)
 
-    def fits(self, *all_pages: Pages) -> bool:
-        """Whether these fit together."""
+    def fits(self, *all_pages: Pages, kept_share: float = 0.0) -> bool:
+        """Whether these fit together, beside a share of the pool that the cache keeps."""
         counts = iter([sum(own) for own in zip(*all_pages, strict=True)])
         for stage in self.plan.stages:
             taken = [ceil_div(next(counts) + self.plan.reserved_pages, kind.pages_per_sheet) for kind in stage.kinds]
-            if sum(taken) > stage.sheets:
+            if sum(taken) > stage.sheets * (1 - kept_share):
                 return False
         return True
 

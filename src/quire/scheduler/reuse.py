@@ -349,6 +349,15 @@ class Reuse:
             self._captured.pop(row, None)
         return attached
 
+    def give_up_captures(self) -> bool:
+        """States that steps in flight write for the cache are not kept: their pages are needed. False: there are none.
+
+        Whoever takes such a page writes to it in a later step, after the capture."""
+        rows = list(self._captured)
+        for row in rows:
+            self._release_captured(row)
+        return bool(rows)
+
     def _release_captured(self, row: int) -> None:
         for one in self._captured.pop(row, ()):
             for stage, kind, pages in one.pages:

@@ -78,6 +78,8 @@ class Scheduler:
         self._entered: dict[int, Waiting] = {}
         """Rows that have new tenants since the last step."""
         self._views = tuple(tuple(table.view for table in memory.tables) for memory in self.memories)
+        self.hot_share = 0.0
+        """Of the pool, what admission leaves to cached prefixes that several queued requests are about to use."""
         self._landed: list[tuple[int, int]] = []
         """(load, row): staged, to be copied into the row's pages by the next step."""
         self.shares = Shares(rules.weights)
@@ -244,11 +246,16 @@ class Scheduler:
             wanted = sum_pages(needs_of_first(fitting + 1, rows, needs))
             if self.room.evict(wanted, must=True):
                 continue
-            before = sum_pages(needs_of_first(fitting, rows, needs))
-            tokens = self.room.shrunk(before, int(rows[fitting]), int(granted[fitting]) - 1)
-            # a smaller chunk costs less than what queued requests are about to use
-            if tokens < self._least_chunk and self.room.evict(wanted, must=True, even_awaited=True):
-                continue
+            before, row, most = (
+                sum_pages(needs_of_first(fitting, rows, needs)),
+                rows.item(fitting),
+                granted.item(fitting) - 1,
+            )
+            tokens = self.room.shrunk(before, row, most)
+            if tokens < self._least_chunk:  # else a smaller chunk costs less than what queued requests are about to use
+                if self.room.evict(wanted, must=True, even_awaited=True):
+                    continue
+                tokens = self.room.shrunk(before, row, most)
             granted = granted.copy()
             granted[fitting] = tokens
             # where it gets nothing and nobody makes room, it waits for a page; those behind it may still need none
@@ -259,16 +266,17 @@ class Scheduler:
         return rows, granted, needs
 
     def _make_room(self, rows: Ints, index: int) -> bool:
-        """Compacts, or preempts the last in line behind `index`. True: try again.
+        """Takes pages back from captures, compacts, or preempts the last in line behind `index`. True: try again.
 
         Who was promised to stay gives way to the elder alone, after everyone else, and not while the elder has tokens
-        in flight: it will have pages back when they settle.
+        in flight or others have chunks: pages come back when they settle.
         """
-        if self.room.compact():
+        if self.reuse.give_up_captures() or self.room.compact():
             return True
         behind = rows[index + 1 :]
         free = behind[~self.rows.is_reserved[behind]]
-        is_elder_stuck = index == 0 and self.rows.computed[rows[0]] == self.rows.settled[rows[0]]
+        in_flight = self.rows.computed[rows] - self.rows.settled[rows]
+        is_elder_stuck = index == 0 and not in_flight[0] and in_flight.max() <= 1
         victims = behind if is_elder_stuck and not len(free) else free
         if not len(victims):
             return False
@@ -286,7 +294,7 @@ class Scheduler:
         times = ticket.preemptions + 1
         names = ticket.root, ticket.keys, ticket.behind
         again = Waiting(request, ticket.arrival, ticket.claim, outputs, times, *names)
-        again.is_counted = True
+        again.is_counted, again.turn = True, ticket.turn
         again.reason, again.may_load, again.way_back = f"preempted: {reason}", to_tier, str(way or "")
         self.queue.add(again, returning=True)
         told = reason if way is None else f"{reason}; {way}"
@@ -313,7 +321,7 @@ class Scheduler:
         more: list[int] = []
         tokens, lacked = [], [needs]
         promised, budget, passed = sum_pages(needs), self.plan.batch_tokens - int(granted.sum()), 0
-        is_at_risk = False
+        is_at_risk, self.hot_share = False, self.reuse.index.hot_share()
         for waiting in self.queue.in_turn():
             if budget <= 0 or not self.rows.has_room():
                 self._let_wait(waiting, self.why_full())
@@ -416,11 +424,11 @@ class Scheduler:
         rows = self.order()
         lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(waiting),)))
         limits = np.concatenate((self.rows.limit[rows], (waiting.request.limit,))) if self.plan.lookahead else lengths
-        if not (share := self.reuse.index.hot_share()):
+        if not self.hot_share:
             return self.room.can_hold(lengths, limits)
         new = np.ones_like(lengths)
         new[-1] = max(1, min(self.plan.batch_tokens, waiting.known, lengths.item(-1)))
-        return self.room.can_hold(lengths, limits, new, share)
+        return self.room.can_hold(lengths, limits, new, self.hot_share)
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
         """Would everyone fit up to the longest they may become?"""
