@@ -41,18 +41,18 @@ class Boundaries:
 
     def keep(self, row: int, chain: Chain) -> None:
         """A boundary at the chain's end, with what a row holds. The row's live set has not passed it."""
-        sinks, first = self.coverage.needed_units(self.nodes.tokens.item(chain.item(-1)))
+        needed = sinks, first = self.coverage.needed_units(self.nodes.tokens.item(chain.item(-1)))
         if sinks:
             self.keep_pages(self.coverage.tails, row, chain[:sinks], 0)
         self.keep_pages(self.coverage.tails, row, chain[first:], first)
-        self.mark(chain)
+        self.mark(chain, needed)
 
-    def mark(self, chain: Chain) -> None:
-        """All that a boundary at the chain's end needs is kept: from now on for its sake."""
+    def mark(self, chain: Chain, needed: tuple[int, int] | None = None) -> None:
+        """All that a boundary at the chain's end needs is kept: from now on for its sake. `needed`: of which units."""
         node = chain.item(-1)
         if node in self.tails:
             return
-        sinks, first = self.coverage.needed_units(self.nodes.tokens.item(node))
+        sinks, first = needed or self.coverage.needed_units(self.nodes.tokens.item(node))
         tail = chain[first:] if not sinks else np.concatenate([chain[:sinks], chain[first:]])
         self.tails[node] = tail
         self.nodes.needed[tail] += 1
@@ -64,17 +64,26 @@ class Boundaries:
             if own and len(chain):
                 memory.keep(own, row, chain, first_unit, self.nodes.tokens.item(chain.item(-1)))
 
-    def drop(self, node: int, is_leaving: bool = False) -> None:
-        """No boundary here any more. `is_leaving`: the node itself is about to go, with all that it keeps."""
-        tail = self.tails.pop(node, None)
+    def drop(self, node: int) -> None:
+        """No boundary here any more."""
+        nodes, tail = self.nodes, self.tails.pop(node, None)
         if tail is None:
             return
-        nodes = self.nodes
         nodes.is_boundary[node] = 0
         nodes.needed[tail] -= 1
-        if not is_leaving and nodes.group[node] == NO_GROUP:
+        if nodes.group[node] == NO_GROUP:
             self.forget_pages(np.array([node]), self.coverage.states)
         self._let_go(tail)
+
+    def leave(self, bundle: Chain) -> None:
+        """Nodes are about to go, with all that they keep: their boundaries need nothing before them any more."""
+        nodes, begin = self.nodes, self.nodes.tokens[bundle[0]]
+        for node in bundle[nodes.is_boundary[bundle].nonzero()[0]].tolist():
+            tail = self.tails.pop(node)
+            before = tail[nodes.tokens[tail] < begin]
+            if len(before):
+                nodes.needed[before] -= 1
+                self._let_go(before)
 
     def _let_go(self, chain: Chain) -> None:
         """Tails that neither a boundary nor a group needs go."""

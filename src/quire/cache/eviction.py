@@ -24,7 +24,7 @@ from quire.cache.reuse_times import LINES, USES, Forecast, ReuseTimes, class_of
 
 FEW = 64
 """Entries beyond twice the nodes that the heap may have before it is built anew."""
-FRESH_SHARE = 0.125
+FRESH_SHARE = 0.2
 """Values are computed anew after so much traffic, as a share of the cached tokens."""
 Entry = tuple[float, int]
 """Rank and node; a group of spares has its number below 0."""
@@ -83,18 +83,19 @@ class Eviction:
         return rank
 
     def _rank(self, node: int) -> float:
-        nodes, is_end = self.nodes, not self.nodes.children[node]
+        nodes = self.nodes
+        uses, origin, gain, is_boundary, *_ = nodes.notes(node)
         rank = 0.0
-        if not self.coverage.has_boundaries or nodes.is_boundary[node]:
-            worth = self.coverage.worth(nodes.gain.item(node), is_end)
-            rank = self.forecast.value(self.class_of(node), nodes.used.item(node), self.now, worth)
+        if is_boundary or not self.coverage.has_boundaries:
+            worth = self.coverage.worth(gain, not nodes.children[node])
+            kind = _class(origin, nodes.line.item(node), uses)
+            rank = self.forecast.value(kind, nodes.used.item(node), self.now, worth)
         nodes.rank[node] = rank
         return rank
 
     def class_of(self, node: int) -> int:
-        nodes = self.nodes
-        line, uses = min(nodes.line.item(node), LINES - 1), min(nodes.uses.item(node), USES - 1)
-        return int((nodes.origin.item(node) * LINES + line) * USES + uses)
+        uses, origin, *_ = self.nodes.notes(node)
+        return _class(origin, self.nodes.line.item(node), uses)
 
     def compute(self) -> None:
         """All values anew, and the heap with them."""
@@ -211,3 +212,8 @@ class Eviction:
     def clear(self) -> None:
         self._ranked, self._held, self._awaited = [], [], []
         self.paths.clear()
+
+
+def _class(origin: int, line: int, uses: int) -> int:
+    """As `reuse_times.class_of`, of one prefix."""
+    return (origin * LINES + min(line, LINES - 1)) * USES + min(uses, USES - 1)

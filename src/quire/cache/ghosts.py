@@ -6,12 +6,18 @@ prompt     ├─ unit ─┼─ unit ─┼─ other …          shares two un
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from quire.core.search import greatest
 
 FEW = 65_536
 """Units that are remembered in any case; beyond them, `TIMES` as many as the cache holds."""
 TIMES = 4
+MOST_BACK = 64
+"""Units that are looked back for the beginning of one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -30,55 +36,98 @@ class Ghost:
     """A later use was counted, or it was given up."""
 
 
+NOTHING: tuple[Sequence[bytes], Ghost | None] = ((), None)
+
+
 class Ghosts:
+    """Each is found by the key of its first unit, and by that of its end if a hit had to end there."""
+
     def __init__(self, gone: Callable[[Ghost], None]) -> None:
         """`gone`: called with each that is forgotten without having been asked for."""
         self._gone = gone
-        self._units: dict[bytes, Ghost] = {}
+        self._runs: dict[bytes, tuple[Sequence[bytes], Ghost]] = {}
+        self._ends: dict[bytes, Ghost] = {}
+        self._oldest: deque[tuple[Sequence[bytes], Ghost]] = deque()
+        """In the order of their eviction; the same units may have been evicted again since."""
+        self._units = 0
+        """Of all of them."""
 
     def __len__(self) -> int:
-        return len(self._units)
+        return self._units
 
     def add(self, keys: Sequence[bytes], ghost: Ghost) -> None:
-        for key in keys:
-            self._units.pop(key, None)  # what was evicted last is remembered longest
-        self._units.update(dict.fromkeys(keys, ghost))
+        self._runs[keys[0]] = run = (keys, ghost)
+        if ghost.end:
+            self._ends[ghost.end] = ghost
+        self._oldest.append(run)
+        self._units += len(keys)
 
     def limit(self, cached_units: int) -> None:
         """Forgets the oldest beyond what is worth remembering."""
         most = max(FEW, TIMES * cached_units)
-        while len(self._units) > most:
-            self._give_up(self._units.pop(next(iter(self._units))))
+        while self._units > most:
+            keys, ghost = self._oldest.popleft()
+            self._units -= len(keys)
+            self._remove(keys, ghost)
+            if not ghost.is_counted:
+                ghost.is_counted = True
+                self._gone(ghost)
 
-    def _give_up(self, ghost: Ghost) -> None:
-        if not ghost.is_counted:
-            ghost.is_counted = True
-            self._gone(ghost)
+    def _remove(self, keys: Sequence[bytes], ghost: Ghost) -> None:
+        if keys[0] in self._runs and self._runs[keys[0]][1] is ghost:
+            del self._runs[keys[0]]
+        if self._ends.get(ghost.end) is ghost:
+            del self._ends[ghost.end]
 
     def depth(self, keys: Sequence[bytes], known: int) -> int:
         """How many units of a prompt, `known` of them in the cache, were computed before as far as is remembered."""
-        while known < len(keys) and keys[known] in self._units:
-            known += 1
+        for _, end, _ in self.along(keys, known):
+            known = end
         return known
 
-    def met(self, keys: Sequence[bytes], begin: int, end: int) -> Iterator[tuple[int, Ghost]]:
-        """Those among units [begin, end) of a prompt, the deepest first, each once: with the place of its last unit
-        there."""
-        last = None
-        for place in range(end - 1, begin - 1, -1):
-            ghost = self._units.get(keys[place])
-            if ghost is not None and ghost is not last:
-                last = ghost
-                yield place, ghost
+    def along(self, keys: Sequence[bytes], begin: int) -> Iterator[tuple[int, int, Ghost]]:
+        """Those that follow one another from a unit of a prompt on: the units [begin, end) that it shares with each."""
+        while begin < len(keys) and keys[begin] in self._runs:
+            own, ghost = self._runs[keys[begin]]
+            shared = greatest(1, min(len(own), len(keys) - begin), partial(_are_alike, own, keys, begin))
+            yield begin, begin + shared, ghost
+            begin += shared
 
-    def at(self, key: bytes) -> Ghost | None:
-        return self._units.get(key)
+    def ending(self, keys: Sequence[bytes], begin: int, end: int) -> Ghost | None:
+        """The deepest whose end lies among units [begin, end) of a prompt."""
+        if not self._ends:
+            return None
+        return next(
+            (self._ends[keys[place]] for place in range(end - 1, begin - 1, -1) if keys[place] in self._ends), None
+        )
+
+    def over(self, keys: Sequence[bytes], place: int) -> Ghost | None:
+        """One that has this unit of a prompt, and began not far before it."""
+        for begin in range(place, max(-1, place - MOST_BACK), -1):
+            own, ghost = self._runs.get(keys[begin], NOTHING)
+            if len(own) > place - begin and own[place - begin] == keys[place]:
+                return ghost
+        return None
+
+    def first(self, key: bytes) -> Ghost | None:
+        """The one that begins with a unit."""
+        return self._runs[key][1] if key in self._runs else None
+
+    def at_end(self, key: bytes) -> Ghost | None:
+        return self._ends.get(key)
 
     def forget(self, scope: bytes) -> None:
         """Those of a scope: their keys begin with it."""
-        for key in [key for key in self._units if key.startswith(scope)]:
-            del self._units[key]
+        gone = [run for run in self._oldest if run[0][0].startswith(scope)]
+        for keys, ghost in gone:
+            self._units -= len(keys)
+            self._remove(keys, ghost)
+        self._oldest = deque(run for run in self._oldest if not run[0][0].startswith(scope))
 
     def live(self) -> list[Ghost]:
-        """Those that may still be asked for, each once."""
-        return [ghost for ghost in dict.fromkeys(self._units.values()) if not ghost.is_counted]
+        """Those that may still be asked for."""
+        return [ghost for _, ghost in self._oldest if not ghost.is_counted]
+
+
+def _are_alike(some: Sequence[bytes], others: Sequence[bytes], begin: int, count: int) -> bool:
+    return some[count - 1] == others[begin + count - 1]

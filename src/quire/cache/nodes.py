@@ -59,10 +59,15 @@ class Nodes:
         self.rank = np.zeros(FIRST_NODES, dtype=np.float64)
         """What keeping it is worth, when that was last computed: the lowest is evicted first."""
         self.is_there = np.zeros(FIRST_NODES, dtype=bool)
-        self._notes = np.zeros((FIRST_NODES, len(NOTES)), dtype=np.int64)
+        self._notes = np.zeros((FIRST_NODES, len(NOTES)), dtype=np.int32)
         """The columns of NOTES, side by side: a node that goes clears them at once."""
         self._free = np.arange(FIRST_NODES - 1, -1, -1)
         """The first so many are free: those that no key has."""
+
+    def notes(self, node: int) -> list[int]:
+        """All columns of NOTES, of one node."""
+        notes: list[int] = self._notes[node].tolist()
+        return notes
 
     uses, origin, gain, is_boundary, needed, group, awaited = map(_note, range(len(NOTES)))
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -112,6 +113,8 @@ class PrefixIndex:
         self.ends: dict[bytes, list[int]] = {}
         """Ends of turns between units, by the key of the unit before (or the root)."""
         self._before: dict[int, bytes] = {}
+        self._awaits = 0
+        """Requests in the queue that await something here."""
         self._hot: dict[int, None] = {}
         """Nodes that several queued requests would go on from, and perhaps others."""
 
@@ -160,8 +163,7 @@ class PrefixIndex:
         goes on from where that one ended."""
         depth = self.eviction.ghosts.depth(keys[:most], overlap)
         if depth > overlap:
-            ghost = self.eviction.ghosts.at(keys[depth - 1])
-            return 0 if ghost is None or ghost.end == keys[depth - 1] else depth
+            return 0 if self.eviction.ghosts.at_end(keys[depth - 1]) is not None else depth
         chain = self.nodes.follow(keys, depth)
         return depth if depth and depth < most and self.nodes.goes_on(chain.item(-1)) else 0
 
@@ -187,13 +189,14 @@ class PrefixIndex:
         ghosts = self.eviction.ghosts
         depth = ghosts.depth(keys[:most], overlap)
         if not self.coverage.has_boundaries:
-            for _, ghost in ghosts.met(keys, units, depth):
+            for _, _, ghost in ghosts.along(keys[:most], overlap):
                 self._miss(ghost)
             return
-        for place, ghost in ghosts.met(keys, units, depth):
-            if ghost.end == keys[place] or (place == depth - 1 and not ghost.end):
-                self._miss(ghost)
-                return
+        missed = ghosts.ending(keys, units, depth)
+        if missed is None and depth > units:
+            missed = ghosts.over(keys, depth - 1)
+        if missed is not None:
+            self._miss(missed)
 
     def _use_place(self, chain: Chain) -> None:
         nodes, eviction, node = self.nodes, self.eviction, chain.item(-1)
@@ -222,6 +225,7 @@ class PrefixIndex:
         if self.coverage.has_boundaries:
             self.promote(chain)
         node = chain.item(-1)
+        self._awaits += 1
         self.nodes.awaited[node] += 1
         if self.nodes.awaited[node] > 1 and self.coverage.has_boundaries:
             self._hot[node] = None
@@ -243,6 +247,7 @@ class PrefixIndex:
 
     def no_longer_expect(self, node: int, key: bytes) -> None:
         nodes = self.nodes
+        self._awaits -= 1
         if nodes.key[node] == key and nodes.awaited[node]:
             nodes.awaited[node] -= 1
             if nodes.awaited[node] < 2:
@@ -295,11 +300,10 @@ class PrefixIndex:
         nodes, node = self.nodes, chain.item(-1)
         nodes.origin[node] = origin
         nodes.used[node], nodes.line[node] = self.eviction.tick(), line
-        before = chain[:-1]
-        shared = nodes.is_boundary[before] & ((nodes.children[before] > 1) | (nodes.uses[before] > 1))
-        places = shared.nonzero()[0]
-        nodes.gain[node] = nodes.tokens[node] - (nodes.tokens[before[places[-1]]] if len(places) else 0)
-        ghost = self.eviction.ghosts.at(nodes.key[node])
+        marked = chain[nodes.is_boundary[chain].nonzero()[0]].tolist()
+        shared = (one for one in reversed(marked) if one != node and (nodes.children[one] > 1 or nodes.uses[one] > 1))
+        nodes.gain[node] = nodes.tokens.item(node) - sum(nodes.tokens.item(one) for one in islice(shared, 1))
+        ghost = self.eviction.ghosts.at_end(nodes.key[node])
         nodes.uses[node] = max(nodes.uses.item(node), ghost.uses if ghost is not None else 0)
         self.eviction.push(node)
 
@@ -350,8 +354,8 @@ class PrefixIndex:
         """A chain went on to a new end: boundaries before are hardly of use, but for the newest and those that others
         use too."""
         nodes = self.nodes
-        marked = chain[nodes.is_boundary[chain].nonzero()[0]][:-BOUNDARIES_KEPT]
-        old = marked[(nodes.children[marked] <= 1) & (nodes.uses[marked] <= 1)].tolist()
+        marked = chain[nodes.is_boundary[chain].nonzero()[0]].tolist()[:-BOUNDARIES_KEPT]
+        old = [node for node in marked if nodes.children[node] <= 1 and nodes.uses[node] <= 1]
         if came_from is not None and nodes.key[came_from.node] == came_from.key and came_from.node != chain[-1]:
             old += [came_from.node] if nodes.uses[came_from.node] <= 1 else []
         for node in old:
@@ -408,7 +412,7 @@ class PrefixIndex:
                 memory.widen()
         self.eviction.paths.pop(parent, None)
         nodes = self.nodes.add(keys, parent, ends, self.eviction.tick(), line)
-        if not self.coverage.has_boundaries and (ghost := self.eviction.ghosts.at(keys[0])) is not None:
+        if not self.coverage.has_boundaries and (ghost := self.eviction.ghosts.first(keys[0])) is not None:
             self.nodes.uses[nodes[: self.eviction.ghosts.depth(keys, 0)]] = ghost.uses
         return nodes
 
@@ -488,16 +492,19 @@ class PrefixIndex:
 
     def _bundle_begin(self, chain: Chain, size_bytes: float) -> int:
         """With boundaries: back to the last place where a hit can end. Without: so many bytes of what is used alike."""
-        nodes, before = self.nodes, chain[:-1]
-        stays = (nodes.children[before] > 1) | (nodes.awaited[before] > 0)
+        nodes, begin = self.nodes, 0
+        if not self.coverage.has_boundaries:
+            begin = max(0, len(chain) - 1 - int(size_bytes // self.coverage.bundle_bytes(self.unit)))
+        before = chain[begin:-1]
+        stays = nodes.children[before] > 1
         if self.coverage.has_boundaries:
             stays |= nodes.is_boundary[before] > 0
         else:
             stays |= (nodes.used[before] != nodes.used[chain[-1]]) | (nodes.uses[before] != nodes.uses[chain[-1]])
-            units = 1 + int(size_bytes // self.coverage.bundle_bytes(self.unit))
-            stays[: max(0, len(chain) - units)] = True
+        if self._awaits:
+            stays |= nodes.awaited[before] > 0
         places = stays.nonzero()[0]
-        return places.item(-1) + 1 if len(places) else 0
+        return begin + places.item(-1) + 1 if len(places) else begin
 
     def _forget(self, bundle: Chain) -> None:
         self._forget_pages(bundle)
@@ -508,8 +515,8 @@ class PrefixIndex:
         self.eviction.paths.pop(leaf, None)
         if leaf in self._before:
             self._forget_end(leaf)
-        for node in bundle[self.nodes.is_boundary[bundle].nonzero()[0]].tolist():
-            self.boundaries.drop(node, is_leaving=True)
+        if self.boundaries.tails:
+            self.boundaries.leave(bundle)
         for node in bundle.tolist() if self._hot else ():
             self._hot.pop(node, None)
         parent = self.nodes.remove(bundle)

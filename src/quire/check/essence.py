@@ -55,11 +55,11 @@ KNOWN = {
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Junctions": "_prompts _next ahead wanted",
-    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction arrivals ends _before _hot",
+    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction arrivals ends _before _awaits _hot",
     "Boundaries": "nodes coverage memories tails groups _groups_made",
     "Eviction": "nodes boundaries coverage memories forecast ghosts now _ranked _held _awaited _computed "
     "was_given_back paths last_rank",
-    "Ghosts": "_gone _units",
+    "Ghosts": "_gone _runs _ends _oldest _units",
     "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes boundary_bytes "
     "kinds most_checkpoints _state_bytes _tail_bytes spare_units pool_bytes",
     "Nodes": "room count _runs run key parent children tokens used line rank is_there _notes _free",

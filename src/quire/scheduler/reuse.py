@@ -104,8 +104,8 @@ class Reuse:
         if (place := waiting.awaits) is not None and nodes.key[place.node] == place.key and nodes.awaited[place.node]:
             return
         tokens = waiting.tokens(0, waiting.known) if len(waiting.outputs) else waiting.request.prompt
+        self.no_longer_expect(waiting)
         hit = index.find(waiting.keys, waiting.root, tokens)
-        waiting.awaits, waiting.at_risk = None, 0
         if hit.tokens:
             node = index.expect(hit.chain)
             waiting.awaits, waiting.at_risk = Place(node, nodes.key[node]), index.own_tokens(hit.chain)
@@ -263,6 +263,8 @@ class Reuse:
     def capture(self, rows: Ints, starts: Ints, ends: Ints) -> tuple[Capture, ...]:
         """States that the next step writes for the cache while rows pass the places where they will be wanted."""
         captures: list[Capture] = []
+        if not self.index.coverage.has_states:
+            return ()
         for entry in (ends >= self.rows.next_capture[rows]).nonzero()[0].tolist():
             row, end = rows.item(entry), ends.item(entry)
             for tokens in self._captures(row, starts.item(entry) // self.index.unit):

@@ -217,10 +217,12 @@ class Scheduler:
         state = self.rows
         ends = np.minimum(state.expected[rows], state.most[rows])
         wanted: Ints = np.minimum(ends, state.settled[rows] + self._batch_tokens) - state.computed[rows]
-        if self.reuse.junctions.ahead:
+        if self.flying and self.reuse.junctions.ahead:
             # what is left of a step's budget beside a chunk in flight is not worth a chunk of its own
-            is_little = (wanted < self.plan.batch_tokens // 2) & (wanted < ends - state.computed[rows])
-            wanted = wanted * ~(is_little & (state.computed[rows] > state.settled[rows]))
+            computed = state.computed[rows]
+            is_little = (wanted < self.plan.batch_tokens // 2) & (wanted < ends - computed)
+            if np.count_nonzero(is_little):
+                wanted = wanted * ~(is_little & (computed > state.settled[rows]))
         if len(self.loads):
             wanted = wanted * ~state.is_loading[rows]
         waiting = self.drafts.waiting(rows)

@@ -108,7 +108,10 @@ class Queue:
         """All that wait now, whoever comes or goes meanwhile. Of equal priority, those whose cached prefix is at risk
         go first, unless others have been patient for too long."""
         everyone = self._by_claim.copy()
-        patient = list(takewhile(self.is_overdue, everyone)) if self.at_risk else []
+        return self._preferring(everyone) if self.at_risk else iter(everyone)
+
+    def _preferring(self, everyone: list[Waiting]) -> Iterator[Waiting]:
+        patient = list(takewhile(self.is_overdue, everyone))
         yield from patient
         named = {one.arrival for one in patient}
         first = [one for one in self.at_risk.values() if one.arrival not in named]
