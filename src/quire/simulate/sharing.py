@@ -22,7 +22,7 @@ LEVELS = ((4, 500, 900), (5, 600, 1400), (10, 1200, 2600), (12, 30, 120))
 """Of `nested`: children of each node, and the least and most tokens of one."""
 TURNS = 5
 """Of each session of `sessions` and `waves`."""
-WAVE_SECONDS = 300.0
+WAVE_SECONDS, WAVE_SPREAD = 300.0, 0.1
 OPENING, WORDS, ANSWER = (2000, 4000), (60, 200), (12, 40)
 """Of a session: least and most tokens of its first prompt, of what each later turn adds, and of an answer."""
 EDITS, RETURNS = 0.1, 0.06
@@ -99,10 +99,10 @@ def sessions(count: int, random: Random) -> list[Asked]:
 
 
 def waves(count: int, random: Random) -> list[Asked]:
-    """All sessions come within a second, in an order of their own each time, and again five minutes later."""
+    """All sessions come within a tenth of a second, in another order each time, and again five minutes later."""
     talks: dict[int, Talk] = {}
     order = _rounds(count, random, is_shuffled=True)
-    arrivals = sorted((turn * WAVE_SECONDS + float(random.random()), turn) for turn, _ in order)
+    arrivals = sorted((turn * WAVE_SECONDS + WAVE_SPREAD * float(random.random()), turn) for turn, _ in order)
     return [
         _turn(talks.setdefault(number, Talk(f"w{number}")), random, seconds, None)
         for (_, number), (seconds, _) in zip(order, arrivals, strict=True)
