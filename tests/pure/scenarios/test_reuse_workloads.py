@@ -168,6 +168,16 @@ def test_the_least_pool_runs_the_longest_request_and_a_smaller_one_does_not(name
     assert not plan_of(name, 5000, least - plan.stages[0].sheet_bytes).fits
 
 
+@pytest.mark.parametrize("name", [name for name, model in MODELS.items() if model.has_states])
+def test_states_of_the_baselines_are_a_block_of_the_peer_apart(name: str) -> None:
+    """The fewest multiples of 16 tokens whose attention, in one layer, takes no fewer bytes than a state does."""
+    full, state = kinds_of(plan_of(name, 5000, 1 << 35))
+    token_bytes, state_bytes = full.token_bytes / full.slots, state.fixed_bytes / state.slots
+    block = MODELS[name].state_block
+    assert block % PAGE == 0
+    assert (block - PAGE) * token_bytes < state_bytes <= block * token_bytes
+
+
 def test_prompts_in_full_chunks_cost_no_more_than_they_do() -> None:
     """A prompt of 5,000 tokens in chunks of the budget: nothing is split. Cut in two where it need not be: one more
     step, and its overhead."""
