@@ -33,6 +33,7 @@ class Behind:
         most_blocks: float,
         counters: Counter[str],
         clock: Callable[[], float],
+        threads: Callable[[int, str], Threads] = Threads,
     ) -> None:
         """`lock` guards the shelf; `most_blocks` of it are pinned for this tier at most."""
         self.tier, self.pinned_blocks, self.is_late = tier, 0, False
@@ -45,7 +46,7 @@ class Behind:
         """Scopes."""
         self._begun_at: float | None = None
         """The write that the connector has in hand."""
-        self.writer, self.mender = Threads(1, f"quire-store-{tier.name}"), Threads(1, f"quire-mend-{tier.name}")
+        self.writer, self.mender = threads(1, f"quire-store-{tier.name}"), threads(1, f"quire-mend-{tier.name}")
 
     # ── with the lock ─────────────────────────────────────────────────────
 

@@ -60,8 +60,10 @@ class Stack:
         layout: Layout,
         clock: Callable[[], float] = time.monotonic,
         lands_later: bool = False,
+        threads: Callable[[int, str], Threads] = Threads,
     ) -> None:
-        """`lands_later`: copies into pages go on beside the steps, and a load is over when they are done."""
+        """`lands_later`: copies into pages go on alongside the steps, and a load is over when they are done. `threads`:
+        makes so many of a name; a checker has its own, which run when it says so."""
         self.tiers = [GuardedTier(connector, layout, clock) for connector in connectors]
         self.counters: Counter[str] = Counter()
         """Records, for metrics: stored, host_full (not stored), not_written_behind, host_hits, host_misses,
@@ -90,10 +92,11 @@ class Stack:
         self._answers: deque[Answer] = deque()
         share = BEHIND_SHARE * memory.blocks / max(1, sum(not tier.brings_only for tier in self.tiers))
         self._behind = [
-            Behind(tier, self._shelf, self.parts, self._lock, share, self.counters, clock) for tier in self.tiers
+            Behind(tier, self._shelf, self.parts, self._lock, share, self.counters, clock, threads)
+            for tier in self.tiers
         ]
-        self._readers = Threads(LOAD_THREADS, "quire-load")
-        self._out, self._back = Threads(1, "quire-out"), Threads(1, "quire-back")
+        self._readers = threads(LOAD_THREADS, "quire-load")
+        self._out, self._back = threads(1, "quire-out"), threads(1, "quire-back")
         """Wait for copies beside the steps, which are done in order each way."""
         for tier in self.tiers:
             tier.mend()
