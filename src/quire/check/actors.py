@@ -8,9 +8,11 @@ from quire.check import state
 from quire.check.coverage import Fault
 from quire.check.definitions import Violation
 from quire.check.doubles import FaultyTier
+from quire.check.host import HostTier
 from quire.check.leaks import check_no_prefix_left
 from quire.check.promises import check_books
 from quire.check.requests import SCOPES
+from quire.core.step import Step
 from quire.core.tier import SCOPE_BYTES
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 TEACH_RATE = 0.2
 """How often a tier gets what a row has settled."""
+SQUEEZE_RATE = 0.05
+"""How often host memory forgets what no transfer needs."""
 
 
 class Actor:
@@ -33,6 +37,9 @@ class Actor:
             self.do()
 
     def do(self) -> None: ...
+
+    def check_failed(self) -> None:
+        """A step raised during the turn."""
 
 
 class Aborts(Actor):
@@ -86,6 +93,16 @@ class Drops(Actor):
         return b"" if scope is None else state.root(self.scheduler, scope)[:SCOPE_BYTES]
 
 
+class Evictions(Actor):
+    """The pool forgets every prefix, as if others had needed the room; tiers keep what they have."""
+
+    rates = (0.0, 0.1, 0.3)
+
+    def do(self) -> None:
+        state.evict(self.scheduler)
+        check_no_prefix_left(self.scheduler)
+
+
 class Compactions(Actor):
     """Pages are gathered though nobody lacks a sheet: so also while the cache holds some."""
 
@@ -96,17 +113,50 @@ class Compactions(Actor):
             check_books(self.scheduler)
 
 
+class StepFailed(Exception):
+    """The device gives up."""
+
+
+class FailingSteps(Actor):
+    """A step raises when it is launched, or when its result is asked for: it is abandoned, with those in flight."""
+
+    rates = (0.0, 0.0, 0.01, 0.04)
+
+    def do(self) -> None:
+        where = self.random.choice(("before_launch", "before_collect"))
+        runner, check = self.episode.runner, getattr(self.episode.runner, where)
+
+        def fail(*step: Step) -> None:
+            setattr(runner, where, check)
+            check(*step)
+            raise StepFailed
+
+        setattr(runner, where, fail)
+
+    def check_failed(self) -> None:
+        """Whoever had a row has ended, and the pool forgets: what should have been copied there may be missing."""
+        if left := state.running(self.scheduler):
+            raise Violation(f"a step was abandoned, and {min(left)} still has a row")
+        check_no_prefix_left(self.scheduler)
+        for one in self.episode.accepted.values():
+            one.is_aborted = one.is_aborted or bool(one.stream.failure)
+        self.episode.fault(Fault.STEP_FAILED)
+
+
 class TierNews(Actor):
-    """A tier gets what requests have settled; how its loads will end is counted."""
+    """A tier gets what requests have settled, or goes on with its transfers; how loads end is counted."""
 
     def do(self) -> None:
         tier = self.episode.tier
-        if tier is None:
-            return
-        self._teach(tier)
-        for fate in tier.take_fates():
+        if isinstance(tier, HostTier):
+            tier.steering.run()
+            if self.random.random() < SQUEEZE_RATE:
+                tier.squeeze()
+            tier.check_blocks()
+        elif tier is not None:
+            self._teach(tier)
+        for fate in tier.take_fates() if tier is not None else ():
             self.episode.fault(Fault(fate.value))
-        tier.check_deadlines()
 
     def _teach(self, tier: FaultyTier) -> None:
         for name, row in state.running(self.scheduler).items():
@@ -116,4 +166,4 @@ class TierNews(Actor):
                 tier.learn(keys, self.episode.runner.scripts[name].digests[:settled], self.episode.unit)
 
 
-ACTORS: tuple[type[Actor], ...] = (Aborts, Pins, Drops, Compactions, TierNews)
+ACTORS: tuple[type[Actor], ...] = (Aborts, Pins, Drops, Evictions, Compactions, FailingSteps, TierNews)

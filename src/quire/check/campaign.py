@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from quire.check.coverage import Coverage
 from quire.check.episode import Episode
+
+_LOG = logging.getLogger("quire.tiers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +67,27 @@ def run_campaign(steps: int, seed: int, progress: Callable[[Campaign], None] | N
 def run_episode(campaign: Campaign, seed: int) -> None:
     campaign.episodes += 1
     episode = None
+    with _quiet():
+        try:
+            episode = Episode(seed, campaign.coverage)
+            episode.run()
+        except Exception as error:  # whatever breaks is a finding, assertions and numpy's complaints included
+            what = f"{type(error).__name__}: {error}" if str(error) else _where(error)
+            campaign.failure = Failure(what, seed, episode.now if episode else 0)
+        finally:
+            if episode is not None:
+                episode.close()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Tiers that fail on purpose say so in the log, again and again."""
+    level = _LOG.level
+    _LOG.setLevel(logging.CRITICAL)
     try:
-        episode = Episode(seed, campaign.coverage)
-        episode.run()
-    except Exception as error:  # whatever breaks is a finding, assertions and numpy's complaints included
-        what = f"{type(error).__name__}: {error}" if str(error) else _where(error)
-        campaign.failure = Failure(what, seed, episode.now if episode else 0)
+        yield
+    finally:
+        _LOG.setLevel(level)
 
 
 def _where(error: Exception) -> str:

@@ -19,10 +19,12 @@ class Fault(str, Enum):
     PIN = "pin"
     QUEUE_FULL = "queue full"
     DROP = "cache dropped"
+    STEP_FAILED = "step failed"
     LOAD_DONE = "load done"
     LOAD_FAILED = "load failed"
     LOAD_LATE = "load late"
     LOAD_LOST = "load lost"
+    LOAD_LESS = "load has less"
 
 
 class Mechanism(str, Enum):
@@ -50,7 +52,7 @@ STEPS_PER_FLOOR = 20_000
 WITHOUT_REUSE = ("cross",)
 """An encoder's output belongs to one request: models that have it reuse no prefix, and load none."""
 OF_REUSE = (Mechanism.HIT, Mechanism.EVICTION, Mechanism.CHECKPOINT, Mechanism.STORE)
-LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST)
+LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 
 
 def is_possible(kind: str, what: Fault | Mechanism) -> bool:

@@ -117,6 +117,8 @@ class Fate(str, Enum):
     FAILED = "load failed"
     LATE = "load late"
     LOST = "load lost"
+    LESS = "load has less"
+    """It fails, and the tier may bring fewer tokens."""
 
 
 @dataclass(slots=True)
@@ -141,6 +143,8 @@ class FaultyTier:
         self.staged = staged
         self.fates: list[Fate] = []
         """Of loads begun since somebody asked."""
+        self.has_less: set[int] = set()
+        """Loads that failed, and of which less may come."""
         self._late: list[OpenLoad] = []
 
     def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
@@ -154,6 +158,7 @@ class FaultyTier:
         self.fates.append(fate)
 
     def cancel(self, number: int) -> None:
+        self.staged.pop(number, None)
         load = self.open.pop(number, None)
         if load is not None and load.fate is not Fate.LOST:
             self._late.append(load)
@@ -170,7 +175,11 @@ class FaultyTier:
         for one in [one for one in self._late if one.due <= now]:
             self._late.remove(one)
             due.append(one)
-        return [Answer(one.load.number, one.fate in (Fate.DONE, Fate.LATE), "lost") for one in due]
+        self.has_less.update(one.load.number for one in due if one.fate is Fate.LESS)
+        return [
+            Answer(one.load.number, one.fate in (Fate.DONE, Fate.LATE), "lost", has_less=one.fate is Fate.LESS)
+            for one in due
+        ]
 
     def learn(self, keys: Sequence[bytes], digests: Ints, unit: int) -> None:
         """Keeps whole units of what a request computed; what it has already stays as it is."""
@@ -181,8 +190,11 @@ class FaultyTier:
         taken, self.fates = self.fates, []
         return taken
 
-    def is_awaited_by(self, request: str) -> bool:
-        return any(one.load.request == request for one in self.open.values())
+    def check_empty(self) -> None:
+        """After the last request nobody waits for a load, and what was staged has landed or was given up."""
+        for what, own in (("loads are open", self.open), ("loads are staged", self.staged)):
+            if own:
+                raise Violation(f"after the last request {len(own)} {what} in the tier")
 
     def check_deadlines(self) -> None:
         for one in self.open.values():

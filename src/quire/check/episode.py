@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from random import Random
 
 import numpy as np
 
 from quire.check import state
-from quire.check.actors import ACTORS
+from quire.check.actors import ACTORS, StepFailed
 from quire.check.coverage import Coverage, Fault, Mechanism
 from quire.check.definitions import Ints, Violation, fits_alone
 from quire.check.doubles import ErringDrafter, FaultyTier, PinningStore
 from quire.check.fairness import Fairness
+from quire.check.host import HostTier
 from quire.check.keeping import KeepingTier
 from quire.check.large import EVERY, is_large, large_system, large_traffic
 from quire.check.laws import Law
 from quire.check.leaks import check_owners
 from quire.check.line import Line
+from quire.check.loading import Loading
 from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted, Progress
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
@@ -39,7 +42,7 @@ REPORTED = {
     What.CHECKPOINT: Mechanism.CHECKPOINT,
     What.STORED: Mechanism.STORE,
 }
-STORED_RATE = 0.5
+STORED_RATE = 0.8
 """How often a tier has a prompt from earlier times."""
 
 
@@ -62,12 +65,13 @@ class Episode:
         self.scheduler.typical_output = self.system.typical_output
         self.runner.attach(self.scheduler)
         self.store = PinningStore(self.scheduler, self.runner, self.system.spare)
-        traffic = (large_traffic if is_large_one else small_traffic)(self.random, self.system.plan)
-        self.coming = random_requests(self.random, self.system.plan, traffic)
+        self.traffic = (large_traffic if is_large_one else small_traffic)(self.random, self.system.plan)
+        self.coming = random_requests(self.random, self.system.plan, self.traffic)
         self.unit = self.system.plan.reuse_unit_tokens
+        self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
-        self.laws += [self.progress, *self._policy()]
+        self.laws += [self.loading, self.progress, *self._policy()]
         self.actors = [actor(self) for actor in ACTORS]
 
     @property
@@ -89,12 +93,14 @@ class Episode:
             listeners=[self._on_event],
         )
 
-    def _tier(self, seed: int) -> FaultyTier:
-        """Every second one has what steps stored; the others know of prompts from earlier times."""
-        if seed % 2:
-            self.runner.keeping = KeepingTier(self.random, lambda: float(self.now), LOAD_SECONDS, self.system.plan)
-            return self.runner.keeping
-        return FaultyTier(self.random, lambda: float(self.now), LOAD_SECONDS, self.runner.staged)
+    def _tier(self, seed: int) -> FaultyTier | HostTier:
+        """One knows of prompts from earlier times, one has what steps stored, one is real."""
+        clock, plan = lambda: float(self.now), self.system.plan
+        if seed % 4 == 0:
+            return FaultyTier(self.random, clock, LOAD_SECONDS, self.runner.staged)
+        keeping = (KeepingTier if seed % 4 == 1 else HostTier)(self.random, clock, LOAD_SECONDS, plan)
+        self.runner.keeping = keeping
+        return keeping
 
     def _progress(self) -> Progress:
         return Progress(
@@ -103,7 +109,7 @@ class Episode:
             LOAD_SECONDS * self.system.has_tier,
             lambda: self.runner.launched,
             lambda: self.now,
-            lambda name: self.tier is not None and self.tier.is_awaited_by(name),
+            self.loading.is_awaited_by,
         )
 
     def _policy(self) -> list[Law]:
@@ -111,14 +117,22 @@ class Episode:
         capacity = Capacity(self.system.plan, lambda name: state.known_tokens(scheduler, name))
         prefixes = Prefixes(scheduler, self._tokens_of)
         return [
-            Staying(self.seats, capacity, lambda: len(self.store.pins)),
+            Staying(self.seats, capacity, self._is_excused),
             Line(scheduler, self.seats, capacity, prefixes, rules),
             Fairness(scheduler, self.seats, self.requests, rules),
             Reused(scheduler, prefixes),
         ]
 
+    def _is_excused(self, elder: str) -> bool:
+        """Reading pins, and chunks of others in flight while the elder has none, take pages that nobody counted."""
+        has_none = not state.is_in_flight(self.scheduler, elder)
+        return bool(self.store.pins) or (has_none and bool(self.scheduler.flying))
+
     def _script_in(self, row: int) -> Ints:
         return self.runner.scripts[self.scheduler.rows.requests[row].name].tokens
+
+    def _has_less(self, load: int) -> bool:
+        return self.tier is not None and load in self.tier.has_less
 
     def _tokens_of(self, name: str) -> Tokens:
         return np.concatenate([self.requests[name].prompt, self.engine.outputs(name)])
@@ -129,7 +143,17 @@ class Episode:
         self.store.unpin(self.now + 100)
         for law in self.laws:
             law.at_end()
+        if isinstance(self.tier, HostTier):
+            self.tier.steering.finish()
+        if self.tier is not None:
+            self.tier.check_empty()
         check_nothing_left(self.scheduler)
+
+    def close(self) -> None:
+        """Lets threads end that wait for their turn, whatever they still find."""
+        if isinstance(self.tier, HostTier):
+            with suppress(Exception):
+                self.tier.steering.finish()
 
     def step(self) -> None:
         """One turn of the engine, with what the world does before and what must hold after it."""
@@ -140,7 +164,11 @@ class Episode:
             actor.act()
         for law in self.laws:
             law.before_turn()
-        self.engine.step()
+        try:
+            self.engine.step()
+        except StepFailed:
+            for actor in self.actors:
+                actor.check_failed()
         self.collect_ended()
         check_books(self.scheduler)
         check_owners(self.scheduler, {name: one.stream.request for name, one in self.accepted.items()})
@@ -151,7 +179,7 @@ class Episode:
     # ── requests come and go ──────────────────────────────────────────────
 
     def _submit(self) -> None:
-        while self.coming and self.coming[0].step <= self.now:
+        while self.coming and self.coming[0].step <= self.now and len(self.accepted) < self.traffic.at_once:
             request = self.coming[0].request
             self.requests[request.name] = request
             try:
@@ -174,7 +202,7 @@ class Episode:
         if not self._fits_alone(request):
             raise Violation(f"request {request.name} of {request.limit} tokens was accepted and could not run alone")
         script = self.runner.scripts[request.name] = script_for(request)
-        if self.tier is not None and self.random.random() < STORED_RATE:
+        if isinstance(self.tier, FaultyTier) and self.random.random() < STORED_RATE:
             self.tier.learn(state.keys(self.scheduler, request.name), script.digests, self.unit)
         self.progress.accept(stream)
 

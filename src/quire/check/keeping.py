@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 
-from quire.check.definitions import Ints
+from quire.check.definitions import Ints, Violation
 from quire.check.doubles import Fate, FaultyTier
 from quire.core.tier import Answer, Ends, Found, Load, Place, Store, is_of
 from quire.plan.plan import Plan
@@ -68,11 +68,29 @@ class KeepingTier(FaultyTier):
         """A step has copied a record."""
         self._kept[self._coming[store.place.number]] = slots
 
+    def bring(self, number: int) -> list[Brought]:
+        """A step copies what a load has staged."""
+        self.staged.pop(number)
+        return self.brought.pop(number)
+
+    def cancel(self, number: int) -> None:
+        self.brought.pop(number, None)
+        super().cancel(number)
+
+    def check_empty(self) -> None:
+        super().check_empty()
+        if self.brought:
+            raise Violation(f"after the last request {len(self.brought)} loads are staged in the tier")
+
     def answers(self) -> Sequence[Answer]:
         now = self.clock()
         for one in self.open.values():
-            if one.due <= now and one.fate is Fate.DONE:
+            if one.due > now or one.fate is not Fate.DONE:
+                continue
+            if all(name in self._kept for name, _ in self._records.wanted(one.load)):
                 self.brought[one.load.number] = self._bring(one.load)
+            else:
+                one.fate = Fate.LESS  # it was dropped meanwhile
         self.known = {key: np.empty(0, dtype=np.int64) for one in self.open.values() for key in one.load.keys}
         return super().answers()
 

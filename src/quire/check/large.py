@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from random import Random
 
-from quire.check.requests import Traffic
+from quire.check.requests import TURN_RATES, Traffic
 from quire.check.systems import (
     ENOUGH,
     Sizes,
@@ -64,11 +64,12 @@ def large_system(random: Random, turn: int) -> System:
         random_rules(random, (16, 64, 256)),
         overlap=random.choice((1, 2, 2, 3)),
         spare=spare,
-        has_tier=random.random() < 0.6,
+        has_tier=random.random() < 0.8,
         typical_output=random.choice((4.0, 32.0, 128.0)),
         is_large=True,
     )
 
 
 def large_traffic(random: Random, plan: Plan) -> Traffic:
-    return Traffic(round(plan.max_requests * random.choice((1.2, 1.6, 2.0))), random.choice((0, 1)), MOST_OUTPUTS)
+    requests = round(plan.max_requests * random.choice((1.2, 1.6, 2.0)))
+    return Traffic(requests, random.choice((0, 1)), 1024, MOST_OUTPUTS, random.choice(TURN_RATES))

@@ -15,8 +15,7 @@ TENANTS, SCOPES = ("", "blue", "green"), ("", "", "", "secret")
 FIRST_TOKEN = 10
 MANY_TOKENS, FEW_TOKENS = 990, 2
 """Vocabularies: with few tokens prompts share their beginnings by chance, too."""
-TURN_RATE = 0.25
-"""How often a request goes on where an earlier one ended, or stood before that."""
+TURN_RATES = (0.2, 0.5, 0.9)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,15 +26,24 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How many requests come, at most how many turns apart, and the most that they ask for."""
+    """How many requests come, at most how many turns apart and how many at once, and the most that they ask for."""
 
     requests: int
     pause: int
+    at_once: int
     most_outputs: int
+    turn_rate: float
+    """How often a request goes on where an earlier one ended, or stood before that."""
 
 
 def small_traffic(random: Random, plan: Plan) -> Traffic:
-    return Traffic(random.randint(6, 24), random.choice((0, 2, 8)), plan.max_length)
+    return Traffic(
+        random.randint(6, 24),
+        random.choice((0, 2, 8)),
+        random.choice((2, 4, 64)),
+        plan.max_length,
+        random.choice(TURN_RATES),
+    )
 
 
 def random_requests(random: Random, plan: Plan, traffic: Traffic) -> list[Arrival]:
@@ -47,7 +55,7 @@ def random_requests(random: Random, plan: Plan, traffic: Traffic) -> list[Arriva
     for number in range(traffic.requests):
         step += random.randint(0, traffic.pause)
         drawn = _drawn(random, plan, random.choice(families), vocabulary)
-        if arrivals and random.random() < TURN_RATE:
+        if arrivals and random.random() < traffic.turn_rate:
             drawn = _further_turn(random, plan, random.choice(arrivals).request, vocabulary) or drawn
         arrivals.append(Arrival(step, _request(random, plan, f"r{number}", *drawn, step, traffic.most_outputs)))
     return arrivals

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -23,13 +23,23 @@ from quire.check.definitions import Ints, Violation, seen
 from quire.check.scripts import Script
 from quire.core.request import Request
 from quire.core.step import SAMPLED, Capture, Step, StepResult
+from quire.core.tier import Keeper, Store
 from quire.kinds import Cross, Kind, State
 from quire.plan.layout import GRANULE_BYTES
 from quire.plan.plan import StagePlan
 from quire.scheduler.scheduler import Scheduler
 
 if TYPE_CHECKING:
-    from quire.check.keeping import KeepingTier
+    from quire.check.keeping import Brought
+
+
+class Keeps(Keeper, Protocol):
+    """A tier to which stores go, and from where what was stored comes back."""
+
+    def keep(self, store: Store, slots: list[Ints]) -> None: ...
+
+    def bring(self, number: int) -> list[Brought]: ...
+
 
 POISON, DRAFT, CLEARED = -1, -2, 0
 _NAMES = {POISON: "what nobody wrote", DRAFT: "a draft", CLEARED: "a cleared state"}
@@ -116,9 +126,10 @@ class ShadowRunner:
         self.tenants: dict[int, Request] = {}
         """By row, as the steps say."""
         self.before_launch: Callable[[Step], None] = lambda _step: None
+        self.before_collect: Callable[[], None] = lambda: None
         self.stages: list[list[KindContents]] = []
         self.launched = 0
-        self.keeping: KeepingTier | None = None
+        self.keeping: Keeps | None = None
         """A tier to which stores go."""
         self._results: list[StepResult] = []
 
@@ -133,8 +144,8 @@ class ShadowRunner:
         self.kinds = [kind for stage in self.stages for kind in stage]
 
     def launch(self, step: Step) -> None:
-        self.before_launch(step)
         self.launched += 1
+        self.before_launch(step)
         self._enter(step)
         self._prepare(step)
         if not len(step.rows):
@@ -159,6 +170,7 @@ class ShadowRunner:
         self._results.append(StepResult(step.number, np.concatenate([*tokens, np.empty(0, dtype=np.int64)]), counts))
 
     def collect(self) -> StepResult:
+        self.before_collect()
         return self._results.pop(0)
 
     def _batch(self, step: Step) -> Batch:
@@ -245,8 +257,9 @@ class ShadowRunner:
         if self.keeping is None:
             for kind in self.kinds:
                 _load(kind, row, self.staged[number])
+            del self.staged[number]
             return
-        for one in self.keeping.brought.pop(number):
+        for one in self.keeping.bring(number):
             kind = self.stages[one.span.stage][one.span.kind]
             pages = kind.table.pages[row][:, kind.view.column(one.span.logical)].T.ravel()
             is_new = np.repeat(one.span.logical >= one.held_tokens // kind.page_tokens, len(kind.groups))

@@ -83,6 +83,12 @@ def is_loading(scheduler: Scheduler, row: int) -> bool:
     return bool(scheduler.rows.is_loading[row])
 
 
+def is_in_flight(scheduler: Scheduler, name: str) -> bool:
+    """Whether tokens of a request are scheduled and not settled."""
+    row = scheduler.rows.row_of.get(name)
+    return row is not None and bool(scheduler.rows.computed[row] > scheduler.rows.settled[row])
+
+
 def landed_rows(scheduler: Scheduler) -> list[int]:
     """Rows whose loads are staged and not in their pages yet."""
     return [row for _, row in scheduler._landed]
@@ -276,6 +282,12 @@ def can_take(scheduler: Scheduler, stage: int, pages: list[int]) -> bool:
 
 def holders(scheduler: Scheduler, stage: int, kind: int, holder: Holder, pages: Pages) -> Ints:
     return scheduler.memories[stage].pool.shelves[kind].count(holder, pages)
+
+
+def evict(scheduler: Scheduler) -> None:
+    """The prefix index forgets everything now."""
+    scheduler.reuse.catch_up()
+    scheduler.reuse.index.drop()
 
 
 def compact(scheduler: Scheduler) -> bool:

@@ -76,8 +76,9 @@ class Capacity:
 
 
 class Staying(Law):
-    def __init__(self, seats: Seats, capacity: Capacity, pinned_pages: Callable[[], int]) -> None:
-        self.seats, self.capacity, self.pinned_pages = seats, capacity, pinned_pages
+    def __init__(self, seats: Seats, capacity: Capacity, is_excused: Callable[[str], bool]) -> None:
+        """`is_excused`: whether pages are held that nobody could count with, when this one is the elder."""
+        self.seats, self.capacity, self.is_excused = seats, capacity, is_excused
 
     def on_event(self, event: Event) -> None:
         if event.what is What.ADMITTED:
@@ -103,11 +104,10 @@ class Staying(Law):
             raise Violation(f"a load begins for request {seat.name}, which may have to leave before it ends")
 
     def _check_preempted(self, seat: Seat, event: Event) -> None:
-        """A reading pin takes memory that nobody could count with: it excuses."""
         if event.numbers["times"] != seat.preemptions + 1:
             raise Violation(f"request {seat.name} is preempted once more after {seat.preemptions} times: {event}")
         elder = self.seats.elder()
-        if seat.preemptions < MOST_PREEMPTIONS or self.pinned_pages():
+        if seat.preemptions < MOST_PREEMPTIONS or (elder is not None and self.is_excused(elder.name)):
             return
         if elder is None or elder is seat or (elder.is_running and elder.admitted_at < seat.admitted_at):
             raise Violation(

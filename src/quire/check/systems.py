@@ -22,6 +22,8 @@ from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
 
 ENOUGH = Budget(pool_bytes=1 << 30)
+SPARE, SPARE_WITH_TIER = (0, 0, 0, 1, 2, 3, 8), (0, 1, 3, 8, 20, 40, 80, 80)
+"""Sheets beyond what one request needs. A load begins only where everyone can stay, which takes some."""
 LOAD_SECONDS = 6.0
 """One step takes one second of the checker's clock."""
 
@@ -65,14 +67,15 @@ def random_system(random: Random) -> System:
         pipeline_parallel=random.choice((1, 1, min(2, len(layers)))),
         speculative_tokens=random.choice((0, 0, 1, 2)),
     )
-    spare = random.choice((0, 0, 0, 1, 1, 2, 3, 8, 40))
+    has_tier = random.random() < 0.8
+    spare = random.choice(SPARE_WITH_TIER if has_tier and "cross" not in kinds else SPARE)
     plan = plan_with_spare(model, settings, spare)
     return System(
         in_groups(plan, spare) if random.random() < 0.25 else plan,
         random_rules(random, (2, 3, 64, 64)),
         overlap=random.choice((1, 2, 2, 3)),
         spare=spare,
-        has_tier=random.random() < 0.6,
+        has_tier=has_tier,
         typical_output=random.choice((1.0, 4.0, 128.0)),
     )
 
