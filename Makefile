@@ -94,9 +94,10 @@ bench-bus: setup  ## Records between a GPU's pool and host memory, alone and bes
 bench-hour: setup  ## An hour of a request trace on virtual time, behind a tier with random faults: ARGUMENTS=FILE
 	$(BIN)/python bench/hour.py $(ARGUMENTS)
 
-soak: setup  ## The long runs: a writer killed at a hundred random moments, random checks of stores and loads
+soak: setup  ## The long runs: a writer killed at a hundred random moments, random checks, planted bugs from scratch
 	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed
 	$(BIN)/quire check --steps 200000 --seed 11
+	$(BIN)/quire check --mutate all --seed 11
 
 soak-peer: setup  ## Hand-over between two engines: 1,000 requests aborted and each side killed 100 times, at random moments
 	QUIRE_PEER_ABORTS=1000 QUIRE_PEER_KILLS=100 $(BIN)/python -m pytest -q -s tests/torch/tiers/test_hand_over.py -k "aborted or killed"

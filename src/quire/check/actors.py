@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quire.check import state
-from quire.check.coverage import Fault
+from quire.check.coverage import Fault, Mechanism
 from quire.check.definitions import Violation
 from quire.check.doubles import FaultyTier
 from quire.check.host import HostTier
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 TEACH_RATE = 0.2
 """How often a tier gets what a row has settled."""
+DRASTIC_DIVISOR = 10
 SQUEEZE_RATE = 0.05
 """How often host memory forgets what no transfer needs."""
 
@@ -28,9 +29,13 @@ class Actor:
     def __init__(self, episode: Episode) -> None:
         self.episode, self.random, self.scheduler = episode, episode.random, episode.scheduler
         self.rate: float = self.random.choice(self.rates)
+        if self.is_drastic and episode.system.is_large:
+            self.rate /= DRASTIC_DIVISOR
 
     rates: tuple[float, ...] = (1.0,)
     """How often it acts, drawn once for an episode."""
+    is_drastic = False
+    """What it does hits everyone: less often where there are many."""
 
     def act(self) -> None:
         if self.random.random() < self.rate:
@@ -70,9 +75,10 @@ class Pins(Actor):
 
 
 class Drops(Actor):
-    """Somebody drops the cache, of one scope or of everyone."""
+    """The cache of one scope, or of all, is dropped through the engine."""
 
     rates = (0.0, 0.0, 0.01, 0.05)
+    is_drastic = True
 
     def do(self) -> None:
         scope = self.random.choice((None, *SCOPES))
@@ -97,6 +103,7 @@ class Evictions(Actor):
     """The pool forgets every prefix, as if others had needed the room; tiers keep what they have."""
 
     rates = (0.0, 0.1, 0.3)
+    is_drastic = True
 
     def do(self) -> None:
         state.evict(self.scheduler)
@@ -104,13 +111,16 @@ class Evictions(Actor):
 
 
 class Compactions(Actor):
-    """Pages are gathered though nobody lacks a sheet: so also while the cache holds some."""
+    """Compacts without need, so also while the cache holds pages."""
 
     rates = (0.0, 0.02, 0.1)
 
     def do(self) -> None:
+        is_filled = bool(state.nodes(self.scheduler).by_key)
         if state.compact(self.scheduler):
             check_books(self.scheduler)
+            if is_filled:
+                self.episode.coverage.mechanism(self.episode.kinds, Mechanism.CACHE_COMPACTED)
 
 
 class StepFailed(Exception):
@@ -121,6 +131,7 @@ class FailingSteps(Actor):
     """A step raises when it is launched, or when its result is asked for: it is abandoned, with those in flight."""
 
     rates = (0.0, 0.0, 0.01, 0.04)
+    is_drastic = True
 
     def do(self) -> None:
         where = self.random.choice(("before_launch", "before_collect"))
@@ -134,7 +145,7 @@ class FailingSteps(Actor):
         setattr(runner, where, fail)
 
     def check_failed(self) -> None:
-        """Whoever had a row has ended, and the pool forgets: what should have been copied there may be missing."""
+        """Every request with a row has ended, and the pool has forgotten: copies that it needed may be missing."""
         if left := state.running(self.scheduler):
             raise Violation(f"a step was abandoned, and {min(left)} still has a row")
         check_no_prefix_left(self.scheduler)

@@ -46,7 +46,7 @@ class Campaign:
 
 
 def episode_seed(seed: int, episode: int) -> int:
-    """Distinct for all episodes of all seeds that anyone is likely to try."""
+    """Distinct for all episodes of all seeds that are likely to be tried."""
     return seed * 1_000_003 + episode
 
 

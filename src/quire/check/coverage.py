@@ -34,6 +34,7 @@ class Mechanism(str, Enum):
     PREEMPTION = "preemption"
     EVICTION = "eviction"
     COMPACTION = "compaction"
+    CACHE_COMPACTED = "compaction of cached pages"
     CHECKPOINT = "checkpoint"
     STORE = "store"
     NEVER_FITS = "never fits"
@@ -51,7 +52,7 @@ STEPS_PER_FLOOR = 20_000
 """Everything must have happened at least once in so many steps; shorter runs have no floor."""
 WITHOUT_REUSE = ("cross",)
 """An encoder's output belongs to one request: models that have it reuse no prefix, and load none."""
-OF_REUSE = (Mechanism.HIT, Mechanism.EVICTION, Mechanism.CHECKPOINT, Mechanism.STORE)
+OF_REUSE = (Mechanism.HIT, Mechanism.EVICTION, Mechanism.CACHE_COMPACTED, Mechanism.CHECKPOINT, Mechanism.STORE)
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 
 

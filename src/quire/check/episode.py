@@ -124,7 +124,7 @@ class Episode:
         ]
 
     def _is_excused(self, elder: str) -> bool:
-        """Reading pins, and chunks of others in flight while the elder has none, take pages that nobody counted."""
+        """Reading pins, and chunks of others in flight while the elder has none, take pages that were not counted."""
         has_none = not state.is_in_flight(self.scheduler, elder)
         return bool(self.store.pins) or (has_none and bool(self.scheduler.flying))
 

@@ -3,7 +3,7 @@
     submit ─┬─ schedule ─┬─ apply …            the real scheduler; only the world around it is chosen:
             │            ├─ abort r0 …         the next request comes, a step is scheduled, the oldest result comes
             └─ submit …  └─ finish load …      back with any number of its drafts accepted, someone gives up, a load is
-                                               done, fails or is waited for in vain
+                                               done, fails or is waited for in vain, the cache is evicted or compacted
 
 States are merged where their essence is equal (see essence.py), kept and brought back by snapshot.py.
 """
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from quire.cache.reuse_times import Recency
+from quire.check import state
 from quire.check.definitions import Ints, Violation
 from quire.check.essence import check_known, check_leaves, essence
 from quire.check.leaks import check_owners
@@ -116,6 +117,10 @@ class World:
             possible += [("finish", int(name[1:])), ("fail", int(name[1:]))]
         if any(deadline > self.tier.now for _, _, deadline in scheduler.loads._open.values()):
             possible.append(("wait", 0))
+        if self.small.evicts and state.nodes(scheduler).by_key:
+            possible.append(("evict", 0))
+        if self.small.evicts and state.can_compact(scheduler):
+            possible.append(("compact", 0))
         if self.small.aborts:
             possible += [("abort", number) for number in range(self.came) if number not in self.ended]
         return possible
@@ -129,6 +134,10 @@ class World:
             self._schedule()
         elif what == "apply":
             self._apply(number)
+        elif what == "evict":
+            state.evict(self.scheduler)
+        elif what == "compact":
+            state.compact(self.scheduler)
         elif what == "wait":
             self.tier.now += self.small.rules().load_seconds
         elif what in ("finish", "fail"):

@@ -75,7 +75,7 @@ class HostTier(Stack):
     # ── what a step copies ────────────────────────────────────────────────
 
     def keep(self, store: Store, slots: list[Ints]) -> None:
-        """Pages are copied to their blocks, now or as far as anyone can see."""
+        """Pages are copied to their blocks at once; where copies go on alongside the steps, that is reported later."""
         self._payload.write(
             store.place.blocks, np.concatenate([own.ravel() for own in slots] or [np.empty(0, np.int64)])
         )
@@ -115,7 +115,7 @@ class HostTier(Stack):
         self.steering.pause(self.random.randint(0, 3))
         return 0.0
 
-    # ── what nobody may bring back ────────────────────────────────────────
+    # ── what may not be brought back ───────────────────────────────────────
 
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
         place = super().accept(name, size_bytes)
@@ -130,7 +130,7 @@ class HostTier(Stack):
         super().forget(scope)
 
     def begin(self, load: Load) -> None:
-        """A request may have asked before somebody dropped the cache: then it gets nothing."""
+        """A request may have asked before the cache was dropped: then it gets nothing."""
         everyone = self._forgotten.get(b"", 0)
         for name, _ in self._records.wanted(load):
             dropped = max(everyone, self._forgotten.get(name[1 : 1 + SCOPE_BYTES], 0))
@@ -165,7 +165,7 @@ class HostTier(Stack):
             raise Violation("a block of host memory belongs to two records, or is free and does not")
         if self.steering.is_idle and len(blocks) != self._shelf.blocks:
             raise Violation(
-                f"{self._shelf.blocks - len(blocks)} blocks of host memory belong to nobody and are not free"
+                f"{self._shelf.blocks - len(blocks)} blocks of host memory belong to no record and are not free"
             )
 
     def _all_records(self) -> list[Record]:

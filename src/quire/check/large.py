@@ -32,6 +32,11 @@ SIZES = Sizes(window=80, chunk=80, sinks=10, pages=(4, 8, 16))
 OF_REUSE = tuple(kind for kind in KIND_NAMES if kind != "cross")
 MOST_OUTPUTS = 150
 """More than a row has room for at first."""
+SHORT_PROMPT = 12
+ROWS = (24, 32, 48, 64)
+CROWD = 64
+"""With so many rows everyone comes at once, and there is room for nearly all of them."""
+CROWD_SHEETS = 2000
 
 
 def is_large(seed: int) -> bool:
@@ -39,37 +44,47 @@ def is_large(seed: int) -> bool:
 
 
 def large_system(random: Random, turn: int) -> System:
-    """`turn`: kinds take turns, so that a few large systems have all of them."""
+    """`turn`: kinds and rows take turns, so that a few large systems have all of them."""
     first = OF_REUSE[turn % len(OF_REUSE)]
     kinds = [first, *random.sample([kind for kind in OF_REUSE if kind != first], random.choice((0, 1, 1, 2)))]
     kinds += ["cross"] * (first == OF_REUSE[-1])
     layers, length = random_layers(random, kinds, SIZES), random.choice((160, 320, 640, 1280))
     model = ModelShape("checked", "check", tuple(layers), max_length=length, weights_known=False)
+    rows = ROWS[turn % len(ROWS)]
     settings = Settings(
         max_length=length,
-        max_requests=random.choice((24, 32, 48, 64)),
-        batch_tokens=random.choice((64, 128, 512, 2048)),
+        max_requests=rows,
+        batch_tokens=random.choice((64, 128, 512, 2048) if rows < CROWD else (2048,)),
         page_tokens=random_page_tokens(random, kinds, SIZES),
-        match_unit_tokens=random.choice((4, 8, 16, 32)),
+        match_unit_tokens=random.choice((4, 8, 16, 32) if rows < CROWD else (32,)),
         reserved_pages=random.choice((0, 0, 1)),
         pipeline_parallel=random.choice((1, 1, min(2, len(layers)))),
         speculative_tokens=random.choice((0, 0, 1, 2)),
     )
-    roomy = make_plan(model, settings, ENOUGH)
-    alone = max(bound.minimum(stage.kinds, length, roomy.lookahead, roomy.reserved_pages) for stage in roomy.stages)
-    spare = alone * random.choice((4, 8, 16))
+    alone = _alone(model, settings)
+    spare = alone * (random.choice((4, 8, 16)) if rows < CROWD else max(16, min(CROWD, CROWD_SHEETS // alone)))
     plan = plan_with_spare(model, settings, spare)
     return System(
         in_groups(plan, spare) if random.random() < 0.25 else plan,
-        random_rules(random, (16, 64, 256)),
+        random_rules(random, (16, 64, 256) if rows < CROWD else (256,)),
         overlap=random.choice((1, 2, 2, 3)),
         spare=spare,
         has_tier=random.random() < 0.8,
-        typical_output=random.choice((4.0, 32.0, 128.0)),
+        typical_output=random.choice((4.0, 32.0, 128.0) if rows < CROWD else (4.0,)),
         is_large=True,
     )
 
 
+def _alone(model: ModelShape, settings: Settings) -> int:
+    """Sheets that a lone request of the longest length needs."""
+    roomy = make_plan(model, settings, ENOUGH)
+    ahead, reserved = roomy.lookahead, roomy.reserved_pages
+    return max(bound.minimum(stage.kinds, roomy.max_length, ahead, reserved) for stage in roomy.stages)
+
+
 def large_traffic(random: Random, plan: Plan) -> Traffic:
-    requests = round(plan.max_requests * random.choice((1.2, 1.6, 2.0)))
-    return Traffic(requests, random.choice((0, 1)), 1024, MOST_OUTPUTS, random.choice(TURN_RATES))
+    """A crowd comes at once, with prompts too short to be shared: more than one step takes."""
+    requests, turn_rate = round(plan.max_requests * random.choice((1.2, 1.6, 2.0))), random.choice(TURN_RATES)
+    if plan.max_requests == CROWD:
+        return Traffic(requests, 0, 1024, SHORT_PROMPT, MOST_OUTPUTS, turn_rate)
+    return Traffic(requests, random.choice((0, 1)), 1024, plan.max_length, MOST_OUTPUTS, turn_rate)

@@ -57,7 +57,9 @@ def _check_rows(scheduler: Scheduler) -> None:
     """What is kept by row belongs to rows that have a request; the others are free, once."""
     rows = set(state.running(scheduler).values())
     if sorted([*state.free_rows(scheduler), *rows]) != list(range(scheduler.rows.count)):
-        raise Violation(f"{len(state.free_rows(scheduler))} rows are free beside {len(rows)} of {scheduler.rows.count}")
+        raise Violation(
+            f"{len(state.free_rows(scheduler))} rows are free and {len(rows)} taken, of {scheduler.rows.count}"
+        )
     for book, own in state.reusing_rows(scheduler).items():
         if own - rows or (book == "chains" and own != rows and not scheduler.reuse.index.disabled):
             raise Violation(f"{book}: kept for rows {sorted(own)}, requests have {sorted(rows)}")

@@ -1,4 +1,4 @@
-"""The order in which waiting requests are let in, and that nobody is passed over without a reason.
+"""The order in which waiting requests are let in, and that no request is passed over without a reason.
 
 line      r4 r7 r5 r9 …    by arrival, by priority, or tenants in turn by what they were served; of equal priority those
                            whose cached prefix is at risk first, unless others have waited for 32 admissions too many
@@ -86,11 +86,11 @@ class Line(Law):
             raise Violation(f"a request was accepted though {waiting} wait in a queue of {self.rules.queue_bound}")
 
     def _check_turn(self, seat: Seat) -> None:
-        """The next one let in stands behind those before it in the line, and not too far behind."""
+        """Requests are let in in the order of the line, and few are passed over."""
         line = self._line = self._line or self._in_order(self.seats.waiting())
         place = line.index(seat)
         if self._newcomers and place < line.index(self._newcomers[-1]):
-            raise Violation(f"request {seat.name} is let in after {self._newcomers[-1].name}, which stands behind it")
+            raise Violation(f"request {seat.name} is let in after {self._newcomers[-1].name}, which is later in line")
         passed = [other.name for other in line[:place] if other not in self._newcomers]
         if len(passed) >= SIGHT:
             raise Violation(f"request {seat.name} is let in past {len(passed)} others, {SIGHT - 1} allowed")
@@ -140,7 +140,7 @@ class Line(Law):
                 del own[tenant]
         return line
 
-    # ── nobody waits without a reason ─────────────────────────────────────
+    # ── no request waits without a reason ───────────────────────────────────
 
     def _check_left_waiting(self) -> None:
         """At the end of a turn that could have let more in."""
@@ -177,12 +177,12 @@ class Line(Law):
         return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
 
     def _is_coming(self, seat: Seat, running: list[Seat]) -> bool:
-        """Somebody computes more of its tokens than the index has."""
+        """A running request computes more of its tokens than the index has."""
         known = self.prefixes.depth(seat.request)
         return any(self.prefixes.shared_units(seat.request, other.request) > known for other in running)
 
     def _has_first_page(self, seat: Seat) -> bool:
-        """Whether its first token could still be computed beside those of this step, from the beginning."""
+        """Whether its first token could still be computed in addition to this step, without reuse."""
         ahead = min(self.plan.lookahead, seat.request.limit - 1)
         stages = [stage for stage in self.plan.stages if stage.kinds]
         return all(

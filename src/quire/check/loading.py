@@ -13,7 +13,7 @@ ENDS = (What.LOADED, What.LOAD_FAILED, What.PREEMPTED, What.ENDED)
 
 class Loading(Law):
     def __init__(self, now: Callable[[], int], load_seconds: float, has_less: Callable[[int], bool]) -> None:
-        """`has_less`: whether the tier said of a load that failed that it may bring less."""
+        """`has_less`: whether the tier reported of a failed load that it may bring less."""
         self.now, self.load_seconds, self.has_less = now, load_seconds, has_less
         self._open: dict[str, tuple[float, int]] = {}
         """By request: the deadline of its load, and when that began."""

@@ -27,7 +27,7 @@ from quire.scheduler.scheduler import Scheduler
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boundary:
-    """A place in a request's tokens, and the nodes that lead there: one per unit, and one for what is behind them."""
+    """A place in a request's tokens, and the nodes that lead there: one per unit, and one for the tokens after them."""
 
     tokens: int
     path: Ints
@@ -84,8 +84,8 @@ class Prefixes:
         found = [Boundary((place + 1) * self.unit, path[: place + 1]) for place in range(depth)]
         for key, node in own.by_key.items():
             end = int(own.tokens[node])
-            units, behind = divmod(end, self.unit)
-            if behind and end <= most_tokens and units <= depth:
+            units, more = divmod(end, self.unit)
+            if more and end <= most_tokens and units <= depth:
                 before = keys[units - 1] if units else self._root(request)
                 if key == end_key(before, tokens[units * self.unit : end]):
                     found.append(Boundary(end, np.append(path[:units], node)))
@@ -110,7 +110,7 @@ class Prefixes:
     # ── what can be gone on from ──────────────────────────────────────────
 
     def has_room(self, boundary: Boundary) -> bool:
-        """Whether whoever goes on there gets own copies of the pages that it writes on, or takes over the cache's."""
+        """Whether a request that starts there gets copies of the pages it writes on, or can take over the cache's."""
         written = self._written_on(boundary.tokens)
         stages = {stage for stage, _, _ in self._kinds}
         if all(state.can_take(self.scheduler, stage, self._copies(stage, written)) for stage in stages):

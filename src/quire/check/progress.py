@@ -62,7 +62,7 @@ class Progress(Law):
         self._launched_before = self.launched()
 
     def after_turn(self) -> None:
-        """Nobody waits longer than the tokens of all who came before allow, and a deadline is one."""
+        """No request waits longer than the tokens of all older ones allow, nor past its deadline."""
         for name, one in self.accepted.items():
             if self.launched() > one.last_launch:
                 raise Violation(

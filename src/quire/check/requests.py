@@ -8,7 +8,8 @@ from random import Random
 import numpy as np
 
 from quire.check.scripts import script_for
-from quire.core.request import Request
+from quire.core.request import GREEDY, Request
+from quire.core.sampling import Sampling
 from quire.plan.plan import Plan
 
 TENANTS, SCOPES = ("", "blue", "green"), ("", "", "", "secret")
@@ -16,6 +17,8 @@ FIRST_TOKEN = 10
 MANY_TOKENS, FEW_TOKENS = 990, 2
 """Vocabularies: with few tokens prompts share their beginnings by chance, too."""
 TURN_RATES = (0.2, 0.5, 0.9)
+LOGPROBS_RATE = 0.05
+"""How often a request wants log-probabilities of its prompt, and so reuses nothing."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,11 +29,12 @@ class Arrival:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """How many requests come, at most how many turns apart and how many at once, and the most that they ask for."""
+    """How many requests come, at most how many turns apart and how many at once, and the most tokens of each."""
 
     requests: int
     pause: int
     at_once: int
+    most_prompt: int
     most_outputs: int
     turn_rate: float
     """How often a request goes on where an earlier one ended, or stood before that."""
@@ -40,7 +44,8 @@ def small_traffic(random: Random, plan: Plan) -> Traffic:
     return Traffic(
         random.randint(6, 24),
         random.choice((0, 2, 8)),
-        random.choice((2, 4, 64)),
+        random.choice((2, 4, 64, 64)),
+        plan.max_length,
         plan.max_length,
         random.choice(TURN_RATES),
     )
@@ -54,7 +59,7 @@ def random_requests(random: Random, plan: Plan, traffic: Traffic) -> list[Arriva
     step = 1
     for number in range(traffic.requests):
         step += random.randint(0, traffic.pause)
-        drawn = _drawn(random, plan, random.choice(families), vocabulary)
+        drawn = _drawn(random, min(traffic.most_prompt, plan.max_length), random.choice(families), vocabulary)
         if arrivals and random.random() < traffic.turn_rate:
             drawn = _further_turn(random, plan, random.choice(arrivals).request, vocabulary) or drawn
         arrivals.append(Arrival(step, _request(random, plan, f"r{number}", *drawn, step, traffic.most_outputs)))
@@ -65,9 +70,9 @@ def _tokens(random: Random, vocabulary: int, count: int) -> list[int]:
     return [FIRST_TOKEN + random.randrange(vocabulary) for _ in range(count)]
 
 
-def _drawn(random: Random, plan: Plan, family: list[int], vocabulary: int) -> tuple[list[int], str]:
+def _drawn(random: Random, longest: int, family: list[int], vocabulary: int) -> tuple[list[int], str]:
     """A prompt that begins as others do, and its scope."""
-    length = max(2, plan.max_length - random.choice((0, 0, 3, plan.max_length // 2)))
+    length = max(2, longest - random.choice((0, 0, 3, longest // 2)))
     prompt = random.randint(1, length - 1)
     shared = random.choice((0, prompt, prompt, random.randint(0, prompt)))
     return family[:shared] + _tokens(random, vocabulary, prompt - shared), random.choice(SCOPES)
@@ -96,6 +101,7 @@ def _request(
         scope=scope,
         tenant=random.choice(TENANTS),
         deadline=step + random.randint(0, 30) if random.random() < 0.15 else None,
+        sampling=Sampling(prompt_logprobs=0) if random.random() < LOGPROBS_RATE else GREEDY,
     )
     return _with_stop(random, request) if random.random() < 0.2 else request
 

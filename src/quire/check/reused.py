@@ -1,8 +1,8 @@
-"""Reuse: a request goes on behind the longest prefix that every kind can prove, and leaves one behind when it goes.
+"""Reuse: a request starts after the longest prefix that every kind can prove, and hands one over when it leaves.
 
 starts    at the greatest boundary that is proved and has room for what it writes on: neither before nor beyond
 passes the end of its prompt    what a hit there needs is kept (where no state must be copied for it)
-leaves    the next one can go on where it stood
+leaves    the next one can start where it stood
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class Reused(Law):
     def _after_start(self, row: int, waiting: Waiting) -> None:
         found, request = waiting.hit_tokens, waiting.request
         if found != self._expected:
-            raise Violation(f"request {request.name} goes on behind {found} tokens, {self._expected} can be proved")
+            raise Violation(f"request {request.name} starts after {found} tokens, {self._expected} can be proved")
         if int(self.scheduler.rows.settled[row]) != found:
             raise Violation(f"request {request.name} found {found} tokens and starts elsewhere")
         self._passing[request.name] = (len(request.prompt) - 1) // self.prefixes.unit * self.prefixes.unit
 
     def _after_leave(self, row: int, request: Request) -> None:
-        """Tokens that nobody knows yet have no name: then whole units are kept, as far as they settled."""
+        """Tokens that are not known yet have no name: then whole units are kept, as far as they settled."""
         rows, unit = self.scheduler.rows, self.prefixes.unit
         self._passing.pop(request.name, None)
         self._has_left = True
@@ -61,7 +61,7 @@ class Reused(Law):
         else:
             end = computed if computed <= known else 0
         if end and not self._is_proved(request, end):
-            raise Violation(f"request {request.name} leaves after {computed} tokens, and nobody can go on behind {end}")
+            raise Violation(f"request {request.name} leaves after {computed} tokens, and none can start after {end}")
 
     def _is_proved(self, request: Request, tokens: int) -> bool:
         boundary = self.prefixes.boundary(request, tokens)
@@ -86,7 +86,7 @@ class Reused(Law):
             return
         request = self.scheduler.rows.requests[row]
         if not self._is_proved(request, end):
-            raise Violation(f"request {request.name} passed the end of its prompt, and nobody can go on behind {end}")
+            raise Violation(f"request {request.name} passed the end of its prompt, and none can start after {end}")
 
     def _started_at(self, row: int) -> int:
         return self.scheduler.tickets[row].hit_tokens

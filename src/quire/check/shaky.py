@@ -43,7 +43,7 @@ class ShakyStore:
             return False
         fate = self._random.choice(READS) if self._steering.is_in_task else Fate.DONE
         self._fates += [fate] * (fate is not Fate.DONE)
-        _fill(parts, data, 0.5)  # should anybody look
+        _fill(parts, data, 0.5)  # in case it is read too early
         self._wait(fate)
         if fate is Fate.LESS:
             self._kept.pop(name, None)
@@ -65,6 +65,8 @@ class ShakyStore:
         self._kept.pop(name, None)
 
     def forget(self, scope: bytes) -> None:
+        """Takes time, in which requests may ask for what it still has."""
+        self._steering.pause(self._random.choice((1, 5, 10)))
         self._pass()
         self._kept = {name: data for name, data in self._kept.items() if not is_of(name, scope)}
 

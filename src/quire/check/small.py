@@ -46,6 +46,8 @@ class Small:
     stored: int = 0
     """Units of every prompt that a tier can bring; 0: there is no tier."""
     aborts: bool = True
+    evicts: bool = False
+    """The prefix index may forget everything, and pages may be compacted, between any two steps."""
     typical_output: float = 1.0
     policy: Policy = Policy.PRIORITY
 
@@ -107,6 +109,8 @@ SHORT = (
     Small("window and chunked, pages of 2", (WINDOW, CHUNKED), 4, URGENT, 2, rows=3),
     Small("full and state, a tier", (FULL, STATE), 6, (("abc", 2, 0), ("abd", 1, 1), ("abc", 1, 0)), rows=2, stored=2),
     Small("full and state, lookahead 2", (FULL, STATE), 6, (("ab", 3, 0), ("abc", 3, 1), ("ad", 2, 0)), 1, 2, 3),
+    Small("full and window, evicted and compacted", (FULL, WINDOW), 6, THREE, rows=3, evicts=True),
+    Small("window and state, evicted and compacted", (WINDOW, STATE), 6, (("abc", 2, 0), ("abd", 1, 1)), evicts=True),
 )
 """Explored by the tests, within a minute."""
 LARGE = (
@@ -127,5 +131,6 @@ LARGE = (
     Small("full and state, three turns", (FULL, STATE), 6, THREE, rows=2, stored=2),
     Small("full and state, by priority", (FULL, STATE), 6, URGENT, rows=2, stored=2),
     Small("window and chunked", (WINDOW, CHUNKED), 4, THREE, rows=3),
+    Small("full and state, evicted and compacted", (FULL, STATE), 6, THREE, rows=2, evicts=True),
 )
 SYSTEMS = SHORT + LARGE

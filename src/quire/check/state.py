@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from quire.cache.compaction import sheets_to_gain
 from quire.cache.pool import Holder, Pages
 from quire.check.definitions import Ints
 from quire.core.request import Request
@@ -110,7 +111,7 @@ def served(scheduler: Scheduler, tenant: str) -> float:
 
 
 def places(scheduler: Scheduler) -> dict[str, set[str]]:
-    """By book: the requests that it says have a row."""
+    """By book: the requests that have a row."""
     rows = scheduler.rows
     return {
         "rows": {request.name for request in rows.requests.values()},
@@ -121,7 +122,7 @@ def places(scheduler: Scheduler) -> dict[str, set[str]]:
 
 
 def queued(scheduler: Scheduler) -> dict[str, list[str]]:
-    """By book: the requests that it says wait."""
+    """By book: the requests that wait."""
     queue = scheduler.queue
     books = {"claims": queue._by_claim, "arrivals": queue._by_arrival, "names": list(queue._by_name.values())}
     tenants = getattr(queue, "_of_tenant", None)
@@ -161,7 +162,7 @@ def compares_prompts(scheduler: Scheduler) -> bool:
 
 
 def next_units(scheduler: Scheduler) -> dict[bytes, bool]:
-    """Units that a row is said to compute next, and whether that row says so too."""
+    """Units that a row computes next by one book, and whether it does by the other."""
     junctions = scheduler.reuse.junctions
 
     def is_next(key: bytes, row: int) -> bool:
@@ -172,7 +173,7 @@ def next_units(scheduler: Scheduler) -> dict[bytes, bool]:
 
 
 def wanted_units(scheduler: Scheduler) -> set[bytes]:
-    """Units behind which somebody will go on, by their names."""
+    """Units after which a request will start, by their names."""
     return set(scheduler.reuse.junctions.wanted)
 
 
@@ -187,7 +188,7 @@ def loading_rows(scheduler: Scheduler) -> dict[str, set[int]]:
 
 
 def books_of_requests(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
-    """Everything that somebody keeps for requests: all of it is gone with the last of them."""
+    """Everything that is kept for requests: all of it is gone with the last of them."""
     rows = scheduler.rows
     yield from ((f"requests in the {book} of running ones", len(own)) for book, own in places(scheduler).items())
     yield from ((f"requests in the {book} of waiting ones", len(own)) for book, own in queued(scheduler).items())
@@ -245,7 +246,7 @@ def books_of_the_index(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
 def watch_starts(
     scheduler: Scheduler, before: Callable[[int, Waiting], None], after: Callable[[int, Waiting], None]
 ) -> None:
-    """Calls `before` and `after` around the moment at which a row starts behind what the index has of its tokens."""
+    """Calls `before` and `after` around the moment at which a row starts after what the index has of its tokens."""
     reuse, start = scheduler.reuse, scheduler.reuse.start
 
     def watched(row: int, waiting: Waiting) -> None:
@@ -288,6 +289,11 @@ def evict(scheduler: Scheduler) -> None:
     """The prefix index forgets everything now."""
     scheduler.reuse.catch_up()
     scheduler.reuse.index.drop()
+
+
+def can_compact(scheduler: Scheduler) -> bool:
+    """Whether a sheet would become free."""
+    return any(sheets_to_gain(memory) for memory in scheduler.memories)
 
 
 def compact(scheduler: Scheduler) -> bool:

@@ -77,7 +77,7 @@ class Capacity:
 
 class Staying(Law):
     def __init__(self, seats: Seats, capacity: Capacity, is_excused: Callable[[str], bool]) -> None:
-        """`is_excused`: whether pages are held that nobody could count with, when this one is the elder."""
+        """`is_excused`: whether pages are held that admission could not count, when this one is the elder."""
         self.seats, self.capacity, self.is_excused = seats, capacity, is_excused
 
     def on_event(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Threads that run one at a time, and only when the checker says so: every interleaving follows from a seed.
+"""Threads that run one at a time, and only when the checker resumes them: every interleaving follows from a seed.
 
     checker ──resume──▶ action … pause(3) ──▶ checker … three turns later ──resume──▶ action … ends ──▶ checker
 
@@ -44,7 +44,7 @@ class Steering:
 
     @property
     def is_in_task(self) -> bool:
-        """Whether whoever asks runs in one of these threads."""
+        """Whether the caller runs in one of these threads."""
         return self._running is not None
 
     def pause(self, seconds: float) -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from quire.check.explore import Explored
 
 STEPS = 20_000
+ALL = "all"
 UNHEARD = {"exhaustive": ("steps", "seed", "episode_seed"), "episode_seed": ("steps", "seed")}
 """Beside an option, those that it leaves nothing to say."""
 
@@ -33,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--episode-seed", type=int, metavar="X", help="repeat one episode only, as a violation names it"
     )
-    parser.add_argument("--mutate", metavar="NAME", help="plant a known bug, which must be found; list: say which")
+    parser.add_argument(
+        "--mutate", metavar="NAME", help="plant a known bug, which must be found; list: print their names, all: each"
+    )
     parser.add_argument("--exhaustive", action="store_true", help="every schedule of a list of small systems instead")
     parser.add_argument(
         "--seconds", type=float, metavar="N", help="with --exhaustive: stop after so long (default: never)"
@@ -52,8 +55,11 @@ def run(options: argparse.Namespace) -> None:
     if options.mutate == "list":
         table(("mutation", "the bug"), [(name, one.description) for name, one in MUTATIONS.items()], left=(0, 1))
         return
-    if options.mutate is not None and options.mutate not in MUTATIONS:
+    if options.mutate is not None and options.mutate not in (*MUTATIONS, ALL):
         raise InputError(f"no mutation is called {options.mutate!r}: --mutate list names all {len(MUTATIONS)}")
+    if options.mutate == ALL:
+        _hunt(options)
+        return
     if options.exhaustive:
         _explore(options)
         return
@@ -71,6 +77,8 @@ def run(options: argparse.Namespace) -> None:
 def _refuse_unheard(options: argparse.Namespace) -> None:
     """Options that would change nothing beside the others."""
     given = {name for name in ("steps", "seed", "episode_seed", "seconds", "processes") if _is_given(options, name)}
+    if options.mutate == ALL and (options.exhaustive or options.episode_seed is not None):
+        raise InputError("--mutate all looks for each bug in random runs: leave --exhaustive and --episode-seed out")
     for name, others in UNHEARD.items():
         if _is_given(options, name) and (unheard := given.intersection(others)):
             raise InputError(f"{_option(min(unheard))} changes nothing beside {_option(name)}: leave one of them out")
@@ -93,6 +101,28 @@ def _refuse_nothing(options: argparse.Namespace) -> None:
 
 def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
+
+
+def _hunt(options: argparse.Namespace) -> None:
+    """Plants one bug after another, and looks for each from scratch."""
+    from quire.check.campaign import run_campaign
+    from quire.check.mutations import MUTATIONS, planted
+
+    found: dict[str, int | None] = {}
+    for name in MUTATIONS:
+        with planted(name):
+            campaign = run_campaign(options.steps or STEPS, options.seed or 0)
+        found[name] = None if campaign.failure is None else campaign.failure.episode_seed
+        if not options.json:
+            outcome = "survived" if campaign.failure is None else f"episode {found[name]}"
+            print(f"{name:<32} {campaign.coverage.steps:>8,} steps  {outcome}", flush=True)
+    survived = [name for name, episode in found.items() if episode is None]
+    options.exit_code = 1 if survived else 0
+    if options.json:
+        json.dump(found, sys.stdout, indent=1)
+        print()
+    else:
+        print(f"survived: {', '.join(survived)}" if survived else f"found: all {len(found)} planted bugs")
 
 
 def _campaign(options: argparse.Namespace) -> Campaign:

@@ -1,0 +1,78 @@
+"""Planted bugs of policy: who is let in, in which order, past how many; who stays; who was served what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quire.check.mutations.base import Mutation, Original, always, number
+from quire.scheduler import scheduler
+from quire.scheduler.room import Room
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.shares import Shares
+from quire.scheduler.waiting import Queue
+
+
+def _at_the_end(can_stay: Original) -> Original:
+    del can_stay
+
+    def wrong(self: Room, limits: Any) -> bool:
+        return self.can_hold(np.array(limits), np.array(limits))
+
+    return wrong
+
+
+def _to_the_length(can_hold: Original) -> Original:
+    return lambda self, lengths, _limits: can_hold(self, lengths, lengths)
+
+
+def _with_credit(enter: Original) -> Original:
+    del enter
+
+    def wrong(self: Shares, tenant: str) -> None:
+        self._served.setdefault(tenant, 0.0)
+        self._requests[tenant] = self._requests.get(tenant, 0) + 1
+
+    return wrong
+
+
+def _by_arrival(claim_of: Original) -> Original:
+    del claim_of
+    return lambda _request, arrival, _policy: (0, arrival)
+
+
+def _without_bound(add: Original) -> Original:
+    return lambda self, waiting, *_returning, **_named: add(self, waiting, True)
+
+
+def _next_token(likely_length: Original) -> Original:
+    del likely_length
+    return lambda _self, waiting: len(waiting.request.prompt) + len(waiting.outputs) + 1
+
+
+POLICY: dict[str, Mutation] = {
+    "preempted-for-ever": Mutation(
+        "who was preempted often comes back as others do", scheduler, "MOST_PREEMPTIONS", number(1 << 20)
+    ),
+    "stay-counted-at-the-end": Mutation(
+        "who may stay is counted with the last token, not on the way", Room, "can_stay", _at_the_end
+    ),
+    "loaded-without-room": Mutation(
+        "a load begins though its request may have to leave", Scheduler, "_can_all_stay", always(True)
+    ),
+    "lookahead-ends-with-outputs": Mutation(
+        "admission counts lookahead up to the likely length only", Room, "can_hold", _to_the_length
+    ),
+    "outputs-not-expected": Mutation(
+        "admission counts no outputs of newcomers", Scheduler, "likely_length", _next_token
+    ),
+    "priority-ignored": Mutation("requests go in the order of arrival", scheduler, "claim_of", _by_arrival),
+    "queue-without-bound": Mutation("the queue takes any number of requests", Queue, "add", _without_bound),
+    "sight-of-one": Mutation(
+        "a step looks no further than the first that cannot start", scheduler, "QUEUE_SIGHT", number(1)
+    ),
+    "credit-for-absence": Mutation(
+        "a tenant that comes back is owed what it did not ask for", Shares, "enter", _with_credit
+    ),
+}
