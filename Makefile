@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -93,6 +93,9 @@ bench-bus: setup  ## Records between a GPU's pool and host memory, alone and bes
 
 bench-hour: setup  ## An hour of a request trace on virtual time, behind a tier with random faults: ARGUMENTS=FILE
 	$(BIN)/python bench/hour.py $(ARGUMENTS)
+
+bench-mutants: setup  ## How many small changes to the memory, the scheduler and the tiers are noticed, and which are not
+	$(BIN)/python bench/mutants.py $(ARGUMENTS)
 
 soak: setup  ## The long runs: a writer killed at a hundred random moments, random checks, planted bugs from scratch
 	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed
