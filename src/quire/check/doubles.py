@@ -10,8 +10,9 @@ from random import Random
 import numpy as np
 
 from quire.cache.pool import Holder, Pages
+from quire.check.contents import KindContents
 from quire.check.definitions import Ints, Violation, is_fixed
-from quire.check.shadow import KindContents, ShadowRunner
+from quire.check.shadow import ShadowRunner
 from quire.core.request import Tokens
 from quire.core.tier import Answer, Ends, Found, Load
 from quire.scheduler.scheduler import Scheduler

@@ -8,9 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from quire.check.contents import POISON
 from quire.check.definitions import Violation
 from quire.check.scripts import script_for
-from quire.check.shadow import POISON, ShadowRunner
+from quire.check.shadow import ShadowRunner
 from quire.check.systems import in_groups
 from quire.core.request import Request
 from quire.core.step import Capture, Step
