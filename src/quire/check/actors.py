@@ -77,7 +77,7 @@ class Pins(Actor):
 class Drops(Actor):
     """The cache of one scope, or of all, is dropped through the engine."""
 
-    rates = (0.0, 0.0, 0.01, 0.05)
+    rates = (0.0, 0.02, 0.05)
     is_drastic = True
 
     def do(self) -> None:
@@ -130,7 +130,7 @@ class StepFailed(Exception):
 class FailingSteps(Actor):
     """A step raises when it is launched, or when its result is asked for: it is abandoned, with those in flight."""
 
-    rates = (0.0, 0.0, 0.01, 0.04)
+    rates = (0.0, 0.01, 0.04)
     is_drastic = True
 
     def do(self) -> None:

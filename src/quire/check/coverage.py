@@ -60,7 +60,7 @@ def is_possible(kind: str, what: Fault | Mechanism) -> bool:
     """Whether it can happen at all to a system that has this kind."""
     if what is Mechanism.CHECKPOINT:
         return kind == "state"
-    return kind not in WITHOUT_REUSE or what not in (*OF_REUSE, *LOADS)
+    return kind not in WITHOUT_REUSE or what not in (*OF_REUSE, *LOADS, Fault.DROP)
 
 
 class Coverage:

@@ -42,7 +42,7 @@ REPORTED = {
     What.CHECKPOINT: Mechanism.CHECKPOINT,
     What.STORED: Mechanism.STORE,
 }
-STORED_RATE = 0.8
+STORED_RATE = 0.9
 """How often a tier has a prompt from earlier times."""
 
 
@@ -96,9 +96,9 @@ class Episode:
     def _tier(self, seed: int) -> FaultyTier | HostTier:
         """One knows of prompts from earlier times, one has what steps stored, one is real."""
         clock, plan = lambda: float(self.now), self.system.plan
-        if seed % 4 == 0:
+        if seed % 8 < 3:
             return FaultyTier(self.random, clock, LOAD_SECONDS, self.runner.staged)
-        keeping = (KeepingTier if seed % 4 == 1 else HostTier)(self.random, clock, LOAD_SECONDS, plan)
+        keeping = (KeepingTier if seed % 8 == 3 else HostTier)(self.random, clock, LOAD_SECONDS, plan)
         self.runner.keeping = keeping
         return keeping
 
@@ -117,7 +117,7 @@ class Episode:
         capacity = Capacity(self.system.plan, lambda name: state.known_tokens(scheduler, name))
         prefixes = Prefixes(scheduler, self._tokens_of)
         return [
-            Staying(self.seats, capacity, self._is_excused),
+            Staying(self.seats, capacity, lambda: state.typical_output(scheduler), self._is_excused),
             Line(scheduler, self.seats, capacity, prefixes, rules),
             Fairness(scheduler, self.seats, self.requests, rules),
             Reused(scheduler, prefixes),

@@ -6,6 +6,7 @@ pages ◀──step── blocks ◀──thread── store        record, of h
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence, Sized
 from random import Random
 
@@ -67,6 +68,8 @@ class HostTier(Stack):
         self._given: dict[bytes, int] = {}
         """By a record's name: when it was last given to us; by a scope: when that was last forgotten. As counted."""
         self._forgotten: dict[bytes, int] = {}
+        self._counted: Counter[str] = Counter()
+        """Records, as the stack's own counters should have them."""
         self._in_vain: set[int] = set()
         """Loads that need a record which was dropped."""
         self._now = 0
@@ -119,10 +122,15 @@ class HostTier(Stack):
 
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
         place = super().accept(name, size_bytes)
+        self._counted["host_full"] += place is None
         if place is not None:
             self._now += 1
             self._given[name] = self._now
         return place
+
+    def stored(self, number: int) -> None:
+        super().stored(number)
+        self._counted["stored"] += 1
 
     def forget(self, scope: bytes) -> None:
         self._now += 1
@@ -192,4 +200,7 @@ class HostTier(Stack):
         for what, own in books.items():
             if len(own):
                 raise Violation(f"after the last request {len(own)} {what} are left in host memory")
+        for what, count in self._counted.items():
+            if self.counters[what] != count:
+                raise Violation(f"{count} records were {what}, the counter says {self.counters[what]}")
         self.check_blocks()

@@ -103,6 +103,10 @@ def latest_step(scheduler: Scheduler) -> Step:
     return scheduler.flying[-1]
 
 
+def typical_output(scheduler: Scheduler) -> float:
+    return scheduler.typical_output
+
+
 def served(scheduler: Scheduler, tenant: str) -> float:
     return scheduler.shares.served(tenant)
 

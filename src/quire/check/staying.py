@@ -8,6 +8,7 @@ preempted a third time         by an elder that did not run all the while (decis
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from quire.check.definitions import Violation, pages_at
@@ -76,9 +77,17 @@ class Capacity:
 
 
 class Staying(Law):
-    def __init__(self, seats: Seats, capacity: Capacity, is_excused: Callable[[str], bool]) -> None:
-        """`is_excused`: whether pages are held that admission could not count, when this one is the elder."""
+    def __init__(
+        self,
+        seats: Seats,
+        capacity: Capacity,
+        typical_output: Callable[[], float],
+        is_excused: Callable[[str], bool],
+    ) -> None:
+        """`typical_output`: what the scheduler expects; `is_excused`: whether pages are held that admission could not
+        count, when this one is the elder."""
         self.seats, self.capacity, self.is_excused = seats, capacity, is_excused
+        self.typical_output = typical_output
 
     def on_event(self, event: Event) -> None:
         if event.what is What.ADMITTED:
@@ -87,6 +96,12 @@ class Staying(Law):
             self._check_loading(self.seats.of[event.request])
         elif event.what is What.PREEMPTED:
             self._check_preempted(self.seats.of[event.request], event)
+
+    def after_turn(self) -> None:
+        if not math.isclose(self.typical_output(), self.seats.typical_output):
+            raise Violation(
+                f"outputs of {self.typical_output():g} tokens are expected, {self.seats.typical_output:g} are typical"
+            )
 
     def _check_admitted(self, seat: Seat) -> None:
         running, capacity, typical = self.seats.running(), self.capacity, self.seats.typical_output

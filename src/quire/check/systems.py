@@ -22,7 +22,7 @@ from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
 
 ENOUGH = Budget(pool_bytes=1 << 30)
-SPARE, SPARE_WITH_TIER = (0, 0, 0, 1, 2, 3, 8), (0, 1, 3, 8, 20, 40, 80, 80)
+SPARE, SPARE_WITH_TIER = (0, 0, 1, 2, 3, 8), (0, 1, 3, 8, 20, 40, 80, 80)
 """Sheets beyond what one request needs. A load begins only where everyone can stay, which takes some."""
 LOAD_SECONDS = 6.0
 """One step takes one second of the checker's clock."""
