@@ -120,7 +120,7 @@ class Episode:
             Staying(self.seats, capacity, lambda: state.typical_output(scheduler), self._is_excused),
             Line(scheduler, self.seats, capacity, prefixes, rules),
             Fairness(scheduler, self.seats, self.requests, rules),
-            Reused(scheduler, prefixes),
+            Reused(scheduler, prefixes, self.requests),
         ]
 
     def _is_excused(self, elder: str) -> bool:

@@ -7,10 +7,13 @@ leaves    the next one can start where it stood
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quire.check import state
 from quire.check.definitions import Violation
 from quire.check.laws import Law
 from quire.check.prefixes import Prefixes
+from quire.core.events import Event, What
 from quire.core.request import Request
 from quire.kinds import State
 from quire.scheduler.scheduler import Scheduler
@@ -18,12 +21,14 @@ from quire.scheduler.waiting import Waiting
 
 
 class Reused(Law):
-    def __init__(self, scheduler: Scheduler, prefixes: Prefixes) -> None:
-        self.scheduler, self.prefixes = scheduler, prefixes
+    def __init__(self, scheduler: Scheduler, prefixes: Prefixes, requests: Mapping[str, Request]) -> None:
+        self.scheduler, self.prefixes, self.requests = scheduler, prefixes, requests
         kinds = [kind.kind for stage in scheduler.plan.stages for kind in stage.kinds]
         self._has_states = any(isinstance(kind, State) for kind in kinds)
         self._has_boundaries = any(not kind.grows for kind in kinds)
         self._expected = 0
+        self._named: set[bytes] = set()
+        """Units of all requests that there ever were."""
         self._passing: dict[str, int] = {}
         """Requests that have not come to the last whole unit of their prompts: where that ends."""
         self._has_left = False
@@ -32,7 +37,16 @@ class Reused(Law):
             state.watch_starts(scheduler, self._before_start, self._after_start)
             state.watch_leaves(scheduler, self._after_leave)
 
+    def on_event(self, event: Event) -> None:
+        if event.what is What.ACCEPTED and not self.prefixes.is_disabled:
+            self._named.update(self.prefixes.keys(self.requests[event.request]))
+
+    def at_end(self) -> None:
+        if strange := state.wanted_units(self.scheduler) - self._named:
+            raise Violation(f"boundaries are wanted after {len(strange)} units that no request has")
+
     def _before_start(self, row: int, waiting: Waiting) -> None:
+        self._named.update(self.prefixes.keys(waiting.request))
         request, known = waiting.request, int(self.scheduler.rows.known[row])
         self._expected = 0
         if request.sampling.prompt_logprobs is not None and known == len(request.prompt):

@@ -43,6 +43,10 @@ def _name_kept(leave: Original) -> Original:
     return wrong
 
 
+def _of_another(want: Original) -> Original:
+    return lambda self, key: want(self, key[::-1])
+
+
 def _a_block_lost(forget: Original) -> Original:
     def wrong(self: HostShelf, record: Record) -> None:
         record.blocks = record.blocks[1:]
@@ -57,6 +61,9 @@ LEAKS: dict[str, Mutation] = {
     ),
     "unit-awaited-in-vain": Mutation(
         "a row that left still counts as computing its next unit", Junctions, "leave", _still_next
+    ),
+    "wrong-unit-wanted": Mutation(
+        "a boundary is wanted after a unit that no request has", Junctions, "want", _of_another
     ),
     "chain-of-a-row-kept": Mutation("the nodes of a row are kept when it leaves", Reuse, "leave", _chain_kept),
     "name-of-a-row-kept": Mutation("a request that left is still found by its name", Rows, "leave", _name_kept),
