@@ -83,6 +83,10 @@ def _audit_sheets(memory: StageMemory) -> None:
         expected = np.flatnonzero((~used & owned[:, None]).ravel())
         if not np.array_equal(free, expected):
             raise BooksDoNotBalance(f"{plan.name}: {len(free)} pages are listed as free, {len(expected)} are")
+        held = shelf.count(Holder.REQUEST)
+        shared = int(np.maximum(held - 1, 0).sum())
+        if shared != shelf.shared:
+            raise BooksDoNotBalance(f"{plan.name}: requests share {shared} pages, the books say {shelf.shared}")
     free_sheets = int((pool.owner == pool.no_owner).sum())
     if free_sheets != pool.free_sheets:
         raise BooksDoNotBalance(f"{free_sheets} sheets are free, the books say {pool.free_sheets}")

@@ -93,13 +93,11 @@ class Ghosts:
             yield begin, begin + shared, ghost
             begin += shared
 
-    def ending(self, keys: Sequence[bytes], begin: int, end: int) -> Ghost | None:
-        """The deepest whose end lies among units [begin, end) of a prompt."""
+    def last_end(self, keys: Sequence[bytes], begin: int, end: int) -> int | None:
+        """The last of the units [begin, end) of a prompt that one ended with."""
         if not self._ends:
             return None
-        return next(
-            (self._ends[keys[place]] for place in range(end - 1, begin - 1, -1) if keys[place] in self._ends), None
-        )
+        return next((place for place in range(end - 1, begin - 1, -1) if keys[place] in self._ends), None)
 
     def over(self, keys: Sequence[bytes], place: int) -> Ghost | None:
         """One that has this unit of a prompt, and began not far before it."""

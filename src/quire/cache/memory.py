@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from quire.cache.nodes import FIRST_NODES, Chain
-from quire.cache.pool import NOT_CACHED, Holder, Pages, Pool
+from quire.cache.pool import BY_REQUESTS, NOT_CACHED, Holder, Pages, Pool
 from quire.cache.tables import Need, Rows, Table
 from quire.kinds import Counts
 from quire.plan.plan import Plan, StagePlan
@@ -105,6 +105,14 @@ class StageMemory:
             if any(not word & NOT_CACHED for word in shelf.holders[pages].tolist()):
                 return True
         return False
+
+    def held_by_requests(self, kind: int, chain: Chain) -> int:
+        """How many of the pages that a chain keeps of a kind running requests hold too."""
+        if not len(chain):
+            return 0
+        kept = self.kept[kind]
+        pages = kept.pages[chain][kept.present[chain]].ravel()
+        return int(np.count_nonzero(self.pool.shelves[kind].holders[pages] & BY_REQUESTS))
 
     def attach_state(self, kind: int, node: int, pages: Pages) -> None:
         """A checkpoint: a node keeps captured pages, which were pinned until now, unless it has some."""

@@ -38,6 +38,8 @@ ONE = tuple(counts(1 << BITS * holder) for holder in Holder)
 SEVERAL = tuple(counts((1 << BITS) - 2 << BITS * holder) for holder in (Holder.REQUEST, Holder.CACHE, Holder.PIN))
 """Bits of a page's word that say that a holder holds it more than once."""
 NO_HOLDER, ONE_PAGE = counts(0), counts(1)
+BY_REQUESTS = counts((1 << BITS) - 1 << BITS * Holder.REQUEST)
+"""Bits of a page's word that say how many requests hold it."""
 NOT_CACHED = ~(((1 << BITS) - 1) << BITS * Holder.CACHE)
 """Takes the cache out of a page's word."""
 
@@ -59,6 +61,8 @@ class Shelf:
         self._free = np.empty(sheets * pages_per_sheet, dtype=np.int64)
         self.free_pages = 0
         """Free pages in sheets that this kind owns."""
+        self.shared = 0
+        """Pages that requests would hold beyond those they do if they shared none."""
 
     def free_list(self) -> Pages:
         return self._free[: self.free_pages]
@@ -137,7 +141,10 @@ class Pool:
 
     def hold(self, kind: int, pages: Pages, holder: Holder) -> None:
         """One more holder for pages that are in use. A page may appear once only."""
-        self.shelves[kind].holders[pages] += ONE[holder]
+        shelf = self.shelves[kind]
+        if holder is Holder.REQUEST:
+            shelf.shared += int(np.count_nonzero(shelf.holders[pages] & BY_REQUESTS))
+        shelf.holders[pages] += ONE[holder]
 
     def is_shared(self, kind: int, pages: Pages) -> bool:
         """Whether anyone but the cache and one request holds one of these pages."""
@@ -149,6 +156,7 @@ class Pool:
         if len(pages) and np.count_nonzero(shelf.holders[pages] & SEVERAL[holder]):
             pages, times = np.unique(pages, return_counts=True)
             shelf.holders[pages] -= ONE[holder] * (times - 1)
+            shelf.shared -= int(times.sum()) - len(pages) if holder is Holder.REQUEST else 0
         self.drop(kind, pages, holder)
 
     def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
@@ -161,6 +169,8 @@ class Pool:
         shelf = self.shelves[kind]
         left = shelf.holders[pages] - ONE[holder]
         shelf.holders[pages] = left
+        if shelf.shared and holder is Holder.REQUEST:
+            shelf.shared -= int(np.count_nonzero(left & BY_REQUESTS))
         freed = pages[left == NO_HOLDER] if np.count_nonzero(left) else pages
         if not len(freed):
             return

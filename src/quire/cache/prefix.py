@@ -41,7 +41,7 @@ SPARES_ANYHOW = 8
 FREE_SHARE = 0.1
 """Of the pool: while more is free, everything is kept."""
 MOST_HOT = 0.25
-"""Of the pool, at most, that admission leaves to prefixes which several queued requests would go on from."""
+"""Of the pool, at most, that admission leaves to prefixes which queued requests would go on from."""
 SPARE_GAIN = 2048
 """Tokens that a hit on the way of a prompt is thought to save, before it is known."""
 
@@ -115,8 +115,9 @@ class PrefixIndex:
         self._before: dict[int, bytes] = {}
         self._awaits = 0
         """Requests in the queue that await something here."""
-        self._hot: dict[int, None] = {}
-        """Nodes that several queued requests would go on from, and perhaps others."""
+        self._hot: dict[int, float] = {}
+        """Nodes that queued requests would go on from, and their bytes."""
+        self._hot_bytes = 0.0
 
     # ── looking up ────────────────────────────────────────────────────────
 
@@ -192,7 +193,8 @@ class PrefixIndex:
             for _, _, ghost in ghosts.along(keys[:most], overlap):
                 self._miss(ghost)
             return
-        missed = ghosts.ending(keys, units, depth)
+        place = ghosts.last_end(keys, units, depth)
+        missed = ghosts.at_end(keys[place]) if place is not None else None
         if missed is None and depth > units:
             missed = ghosts.over(keys, depth - 1)
         if missed is not None:
@@ -227,31 +229,33 @@ class PrefixIndex:
         node = chain.item(-1)
         self._awaits += 1
         self.nodes.awaited[node] += 1
-        if self.nodes.awaited[node] > 1 and self.coverage.has_boundaries:
-            self._hot[node] = None
+        if node not in self._hot:
+            self._hot[node] = size = self.coverage.bundle_bytes(self._own_tokens(chain))
+            self._hot_bytes += size
         return node
 
-    def hot_share(self) -> float:
-        """Of the pool, what prefixes take that several queued requests would go on from, up to a quarter."""
-        if not self._hot:
-            return 0.0
-        nodes = self.nodes
-        size = sum(self.coverage.bundle_bytes(nodes.gain.item(node)) for node in self._hot if nodes.awaited[node] > 1)
-        return min(MOST_HOT, size / self.coverage.pool_bytes)
-
-    def own_tokens(self, chain: Chain) -> int:
+    def _own_tokens(self, chain: Chain) -> int:
         """Tokens of a chain since others parted from it."""
         nodes = self.nodes
         forks = (nodes.children[chain[:-1]] > 1).nonzero()[0]
         return nodes.tokens.item(chain.item(-1)) - (nodes.tokens.item(chain.item(forks[-1])) if len(forks) else 0)
+
+    def hot_share(self, but: Place | None = None) -> float:
+        """Of the pool, what prefixes take that queued requests would go on from, but for one, up to a quarter."""
+        size = self._hot_bytes - (self._hot.get(but.node, 0.0) if but is not None else 0.0)
+        return min(MOST_HOT, size / self.coverage.pool_bytes)
+
+    def _cool(self, node: int) -> None:
+        """Nothing in the queue waits for it any more, or it is gone."""
+        self._hot_bytes -= self._hot.pop(node, 0.0)
 
     def no_longer_expect(self, node: int, key: bytes) -> None:
         nodes = self.nodes
         self._awaits -= 1
         if nodes.key[node] == key and nodes.awaited[node]:
             nodes.awaited[node] -= 1
-            if nodes.awaited[node] < 2:
-                self._hot.pop(node, None)
+            if not nodes.awaited[node]:
+                self._cool(node)
             if not nodes.awaited[node] and (not nodes.children[node] or nodes.is_boundary[node]):
                 self.eviction.push(node)
 
@@ -518,7 +522,7 @@ class PrefixIndex:
         if self.boundaries.tails:
             self.boundaries.leave(bundle)
         for node in bundle.tolist() if self._hot else ():
-            self._hot.pop(node, None)
+            self._cool(node)
         parent = self.nodes.remove(bundle)
         if parent != NO_NODE and not self.nodes.children[parent]:
             self.eviction.push(parent)

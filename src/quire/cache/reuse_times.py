@@ -39,7 +39,7 @@ class Origin(IntEnum):
 USES = LINES = 4
 """Uses of a prefix, and of those it goes on from, that are told apart: 0, 1, 2 and more."""
 CLASSES = len(Origin) * LINES * USES
-FIRST_HAZARD = {Origin.TURN: 0.1, Origin.PROMPT: 0.05, Origin.JUNCTION: 0.15, Origin.SPARE: 0.001, Origin.PASSED: 0.001}
+FIRST_HAZARD = {Origin.TURN: 0.1, Origin.PROMPT: 0.05, Origin.JUNCTION: 0.15, Origin.SPARE: 1e-5, Origin.PASSED: 0.001}
 """Before anything was learned. Equal at all ages, which lie evenly on a log scale: what is older is worth less."""
 PRIOR_WEIGHT = 3.0
 """Prefixes that what is known of a wider class counts as."""

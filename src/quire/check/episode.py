@@ -116,9 +116,11 @@ class Episode:
         rules, scheduler = self.system.rules, self.scheduler
         capacity = Capacity(self.system.plan, lambda name: state.known_tokens(scheduler, name))
         prefixes = Prefixes(scheduler, self._tokens_of)
+        line = Line(scheduler, self.seats, capacity, prefixes, rules)
+        typical = lambda: state.typical_output(scheduler)  # noqa: E731
         return [
-            Staying(self.seats, capacity, lambda: state.typical_output(scheduler), self._is_excused),
-            Line(scheduler, self.seats, capacity, prefixes, rules),
+            Staying(self.seats, capacity, typical, self._is_excused, lambda: line.shared),
+            line,
             Fairness(scheduler, self.seats, self.requests, rules),
             Reused(scheduler, prefixes, self.requests),
         ]

@@ -42,20 +42,21 @@ KNOWN = {
     "Shares": "_weights _served _requests",
     "StageMemory": "stage pool tables kept _lookahead",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets",
-    "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages",
+    "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages shared",
     "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
     "KeptUnits": "each pages present",
     "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most is_loading "
     "is_reserved epoch stops outputs output_counts latest requests row_of _free",
-    "FairQueue": "bound _by_claim _by_arrival _by_name admissions at_risk _shares _of_tenant",
-    "Queue": "bound _by_claim _by_arrival _by_name admissions at_risk",
+    "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares _of_tenant",
+    "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
     "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains _settled _lines "
-    "_leaves_spares _captured",
+    "_leaves_spares _queued changed _captured",
     "Stores": "_keeper _records _index _copies _tell due",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Junctions": "_prompts _next ahead wanted",
-    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction arrivals ends _before _awaits _hot",
+    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction arrivals ends _before _awaits "
+    "_hot _hot_bytes",
     "Boundaries": "nodes coverage memories tails groups _groups_made",
     "Eviction": "nodes boundaries coverage memories forecast ghosts now _ranked _held _awaited _computed "
     "was_given_back paths last_rank",
@@ -66,8 +67,8 @@ KNOWN = {
     "Recency": "",
 }
 KNOWN_WAITING = (
-    "request arrival claim outputs preemptions root keys behind came_from line is_counted awaits at_risk turn may_load "
-    "offer again hit_tokens loaded_tokens miss reason way_back"
+    "request arrival claim outputs preemptions root keys behind came_from line is_counted awaits cached chain is_found "
+    "turn may_load offer again hit_tokens loaded_tokens miss gap reason way_back"
 )
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""
@@ -130,7 +131,7 @@ def _waiting(one: Waiting) -> tuple[Any, ...]:
     preemptions = min(one.preemptions, MOST_PREEMPTIONS)
     places = [place and KEYS(place.key) for place in (one.came_from, one.awaits)]
     asked = one.may_load, one.offer, one.again
-    return one.request.name, len(one.outputs), preemptions, len(one.keys), *places, one.at_risk, *asked
+    return one.request.name, len(one.outputs), preemptions, len(one.keys), *places, one.cached, len(one.chain), *asked
 
 
 def _loads(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:

@@ -1,10 +1,10 @@
 """The order in which waiting requests are let in, and that no request is passed over without a reason.
 
 line      r4 r7 r5 r9 …    by arrival, by priority, or tenants in turn by what they were served; of equal priority those
-                           whose cached prefix is at risk first, unless others have waited for 32 admissions too many
+                           with more in the cache first, unless others have waited for 256 admissions too many
 let in       ▲     ▲       in this order; the step passes over at most 8 and lets in at most 32 that compute
 passed    ▲     ▲          may not last, may not stay, waits for a prefix, has no page for its first token, or gives way
-                           to one whose cached prefix is at risk
+                           to one that has more of its prompt in the cache
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ MOST_NEWCOMERS = 32
 """Requests that a step lets in to compute, at most."""
 
 
-PATIENCE = 32
-"""Admissions by which others may go before a request because their cached prefix is at risk."""
+PATIENCE = 256
+"""Admissions by which others may go before a request because more of their prompt is cached."""
 
 
 class Line(Law):
@@ -47,24 +47,27 @@ class Line(Law):
         self._served: dict[str, float] = {}
         """By tenant, before this turn."""
         self._preferences: dict[str, state.Preference] = {}
-        """Of those that waited before this turn."""
+        """Of those that waited when the first of this turn could be let in."""
         self._admissions = 0
         self._tries = 0
         """Requests that took a row in this turn; those that were not let in gave it back, with what it had freed."""
+        self.shared: Pages = []
+        """What the request that last took a row was about to share, and those that run with each other."""
         state.watch_starts(scheduler, self._before_start, lambda *_: None)
+        state.watch_admission(scheduler, self._before_admission)
 
     def before_turn(self) -> None:
         self._line, self._newcomers, self._loading = [], [], []
         tenants = {seat.request.tenant for seat in self.seats.of.values()}
         self._served = {tenant: state.served(self.scheduler, tenant) for tenant in tenants}
-        self._preferences = {name: state.preference(self.scheduler, name) for name in state.waiting(self.scheduler)}
         self._admissions, self._tries = state.admissions(self.scheduler), 0
+
+    def _before_admission(self) -> None:
+        self._preferences = {name: state.preference(self.scheduler, name) for name in state.waiting(self.scheduler)}
 
     def on_event(self, event: Event) -> None:
         if event.what is What.ACCEPTED:
             self._check_bound()
-        elif event.what in (What.PREEMPTED, What.LOAD_FAILED):
-            self._preferences[event.request] = state.preference(self.scheduler, event.request)
         elif event.what is What.LOADING:
             self._loading.append(self.seats.of[event.request])
         elif event.what is What.ADMITTED:
@@ -78,8 +81,9 @@ class Line(Law):
             self._check_left_waiting()
 
     def _before_start(self, row: int, waiting: Waiting) -> None:
-        del row, waiting
+        del row
         self._tries += 1
+        self.shared = state.shared_pages(self.scheduler, waiting)
 
     def _check_bound(self) -> None:
         if (waiting := len(self.seats.waiting())) >= self.rules.queue_bound:
@@ -107,18 +111,18 @@ class Line(Law):
             return -seat.request.priority if self.rules.policy is Policy.PRIORITY else 0
 
         line = sorted(waiting, key=lambda seat: (claim(seat), seat.arrival))
-        if not any(map(self._at_risk, line)):
+        if not any(map(self._cached, line)):
             return line
         patient = list(takewhile(self._is_overdue, line))
         others = [seat for seat in line if seat not in patient]
-        return patient + sorted(others, key=lambda seat: (claim(seat), -self._at_risk(seat), seat.arrival))
+        return patient + sorted(others, key=lambda seat: (claim(seat), -self._cached(seat), seat.arrival))
 
     def _preference(self, seat: Seat) -> state.Preference:
         """Who came to wait during this turn was not there to be preferred."""
         return self._preferences.get(seat.name) or state.preference(self.scheduler, seat.name)
 
-    def _at_risk(self, seat: Seat) -> int:
-        return self._preference(seat).at_risk
+    def _cached(self, seat: Seat) -> int:
+        return self._preference(seat).cached
 
     def _is_overdue(self, seat: Seat) -> bool:
         return self._admissions > self._preference(seat).turn + PATIENCE
@@ -126,8 +130,8 @@ class Line(Law):
     def _in_turn(self, waiting: list[Seat]) -> list[Seat]:
         """The tenant served least goes next, as if each request before had been served its prompt."""
         own: dict[str, deque[Seat]] = {}
-        if any(map(self._at_risk, waiting)):
-            waiting = sorted(waiting, key=lambda seat: (not self._is_overdue(seat), -self._at_risk(seat), seat.arrival))
+        if any(map(self._cached, waiting)):
+            waiting = sorted(waiting, key=lambda seat: (not self._is_overdue(seat), -self._cached(seat), seat.arrival))
         for seat in waiting:
             own.setdefault(seat.request.tenant, deque()).append(seat)
         served = {tenant: self._served[tenant] for tenant in own}
@@ -154,21 +158,22 @@ class Line(Law):
         line = self._line or self._in_order(self.seats.waiting())
         passed = [seat for seat in line if seat not in self._newcomers][:SIGHT]
         lasting = self.capacity.lasting(running, self.seats.typical_output) if passed else []
-        gives_way = False
+        refused = 0
         for seat in passed:
-            if gives_way and not self._at_risk(seat) and not self._is_overdue(seat):
+            if self._cached(seat) < refused and not self._is_overdue(seat):
                 return
-            gives_way |= not seat.is_running and self._at_risk(seat) > 0
+            if not seat.is_running:
+                refused = max(refused, state.preference(self.scheduler, seat.name).cached)
             if not seat.is_running and not self._has_reason(seat, running, lasting):
                 raise Violation(f"request {seat.name} waits, and nothing keeps it from running")
 
     def _has_reason(self, seat: Seat, running: list[Seat], lasting: Pages) -> bool:
         capacity = self.capacity
         length = capacity.likely(seat, self.seats.typical_output)
-        if not capacity.fits(lasting, capacity.at(seat, length)):
-            return True
-        share = state.hot_share(self.scheduler)
-        if share and not capacity.fits(lasting, capacity.beginning(seat, length), kept_share=share):
+        before, after = self._preference(seat), state.preference(self.scheduler, seat.name)
+        share = max(before.hot_share, after.hot_share)
+        beginning = capacity.beginning(seat, length, min(before.cached, after.cached))
+        if not capacity.fits(lasting, beginning, kept_share=share):
             return True
         if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
             return True

@@ -119,7 +119,7 @@ def _copied(value: Any) -> Any:
     if type(value) is list:
         return list(value)
     if type(value) is dict:
-        return {key: list(one) if type(one) is list else one for key, one in value.items()}
+        return {key: _copied(one) if type(one) in (list, dict) else one for key, one in value.items()}
     return value.copy() if type(value) is np.ndarray else value
 
 

@@ -59,25 +59,41 @@ def found_tokens(scheduler: Scheduler, name: str) -> int:
 class Preference(NamedTuple):
     """What decides when a waiting request is let in, beside claims."""
 
-    at_risk: int
-    """Tokens of its cached prefix that no other prompt shares."""
+    cached: int
+    """Tokens of its prompt that it would find in the prefix index."""
     turn: int
     """Admissions after which it was due in the order of arrival."""
+    hot_share: float
+    """Of the pool, what its admission leaves to prefixes that others in the queue would use."""
 
 
 def preference(scheduler: Scheduler, name: str) -> Preference:
     """Of a request that waits, or did until just now."""
     one = scheduler.queue.find(name) or scheduler.tickets[scheduler.rows.row_of[name]]
-    return Preference(one.at_risk if name in scheduler.queue.at_risk else 0, one.turn)
+    share = scheduler.reuse.index.hot_share(one.awaits)
+    return Preference(one.cached, one.turn, share)
 
 
 def admissions(scheduler: Scheduler) -> int:
     return scheduler.queue.admissions
 
 
-def hot_share(scheduler: Scheduler) -> float:
-    """Of the pool, what admission leaves to prefixes that several queued requests are about to use."""
-    return scheduler.hot_share
+def shared_pages(scheduler: Scheduler, one: Waiting) -> list[int]:
+    """Of every kind of every stage, one after another: pages that running requests hold in addition to the first of
+    them, and that this one would; none of kinds that let go of pages again."""
+    place, by_key = one.awaits, scheduler.reuse.index.nodes
+    chain = one.chain if place is not None and by_key.key[place.node] == place.key else one.chain[:0]
+    counts = []
+    for stage, memory in enumerate(scheduler.memories):
+        for kind, table in enumerate(memory.tables):
+            held = [table.held(row) for row in scheduler.rows.requests]
+            all_pages = np.concatenate([*held, np.empty(0, dtype=np.int64)])
+            shared = len(all_pages) - len(set(all_pages.tolist()))
+            if len(chain):
+                kept = kept_pages(scheduler, stage, kind)[chain][present(scheduler, stage, kind)[chain]].ravel()
+                shared += int(np.isin(kept, all_pages).sum())
+            counts.append(shared if table.kind.grows else 0)
+    return counts
 
 
 def is_loading(scheduler: Scheduler, row: int) -> bool:
@@ -259,6 +275,17 @@ def watch_starts(
         after(row, waiting)
 
     reuse.start = watched  # type: ignore[method-assign]
+
+
+def watch_admission(scheduler: Scheduler, before: Callable[[], None]) -> None:
+    """Calls `before` when waiting requests are about to be let in, and it is known what each would find."""
+    look_again = scheduler._look_again
+
+    def watched() -> None:
+        look_again()
+        before()
+
+    scheduler._look_again = watched  # type: ignore[method-assign]
 
 
 def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) -> None:

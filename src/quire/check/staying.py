@@ -1,6 +1,7 @@
 """Who may be let in, and who may stay: capacity as the plan defines it, counted page by page from the attention.
 
-let in, not the elder          everyone fits at the length that is likely, lookahead reaching to the limits
+let in, not the elder          everyone fits at the length that is likely, lookahead reaching to the limits, and
+                               pages that several of them hold counted once
 let in after 2 preemptions     everyone fits at the longest
 a load begins, not the elder's the same
 preempted a third time         by an elder that did not run all the while (decision 11)
@@ -36,10 +37,10 @@ class Capacity:
         ahead = min(self.plan.lookahead, seat.request.limit - length)
         return [pages_at(kind, length - 1, 1, ahead) for kind in self._kinds]
 
-    def beginning(self, seat: Seat, length: int) -> Pages:
-        """The same with a chunk of its known tokens in flight."""
+    def beginning(self, seat: Seat, length: int, cached: int) -> Pages:
+        """The same with a chunk in flight of the known tokens that are not cached."""
         ahead = min(self.plan.lookahead, seat.request.limit - length)
-        chunk = max(1, min(self.plan.batch_tokens, self._known_tokens(seat.name), length))
+        chunk = max(1, min(self.plan.batch_tokens, self._known_tokens(seat.name) - cached))
         return [pages_at(kind, length - chunk, chunk, ahead) for kind in self._kinds]
 
     def most(self, length: int) -> Pages:
@@ -58,7 +59,9 @@ class Capacity:
         """Whether these fit together, beside a share of the pool that the cache keeps."""
         counts = iter([sum(own) for own in zip(*all_pages, strict=True)])
         for stage in self.plan.stages:
-            taken = [ceil_div(next(counts) + self.plan.reserved_pages, kind.pages_per_sheet) for kind in stage.kinds]
+            taken = [
+                ceil_div(max(0, next(counts)) + self.plan.reserved_pages, kind.pages_per_sheet) for kind in stage.kinds
+            ]
             if sum(taken) > stage.sheets * (1 - kept_share):
                 return False
         return True
@@ -83,11 +86,12 @@ class Staying(Law):
         capacity: Capacity,
         typical_output: Callable[[], float],
         is_excused: Callable[[str], bool],
+        shared_pages: Callable[[], Pages],
     ) -> None:
         """`typical_output`: what the scheduler expects; `is_excused`: whether pages are held that admission could not
-        count, when this one is the elder."""
+        count, when this one is the elder; `shared_pages`: what everyone shares as one is let in."""
         self.seats, self.capacity, self.is_excused = seats, capacity, is_excused
-        self.typical_output = typical_output
+        self.typical_output, self.shared_pages = typical_output, shared_pages
 
     def on_event(self, event: Event) -> None:
         if event.what is What.ADMITTED:
@@ -110,7 +114,8 @@ class Staying(Law):
         if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
             raise Violation(f"request {seat.name} comes back after {seat.preemptions} preemptions and may not stay")
         newcomer = capacity.at(seat, capacity.likely(seat, typical))
-        if not capacity.fits(capacity.lasting(running, typical), newcomer):
+        shared = [-pages for pages in self.shared_pages()]
+        if not capacity.fits(capacity.lasting(running, typical), newcomer, shared):
             raise Violation(f"request {seat.name} is let in, and those that run are likely to need its pages")
 
     def _check_loading(self, seat: Seat) -> None:

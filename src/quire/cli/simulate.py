@@ -241,6 +241,10 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
         table(("tenant", *head[1:]), [(name, *(_tenant(one, name) for one in reports)) for name in names])
 
 
+def _missed(one: dict[str, Any], *causes: str) -> str:
+    return " / ".join(f"{one['missed'][cause]:.2%}" for cause in causes)
+
+
 def _milliseconds_of(field: str) -> Callable[[dict[str, Any]], str]:
     def write(one: dict[str, Any]) -> str:
         return " / ".join("–" if value is None else f"{1e3 * value:,.1f}" for value in one[field].values())
@@ -263,6 +267,8 @@ LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("prompt tokens reused", lambda one: f"{one['hit_rate']:.2%}"),
     ("… with a cache without end", lambda one: f"{one['hit_rate_ceiling']:.2%}"),
     ("… shared with earlier requests", lambda one: f"{one['hit_rate_shared']:.2%}"),
+    ("… computed again: never kept / tail evicted", lambda one: _missed(one, "never_kept", "tail_evicted")),
+    ("… … evicted / evicted while it waited", lambda one: _missed(one, "evicted", "evicted_waiting")),
     ("… in whole units of", lambda one: f"{one['match_unit_tokens']} tokens"),
     ("preemptions", lambda one: f"{one['preemptions']:,}"),
     ("evictions", lambda one: f"{one['evictions']:,}"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from quire.cache.gap import gap
 from quire.cache.keys import end_key, extend, root_hash, root_key, scope_of
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
@@ -76,6 +77,10 @@ class Reuse:
         """Hits in a row that led to each row."""
         self._leaves_spares: dict[int, bool] = {}
         """Whether the index keeps what a row leaves on its way through its prompt."""
+        self._queued: dict[bytes, dict[int, Waiting]] = {}
+        """Requests in the queue, by the first unit of their prompts and by arrival."""
+        self.changed: dict[int, Waiting] = {}
+        """Those for which more may be cached by now, by arrival."""
         self._captured: dict[int, list[Captured]] = {}
         """States that steps in flight write for the cache, in ascending order of tokens."""
 
@@ -96,24 +101,68 @@ class Reuse:
         """The key that all prefixes of a scope begin with."""
         return root_key((self._layout, scope))
 
-    def expect(self, waiting: Waiting) -> None:
-        """A request stays in the queue: what it would go on from is evicted last."""
+    def expect(self, waiting: Waiting) -> int:
+        """A request stays in the queue: what it would go on from is evicted last. Returns how many tokens that are."""
         index, nodes = self.index, self.index.nodes
-        if index.disabled or not waiting.may_reuse:
-            return
-        if (place := waiting.awaits) is not None and nodes.key[place.node] == place.key and nodes.awaited[place.node]:
-            return
+        if index.disabled or not waiting.may_reuse or not waiting.keys:
+            return 0
+        if self._queued.setdefault(waiting.keys[0], {}).setdefault(waiting.arrival, waiting) and not self._is_stale(
+            waiting
+        ):
+            return waiting.cached
+        self._let_go(waiting)
         tokens = waiting.tokens(0, waiting.known) if len(waiting.outputs) else waiting.request.prompt
-        self.no_longer_expect(waiting)
         hit = index.find(waiting.keys, waiting.root, tokens)
+        waiting.is_found = True
         if hit.tokens:
             node = index.expect(hit.chain)
-            waiting.awaits, waiting.at_risk = Place(node, nodes.key[node]), index.own_tokens(hit.chain)
+            waiting.awaits, waiting.chain = Place(node, nodes.key[node]), hit.chain
+        return hit.tokens
+
+    def shared_pages(self, waiting: Waiting) -> list[list[int]]:
+        """By stage and kind: pages that a request would share with running ones, and those with each other, for as long
+        as they run: of kinds that grow."""
+        place, nodes = waiting.awaits, self.index.nodes
+        is_there = place is not None and nodes.key[place.node] == place.key
+        chain = waiting.chain if is_there else NO_NODES
+        return [
+            [
+                (memory.pool.shelves[kind].shared + memory.held_by_requests(kind, chain) if table.kind.grows else 0)
+                for kind, table in enumerate(memory.tables)
+            ]
+            for memory in self.memories
+        ]
+
+    def _is_stale(self, waiting: Waiting) -> bool:
+        """Whether what it would go on from may be gone, or more of it may be cached by now."""
+        nodes, place = self.index.nodes, waiting.awaits
+        if waiting.arrival in self.changed or not waiting.is_found:
+            return True
+        return place is not None and (nodes.key[place.node] != place.key or not nodes.awaited[place.node])
 
     def no_longer_expect(self, waiting: Waiting) -> None:
+        """A request leaves the queue."""
+        self._let_go(waiting)
+        if waiting.keys and waiting.keys[0] in self._queued:
+            alike = self._queued[waiting.keys[0]]
+            alike.pop(waiting.arrival, None)
+            if not alike:
+                del self._queued[waiting.keys[0]]
+
+    def _let_go(self, waiting: Waiting) -> None:
+        self.changed.pop(waiting.arrival, None)
+        waiting.is_found = False
         if waiting.awaits is not None:
             self.index.no_longer_expect(*waiting.awaits)
-            waiting.awaits, waiting.at_risk = None, 0
+            waiting.awaits = None
+
+    def _note_kept(self, keys: Sequence[bytes], units: int) -> None:
+        """The index has so many units of a prompt now: queued requests that share more of them than they would have
+        found are looked up again."""
+        for waiting in self._queued.get(keys[0], {}).values() if units else ():
+            known = waiting.cached // self.index.unit
+            if known < min(units, len(waiting.keys)) and waiting.keys[known] == keys[known]:
+                self.changed[waiting.arrival] = waiting
 
     def forget(self, waiting: Waiting) -> None:
         """A request has ended."""
@@ -149,7 +198,7 @@ class Reuse:
         keys = self._keys(row, waiting, len(tokens) // self.index.unit) if not self.index.disabled else []
         self.no_longer_expect(waiting)
         hit = self.index.find(keys, waiting.root, tokens) if waiting.may_reuse else missed(Miss.PROMPT_LOGPROBS)
-        overlap = hit.overlap
+        found = hit
         waiting.came_from, waiting.line = None, 0
         if not waiting.is_counted:
             self.index.eviction.now += len(waiting.request.prompt)
@@ -158,12 +207,14 @@ class Reuse:
         waiting.hit_tokens, waiting.miss = hit.tokens, self._why(hit, waiting)
         self.rows.settled[row] = self.rows.computed[row] = hit.tokens
         if not self.index.disabled:
-            self._note_gap(waiting, keys, overlap, (len(tokens) - 1) // self.index.unit)
+            self._note_gap(waiting, keys, found, (len(tokens) - 1) // self.index.unit)
             self._set_out(row, waiting, keys, hit.tokens // self.index.unit)
 
-    def _note_gap(self, waiting: Waiting, keys: list[bytes], overlap: int, most: int) -> None:
+    def _note_gap(self, waiting: Waiting, keys: list[bytes], found: Hit, most: int) -> None:
         """Learns from what was not found any more, and asks for a boundary where prompts part."""
-        index, tokens = self.index, waiting.hit_tokens
+        index, tokens, overlap = self.index, waiting.hit_tokens, found.overlap
+        found_units = tokens // index.unit, found.tokens // index.unit, overlap
+        waiting.gap = gap(index.eviction.ghosts, keys[:most], found_units, waiting.arrival, index.unit)
         if not waiting.is_counted:
             waiting.is_counted = True
             index.miss(keys, tokens // index.unit, overlap, most)
@@ -337,6 +388,7 @@ class Reuse:
             origin = Origin.PROMPT if mark == most_units else Origin.JUNCTION
             self._keep_boundary(row, keys, chain[:mark], origin, line)
         self.index.settle(chain)
+        self._note_kept(keys, units)
 
     def _attach(self, row: int, chain: Chain) -> int:
         """Captured states that have settled go to their nodes, unless those have one; returns how many did."""
@@ -398,6 +450,7 @@ class Reuse:
             chain = self.index.remember(row, self._keys(row, waiting, units), units, known, line)
             if units:
                 self.index.settle(chain)
+        self._note_kept(waiting.keys, units)
         if len(chain):
             self._tell_kept(waiting, chain.item(-1))
         if to_tier:

@@ -97,14 +97,18 @@ class Room:
         """The most tokens, up to `most`, that a row can have beside pages that others were promised."""
         return greatest(0, most, lambda tokens: not self.is_short(add_pages(beside, self.pages_for(row, tokens))))
 
-    def can_hold(self, lengths: Ints, limit: Ints, new: Ints = ONE, kept_share: float = 0.0) -> bool:
-        """Capacity: whether requests of these lengths, each in steady decode, fit together in the empty pool; with
-        `new` tokens of each in flight, and beside a share of the pool that the cache keeps."""
-        for memory in self.memories:
+    def can_hold(
+        self, lengths: Ints, limit: Ints, new: Ints = ONE, shared: Pages | None = None, kept_share: float = 0.0
+    ) -> bool:
+        """Capacity: whether requests of these lengths, with `new` tokens of each in flight, fit together in the empty
+        pool less a share that the cache keeps; `shared`: pages that count once, though several of them hold each."""
+        shared = shared or self.no_pages
+        for stage, memory in enumerate(self.memories):
             kinds = memory.stage.kinds
             pages = bound.demand(kinds, lengths - new, new, self._lookahead, limit)
-            total = [counts(sum(own.tolist())) for own in pages]
-            sheets = bound.sheets_needed(kinds, total, self.plan.reserved_pages)
+            total = [sum(own.tolist()) for own in pages]
+            total = [max(0, own - less) for own, less in zip(total, shared[stage], strict=True)]
+            sheets = bound.sheets_needed(kinds, [counts(own) for own in total], self.plan.reserved_pages)
             if sheets > memory.stage.sheets * (1 - kept_share):
                 return False
         return True

@@ -46,8 +46,10 @@ MOST_PREEMPTIONS = 2
 preempted more often than this, and once more for each older request that was not running then."""
 QUEUE_SIGHT = 8
 """How many a step passes over, or leaves to a tier, while it looks for someone who computes now."""
-LEAST_CHUNK = 256
-"""Tokens: chunks shrink so far before prefixes are evicted that queued requests would go on from."""
+STATES_SHARE = 0.5
+"""Of the pool, what stays free for cached states of requests that fit only because they share pages."""
+LEAST_SHARE = 4
+"""A chunk shrinks to this part of a step before prefixes are evicted that queued requests would go on from."""
 MOST_NEWCOMERS = 32
 """In one step: each takes time, and those that run wait meanwhile."""
 
@@ -67,7 +69,7 @@ class Scheduler:
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self._batch_tokens = counts(plan.batch_tokens)
-        self._least_chunk = max(1, min(LEAST_CHUNK, plan.batch_tokens // 8))
+        self._least_chunk = max(1, plan.batch_tokens // LEAST_SHARE)
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
         self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell, keeper, forecast)
@@ -78,8 +80,6 @@ class Scheduler:
         self._entered: dict[int, Waiting] = {}
         """Rows that have new tenants since the last step."""
         self._views = tuple(tuple(table.view for table in memory.tables) for memory in self.memories)
-        self.hot_share = 0.0
-        """Of the pool, what admission leaves to cached prefixes that several queued requests are about to use."""
         self._landed: list[tuple[int, int]] = []
         """(load, row): staged, to be copied into the row's pages by the next step."""
         self.shares = Shares(rules.weights)
@@ -254,14 +254,16 @@ class Scheduler:
                 granted.item(fitting) - 1,
             )
             tokens = self.room.shrunk(before, row, most)
-            if tokens < self._least_chunk:  # else a smaller chunk costs less than what queued requests are about to use
+            # a smaller chunk costs less than what queued requests are about to use; one in flight gives pages back
+            gives_back = self.rows.computed[row] > self.rows.settled[row] + 1
+            if tokens < self._least_chunk and not gives_back:
                 if self.room.evict(wanted, must=True, even_awaited=True):
                     continue
                 tokens = self.room.shrunk(before, row, most)
             granted = granted.copy()
             granted[fitting] = tokens
             # where it gets nothing and nobody makes room, it waits for a page; those behind it may still need none
-            if not granted[fitting] and self._make_room(rows, fitting):
+            if not tokens and not gives_back and self._make_room(rows, fitting):
                 rows = self.order()
                 granted = self._share(self._wanted(rows), self.plan.batch_tokens)
             needs = self.room.needs(rows, granted)
@@ -323,21 +325,22 @@ class Scheduler:
         more: list[int] = []
         tokens, lacked = [], [needs]
         promised, budget, passed = sum_pages(needs), self.plan.batch_tokens - int(granted.sum()), 0
-        is_at_risk, self.hot_share = False, self.reuse.index.hot_share()
+        self._look_again()
+        refused = 0
         for waiting in self.queue.in_turn():
             if budget <= 0 or not self.rows.has_room():
                 self._let_wait(waiting, self.why_full())
                 break
             if passed == QUEUE_SIGHT or len(more) == MOST_NEWCOMERS:
                 break
-            if is_at_risk and not waiting.at_risk and not self.queue.is_overdue(waiting):
-                self._let_wait(waiting, "requests whose cached prefix may be evicted go first")
+            if waiting.cached < refused and not self.queue.is_overdue(waiting):
+                self._let_wait(waiting, "requests with more of their prompt in the cache go first")
                 break
-            was_at_risk = waiting.at_risk > 0
             entered = self._let_in(waiting, budget, promised)
             if entered is None:
                 passed += 1
-                is_at_risk |= was_at_risk and waiting.request.name not in self.rows.row_of
+                if waiting.request.name not in self.rows.row_of and self.reuse.is_coming(waiting) is None:
+                    refused = max(refused, waiting.cached)
                 continue
             row, chunk, lacking = entered
             more.append(row)
@@ -384,12 +387,15 @@ class Scheduler:
             self._tell(What.WAITS, waiting.request, reason)
 
     def _expect(self, waiting: Waiting) -> None:
-        """What it would go on from is evicted last."""
-        self.reuse.expect(waiting)
-        if waiting.at_risk:
-            self.queue.at_risk[waiting.request.name] = waiting
-        else:
-            self.queue.at_risk.pop(waiting.request.name, None)
+        """What it would go on from is evicted last, and the more that is, the sooner it is let in."""
+        tokens = self.reuse.expect(waiting)
+        if tokens != waiting.cached:
+            self.queue.prefer(waiting, tokens)
+
+    def _look_again(self) -> None:
+        """Queued requests of whose prompts more may be cached by now."""
+        for waiting in list(self.reuse.changed.values()):
+            self._expect(waiting)
 
     def why_full(self) -> str:
         """Nobody can be let in."""
@@ -421,16 +427,21 @@ class Scheduler:
         return min(max(known + 1, prompt + int(self.typical_output)), waiting.request.limit)
 
     def _is_likely_to_last(self, waiting: Waiting) -> bool:
-        """Would everyone fit at the length they are likely to reach? Where several queued requests are about to use
-        cached prefixes: beside those, and with a chunk of the newcomer in flight."""
+        """Would everyone fit at the length they are likely to reach, with a chunk of the newcomer in flight and in
+        addition to prefixes that other queued requests are about to use? Pages that several requests hold count once;
+        where there are states, which are not shared, only as long as part of the pool stays free of requests.
+        """
         rows = self.order()
         lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(waiting),)))
         limits = np.concatenate((self.rows.limit[rows], (waiting.request.limit,))) if self.plan.lookahead else lengths
-        if not self.hot_share:
-            return self.room.can_hold(lengths, limits)
         new = np.ones_like(lengths)
-        new[-1] = max(1, min(self.plan.batch_tokens, waiting.known, lengths.item(-1)))
-        return self.room.can_hold(lengths, limits, new, self.hot_share)
+        new[-1] = max(1, min(self.plan.batch_tokens, waiting.known - waiting.cached))
+        share, shared = self.reuse.index.hot_share(waiting.awaits), self.reuse.shared_pages(waiting)
+        if not self.reuse.index.coverage.has_states:
+            return self.room.can_hold(lengths, limits, new, shared, share)
+        if self.room.can_hold(lengths, limits, new, kept_share=share):
+            return True
+        return any(map(any, shared)) and self.room.can_hold(lengths, limits, new, shared, max(share, STATES_SHARE))
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
         """Would everyone fit up to the longest they may become?"""
@@ -490,6 +501,8 @@ class Scheduler:
     def _welcome(self, row: int) -> None:
         waiting = self.tickets[row]
         numbers = {"hit_tokens": waiting.hit_tokens, "tokens": int(self.rows.known[row])}
+        if not waiting.preemptions:
+            numbers |= waiting.gap.numbers()
         self._tell(What.ADMITTED, waiting.request, waiting.miss, **numbers, preemptions=waiting.preemptions)
 
     def _return(self, row: int, reason: str) -> None:

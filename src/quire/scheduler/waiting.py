@@ -11,7 +11,9 @@ from itertools import takewhile
 import numpy as np
 import numpy.typing as npt
 
+from quire.cache.gap import Gap
 from quire.cache.keys import Hash
+from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.prefix import Place
 from quire.core.errors import QueueFull
 from quire.core.request import Request
@@ -19,8 +21,9 @@ from quire.core.rules import Policy
 from quire.scheduler.shares import Shares
 
 JUST_CAME = "it just came"
-PATIENCE = 32
-"""Admissions by which others may go before a request because their cached prefix is at risk."""
+PATIENCE = 256
+"""Admissions by which others may go before a request because more of their prompt is cached."""
+NO_GAP = Gap()
 Claim = tuple[int, int]
 """Sorts requests: the lowest goes first."""
 
@@ -55,8 +58,12 @@ class Waiting:
     """What it found, or did not, was learned from."""
     awaits: Place | None = None
     """What it would go on from, while it waits."""
-    at_risk: int = 0
-    """Tokens of that which no other prompt shares: admitting others may evict them."""
+    cached: int = 0
+    """Tokens of that."""
+    chain: Chain = field(default_factory=lambda: NO_NODES)
+    """That leads there."""
+    is_found: bool = False
+    """That is what was found when it was last looked up."""
     turn: int = 0
     """Admissions after which it was due in the order of arrival."""
     may_load: bool = True
@@ -69,6 +76,8 @@ class Waiting:
     loaded_tokens: int = 0
     """That a tier brought beyond those, since it entered."""
     miss: str = ""
+    gap: Gap = NO_GAP
+    """What it did not find though it was computed before, and why."""
     reason: str = JUST_CAME
     way_back: str = ""
     """After it was preempted, where there is a tier: how its tokens come back, and what that costs."""
@@ -98,25 +107,36 @@ class Queue:
         self._by_name: dict[str, Waiting] = {}
         self.admissions = 0
         """Requests that were let in so far."""
-        self.at_risk: dict[str, Waiting] = {}
-        """Those whose cached prefix may be evicted while they wait."""
+        self._cached: list[tuple[int, int, int]] = []
+        """Those with a cached prefix, the longest first: priority, tokens and arrival of each."""
+        self._by_number: dict[int, Waiting] = {}
+        """The same, by arrival."""
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def in_turn(self) -> Iterator[Waiting]:
-        """All that wait now, whoever comes or goes meanwhile. Of equal priority, those whose cached prefix is at risk
+        """All that wait now, whoever comes or goes meanwhile. Of equal priority, those with the longest cached prefix
         go first, unless others have been patient for too long."""
         everyone = self._by_claim.copy()
-        return self._preferring(everyone) if self.at_risk else iter(everyone)
+        return self._by_cached(everyone) if self._cached else iter(everyone)
 
-    def _preferring(self, everyone: list[Waiting]) -> Iterator[Waiting]:
+    def _by_cached(self, everyone: list[Waiting]) -> Iterator[Waiting]:
         patient = list(takewhile(self.is_overdue, everyone))
-        yield from patient
         named = {one.arrival for one in patient}
-        first = [one for one in self.at_risk.values() if one.arrival not in named]
-        first.sort(key=lambda one: (one.claim[0], -one.at_risk, one.claim))
-        yield from _merged(first, everyone, named | {one.arrival for one in first})
+        first = [self._by_number[arrival] for _, _, arrival in self._cached if arrival not in named]
+        yield from patient
+        yield from _merged(first, everyone, named | self._by_number.keys())
+
+    def prefer(self, waiting: Waiting, tokens: int) -> None:
+        """So many tokens of it are cached now."""
+        if waiting.cached:
+            del self._cached[bisect.bisect_left(self._cached, _preference(waiting))]
+            del self._by_number[waiting.arrival]
+        waiting.cached = tokens
+        if tokens:
+            bisect.insort(self._cached, _preference(waiting))
+            self._by_number[waiting.arrival] = waiting
 
     def is_overdue(self, waiting: Waiting) -> bool:
         """Others went first long enough."""
@@ -139,13 +159,17 @@ class Queue:
         del self._by_claim[bisect.bisect_left(self._by_claim, waiting.claim, key=lambda one: one.claim)]
         del self._by_arrival[bisect.bisect_left(self._by_arrival, waiting.arrival, key=lambda one: one.arrival)]
         del self._by_name[waiting.request.name]
-        self.at_risk.pop(waiting.request.name, None)
+        self.prefer(waiting, 0)
 
     def elder(self) -> Waiting | None:
         return self._by_arrival[0] if self._by_arrival else None
 
     def find(self, name: str) -> Waiting | None:
         return self._by_name.get(name)
+
+
+def _preference(waiting: Waiting) -> tuple[int, int, int]:
+    return waiting.claim[0], -waiting.cached, waiting.arrival
 
 
 def _merged(first: list[Waiting], everyone: list[Waiting], named: set[int]) -> Iterator[Waiting]:
@@ -192,7 +216,7 @@ class FairQueue(Queue):
             yield waiting
 
     def _preferred(self, waiting: list[Waiting]) -> list[Waiting]:
-        """Of one tenant: those whose cached prefix is at risk first, unless others have been patient for too long."""
-        if not self.at_risk:
+        """Of one tenant: the longest cached prefix first, unless others have been patient for too long."""
+        if not self._cached:
             return waiting
-        return sorted(waiting, key=lambda one: (not self.is_overdue(one), -one.at_risk, one.arrival))
+        return sorted(waiting, key=lambda one: (not self.is_overdue(one), -one.cached, one.arrival))

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from quire.cache.gap import CAUSES
 from quire.plan.plan import Plan
 from quire.serve.client import EngineClient, Ticket
 from quire.serve.messages import Beat
@@ -128,7 +129,12 @@ def _events(beat: Beat) -> Iterable[Metric]:
             admissions.add_metric((reason or "hit",), count)
         elif what == "ended":
             ended.add_metric((reason,), count)
-    yield from (admissions, ended)
+    missed = CounterMetricFamily(
+        "quire_prefix_missed_tokens", "Prompt tokens computed again, by why they were not found", labels=("cause",)
+    )
+    for cause in CAUSES:
+        missed.add_metric((cause,), sums.get(("admitted", f"missed_{cause}"), 0))
+    yield from (admissions, ended, missed)
     for name, text, key in _TOTALS:
         yield _counter(name, text, sums.get(key, 0) if key[1] else _count(events, key[0]))
 

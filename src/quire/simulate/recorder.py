@@ -27,6 +27,8 @@ class Recorder:
         """How often it was sent away: a token for an earlier tenancy is thrown away by the engine."""
         self.hit_tokens = np.zeros(count, dtype=np.int64)
         """Of its prompt, not computed when it was first let in: found in the pool, or brought by a tier."""
+        self.missed: list[Mapping[str, int]] = [{}] * count
+        """Of its prompt, computed before and not found, by cause; empty if a tier brought it."""
         self.place_in_row = np.zeros(0, dtype=np.int64)
         self.row_of: Mapping[str, int] = {}
         self.gaps = np.zeros(sum(asked.output_tokens for asked in requests))
@@ -51,14 +53,19 @@ class Recorder:
             self.place_in_row[self.row_of[event.request]] = place
             if not event.numbers["preemptions"]:
                 self.hit_tokens[place] = event.numbers["hit_tokens"]
+                self.missed[place] = event.numbers
         elif event.what is What.LOADED:
             if not event.numbers["preemptions"]:
                 self.hit_tokens[self.place_of[event.request]] = event.numbers["tokens"]
+                self.missed[self.place_of[event.request]] = {}
         elif event.what is What.PREEMPTED:
             self.preemptions += 1
             self.tenancy[self.place_of[event.request]] += 1
         elif event.what is What.ENDED:
             self.ended.append(self.place_of[event.request])
+
+    def missed_tokens(self, cause: str) -> int:
+        return sum(numbers.get(f"missed_{cause}", 0) for numbers in self.missed)
 
     def tokens_came(self, now: float, places: Ints, tenancies: Ints) -> None:
         """One token for each of these requests, unless it was sent away meanwhile."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.cache.gap import CAUSES
 from quire.simulate.replay import Played
 
 PERCENTILES = (50, 95, 99)
@@ -50,6 +51,7 @@ def report(played: Played) -> dict[str, Any]:
         "hit_rate": _share(int(recorder.hit_tokens[accepted].sum()), prompts),
         "hit_rate_ceiling": _share(played.ceiling_tokens, prompts),
         "hit_rate_shared": _share(played.shared_tokens, prompts),
+        "missed": {cause: _share(recorder.missed_tokens(cause), prompts) for cause in CAUSES},
         "match_unit_tokens": played.match_unit_tokens,
         "preemptions": recorder.preemptions,
         "evictions": recorder.evictions,

@@ -20,7 +20,7 @@ def test_a_boundary_that_has_its_checkpoint_and_lost_its_tail_gets_no_second_che
     engine.submit(Request("first", prompt, 1))
     engine.drain()
     chain = index.nodes.follow(engine_keys(engine, prompt), 7)
-    index._forget_pages(chain[:3], index.coverage.tails)
+    index.boundaries.forget_pages(chain[:3], index.coverage.tails)
     engine.submit(Request("again", prompt, 1))
     engine.drain()
     check_books(engine.scheduler)

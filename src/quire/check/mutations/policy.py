@@ -24,7 +24,7 @@ def _at_the_end(can_stay: Original) -> Original:
 
 
 def _to_the_length(can_hold: Original) -> Original:
-    return lambda self, lengths, _limits: can_hold(self, lengths, lengths)
+    return lambda self, lengths, _limits, *rest: can_hold(self, lengths, lengths, *rest)
 
 
 def _with_credit(enter: Original) -> Original:

@@ -56,12 +56,20 @@ def _whole_units(keep_end: Original) -> Original:
     del keep_end
 
     def wrong(
-        self: PrefixIndex, row: int, keys: Any, units: int, root: bytes, behind: Any, came_from: bytes, known: Any
+        self: PrefixIndex,
+        row: int,
+        keys: Any,
+        units: int,
+        root: bytes,
+        behind: Any,
+        came_from: Any,
+        known: Any,
+        line: int,
     ) -> Any:
         del root, behind, came_from
-        chain = self.remember(row, keys, units, known)
+        chain = self.remember(row, keys, units, known, line)
         if len(chain):
-            self.leaves.rank(chain)
+            self.settle(chain)
         return chain
 
     return wrong

@@ -1,0 +1,63 @@
+"""Why a prompt goes on from less than was computed of it before: tokens, by cause.
+
+prompt    ├── hit ──┼───── cached ─────┼──── remembered ────┼── new ──┤
+                    ◇ tail evicted     │ evicted, perhaps while it waited
+                      ◇ never kept     │
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from quire.cache.ghosts import Ghosts
+
+
+class Gap(NamedTuple):
+    never_kept: int = 0
+    """Cached, but no window tail or state was kept where it ends."""
+    tail_evicted: int = 0
+    """Cached, but the window tail or state where it ends was evicted."""
+    evicted: int = 0
+    evicted_waiting: int = 0
+    """Evicted after the request had arrived."""
+    no_room: int = 0
+    """It could be reused, but no page was free for the copies that this takes."""
+
+    def numbers(self) -> dict[str, int]:
+        """For events: what was missed for each cause that there was."""
+        return {f"missed_{cause}": tokens for cause, tokens in self._asdict().items() if tokens}
+
+
+CAUSES = Gap._fields
+
+
+def gap(ghosts: Ghosts, keys: Sequence[bytes], units: tuple[int, int, int], arrival: int, unit_tokens: int) -> Gap:
+    """`units`: of the prompt, that the request goes on from, that it could have if pages were free, and that are
+    cached; `arrival`: requests that had arrived before it."""
+    used, usable, cached = units
+    found = {"no_room": usable - used}
+    for cause, count in (
+        *_without_boundary(ghosts, keys, usable, cached, arrival),
+        *_gone(ghosts, keys, cached, arrival),
+    ):
+        found[cause] = found.get(cause, 0) + count
+    return Gap(**{cause: unit_tokens * count for cause, count in found.items()})
+
+
+def _without_boundary(
+    ghosts: Ghosts, keys: Sequence[bytes], usable: int, cached: int, arrival: int
+) -> Iterator[tuple[str, int]]:
+    """Units that are cached and that no hit can end in."""
+    place = ghosts.last_end(keys, usable, cached)
+    if place is not None:
+        ghost = ghosts.at_end(keys[place])
+        assert ghost is not None
+        yield ("evicted_waiting" if ghost.arrivals > arrival else "tail_evicted"), place + 1 - usable
+        usable = place + 1
+    yield "never_kept", cached - usable
+
+
+def _gone(ghosts: Ghosts, keys: Sequence[bytes], cached: int, arrival: int) -> Iterator[tuple[str, int]]:
+    for begin, end, ghost in ghosts.along(keys, cached):
+        yield ("evicted_waiting" if ghost.arrivals > arrival else "evicted"), end - begin
