@@ -43,6 +43,13 @@ class Actor:
 
     def do(self) -> None: ...
 
+    def abort(self, name: str) -> None:
+        episode = self.episode
+        episode.accepted[name].is_aborted = True
+        episode.engine.cancel(name)
+        episode.fault(Fault.ABORT)
+        episode.collect_ended()
+
     def check_failed(self) -> None:
         """A step raised during the turn."""
 
@@ -51,13 +58,8 @@ class Aborts(Actor):
     rates = (0.0, 0.02, 0.1)
 
     def do(self) -> None:
-        episode = self.episode
-        if episode.accepted:
-            name = self.random.choice(list(episode.accepted))
-            episode.accepted[name].is_aborted = True
-            episode.engine.cancel(name)
-            episode.fault(Fault.ABORT)
-            episode.collect_ended()
+        if self.episode.accepted:
+            self.abort(self.random.choice(list(self.episode.accepted)))
 
 
 class Pins(Actor):
@@ -110,8 +112,12 @@ class Evictions(Actor):
         check_no_prefix_left(self.scheduler)
 
 
+LEAVES_AFTER = 0.3
+"""Chance that a request is aborted right after a compaction: what a tier reads of it has yet to move."""
+
+
 class Compactions(Actor):
-    """Compacts without need, so also while the cache holds pages."""
+    """Compacts without need, so also while the cache holds pages; now and then a request leaves before they moved."""
 
     rates = (0.0, 0.02, 0.1)
 
@@ -121,6 +127,9 @@ class Compactions(Actor):
             check_books(self.scheduler)
             if is_filled:
                 self.episode.coverage.mechanism(self.episode.kinds, Mechanism.CACHE_COMPACTED)
+            running = sorted(state.running(self.scheduler).keys() & self.episode.accepted.keys())
+            if running and self.random.random() < LEAVES_AFTER:
+                self.abort(self.random.choice(running))
 
 
 class StepFailed(Exception):

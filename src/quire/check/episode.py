@@ -29,6 +29,7 @@ from quire.check.scripts import script_for
 from quire.check.seats import Seats
 from quire.check.shadow import ShadowRunner
 from quire.check.staying import Capacity, Staying
+from quire.check.storing import Storing
 from quire.check.systems import LOAD_SECONDS, random_system
 from quire.core.errors import NeverFits, QueueFull
 from quire.core.events import Event, What
@@ -123,6 +124,7 @@ class Episode:
             line,
             Fairness(scheduler, self.seats, self.requests, rules),
             Reused(scheduler, prefixes, self.requests),
+            Storing(scheduler),
         ]
 
     def _is_excused(self, elder: str) -> bool:

@@ -111,8 +111,12 @@ def landed_rows(scheduler: Scheduler) -> list[int]:
     return [row for _, row in scheduler._landed]
 
 
-def copies_are_due(scheduler: Scheduler) -> bool:
-    return bool(scheduler._copies)
+def copies_due(scheduler: Scheduler) -> int:
+    return len(scheduler._copies)
+
+
+def stores_due(scheduler: Scheduler) -> int:
+    return len(scheduler.reuse.stores.due)
 
 
 def latest_step(scheduler: Scheduler) -> Step:
