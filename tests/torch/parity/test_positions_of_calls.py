@@ -35,6 +35,7 @@ DYNAMIC: dict[str, Any] = {
     "max_position_embeddings": ORIGINAL,
     "rope_parameters": {"rope_type": "dynamic", "factor": 4.0, "rope_theta": 10000.0},
 }
+CLAMPED: dict[str, Any] = {"time_step_limit": (0.01, 0.3), "chunk_size": 16}
 LLAMA4: dict[str, Any] = {"attn_temperature_tuning": True, "floor_scale": 8, "attn_scale": 1.0}
 
 
@@ -43,7 +44,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
     @cache
     def folder(name: str, options: str) -> Path:
         config = tiny_config(name)
-        given = {"longrope": LONGROPES.get(name), "dynamic": DYNAMIC, "scaled": LLAMA4}[options]
+        given = {"longrope": LONGROPES.get(name), "dynamic": DYNAMIC, "scaled": LLAMA4, "clamped": CLAMPED}[options]
         changed = type(config)(**{**config.to_dict(), **(given or {})})
         return save_folder(tmp_path_factory.mktemp(name), changed)
 
@@ -120,3 +121,16 @@ def test_scales_of_long_sequences_follow_each_tokens_own_position(folders: Any) 
         for prompt, tokens in zip(prompts(), together, strict=True)
     ]
     assert together == expected
+
+
+@pytest.mark.story
+def test_time_steps_are_clamped_for_single_tokens_too(folders: Any) -> None:
+    """Mamba-2 mixers clamped the time steps of several tokens at once and not that of a single one, so tokens depended
+    on how a sequence was cut. Nemotron-H has such a limit."""
+    folder = folders("mamba2", "clamped")
+    found = answers(started(folder), prompts())
+    expected = [
+        greedy(folder, prompt, tokens, len(prompt) + OUTPUTS - 1)
+        for prompt, tokens in zip(prompts(), found, strict=True)
+    ]
+    assert found == expected

@@ -24,6 +24,14 @@ BLOCKS = {"conv_qk": 2, "conv_bc": 2}
 ACTIVATIONS = {None: False, "silu": True, "swish": True}
 
 
+def renamed(forward: Any, names: dict[str, Any]) -> FunctionType:
+    """The same function, with others under the names that it calls."""
+    found = forward.__globals__ | names
+    made = FunctionType(forward.__code__, found, forward.__name__, forward.__defaults__, forward.__closure__)
+    made.__kwdefaults__ = forward.__kwdefaults__
+    return made
+
+
 class NoStates:
     """The cache that a mixer sees."""
 
@@ -75,10 +83,7 @@ class PackedMixer:
         wanted = 0 if self.recurrent is None else 1
         if "causal_conv1d_fn" not in forward.__code__.co_names or len(called) != wanted:
             raise ModelError(f"{mixer.__name__} of this transformers calls {called or 'nothing'} that is known here")
-        names = forward.__globals__ | {"causal_conv1d_fn": self._convolve} | {name: ours[name] for name in called}
-        made = FunctionType(forward.__code__, names, forward.__name__, forward.__defaults__, forward.__closure__)
-        made.__kwdefaults__ = forward.__kwdefaults__
-        return made
+        return renamed(forward, {"causal_conv1d_fn": self._convolve} | {name: ours[name] for name in called})
 
     def _convolve(
         self,

@@ -19,11 +19,15 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn import functional
 
 from quire.worker.arena import PartView
 from quire.worker.batch import Alike
-from quire.worker.mixers.packed import BLOCKS
+from quire.worker.mixers.packed import BLOCKS, renamed
 from quire.worker.mixers.seat import Seat
+
+UNLIMITED = (0.0, float("inf"))
+"""Time steps that nothing clamps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +67,31 @@ class RowStates:
         return new
 
 
+def _clamped(mixer: Any, limit: tuple[float, float]) -> Callable[..., torch.Tensor]:
+    """Mamba-2's forward. transformers clamps time steps where several tokens run at once, and forgets it for one alone:
+    what a row yields would depend on how it is cut."""
+    forward = inspect.unwrap(mixer.forward)
+    update = forward.__globals__.get("mamba2_selective_state_update")
+    if update is None or limit == UNLIMITED:
+        return mixer.forward  # type: ignore[no-any-return]
+
+    def clamped(
+        state: Any, tokens: Any, dt: torch.Tensor, *rest: Any, dt_bias: torch.Tensor, dt_softplus: bool, **more: Any
+    ) -> torch.Tensor:
+        assert dt_softplus, "time steps are made positive before they are clamped"
+        times = functional.softplus(dt + dt_bias.to(dt.dtype)).clamp(*limit)
+        out: torch.Tensor = update(state, tokens, times, *rest, **more)
+        return out
+
+    return renamed(forward, {"mamba2_selective_state_update": clamped})
+
+
 class StateMixer:
     """Stands in for a mixer's forward: cuts the packed batch into rows, and brings their states."""
 
     def __init__(self, module: Any, seat: Seat, form: Form) -> None:
-        self.forward = partial(type(module).forward, module)
+        limit = tuple(getattr(module, "time_step_limit", UNLIMITED))
+        self.forward = partial(_clamped(type(module), limit), module)
         self.seat = seat
         self.form = form
         parts = seat.arena.layers[module.layer_idx]
