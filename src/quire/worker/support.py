@@ -127,7 +127,8 @@ def _borders(kind: Kind) -> list[tuple[int, int, bool]]:
     """(query, token, is it seen)."""
     window, chunk, sinks = (getattr(kind, name, 0) for name in ("window", "chunk", "sinks"))
     if chunk:
-        return [(chunk + 1, chunk, True), (chunk + 1, chunk - 1, False), (chunk + 1, chunk + 2, False)]
+        last = 2 * chunk - 1  # of the second chunk
+        return [(last, chunk, True), (last, chunk - 1, False), (last, last + 1, False)]
     if window:
         query = 2 * window + sinks
         return [(query, query - window + 1, True), (query, query - window, False), (query, query + 1, False)]
