@@ -97,7 +97,8 @@ bench-hour: setup  ## An hour of a request trace on virtual time, behind a tier 
 bench-mutants: setup  ## How many small changes to the memory, the scheduler and the tiers are noticed, and which are not
 	$(BIN)/python bench/mutants.py $(ARGUMENTS)
 
-soak: setup  ## The long runs: a writer killed at a hundred random moments, random checks, planted bugs from scratch
+soak: setup  ## The long runs: every option of every family, a writer killed at random moments, random checks, planted bugs
+	$(BIN)/quire models --check --options
 	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed
 	$(BIN)/quire check --steps 200000 --seed 11
 	$(BIN)/quire check --mutate all --seed 11

@@ -12,11 +12,10 @@ from collections import Counter
 from pathlib import Path
 
 import transformers
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from quire.core.errors import QuireError
-from quire.sweep import Finding, planned, short, sweep, types
-from quire.worker.tiny import tiny_config
+from quire.sweep import Case, Finding, short, sweep, types
+from quire.sweep.case import planned, shape_of
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "supported-models.md"
 BEGIN, END = "<!-- begin: make bench-supported -->", "<!-- end: make bench-supported -->"
@@ -32,7 +31,8 @@ def release() -> str:
 
 def kinds(name: str) -> str:
     """What its layers remember; raises what planning refuses it with."""
-    plan = planned(tiny_config(name), MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name])
+    case = Case(name)
+    plan = planned(case, shape_of(case.config, name))
     return ", ".join(f"{kind.slots} {kind.kind.kind}" for kind in plan.stages[0].kinds)
 
 
@@ -51,7 +51,7 @@ def refused_by_the_plan(name: str) -> str | None:
 
 
 def table() -> str:
-    findings = sorted(sweep(types()), key=lambda finding: (finding.verdict != "pass", finding.type))
+    findings = sorted(sweep(map(Case, types())), key=lambda finding: (finding.verdict != "pass", finding.type))
     counts = Counter(finding.verdict for finding in findings)
     told = f"transformers {release()}: {counts['pass']} run, {counts['refused']} are refused, {counts['fails']} fail."
     return "\n".join([told, "", *HEAD, *map(row, findings)])

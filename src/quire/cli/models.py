@@ -1,6 +1,7 @@
 """The catalogue of known models. Any case is accepted wherever a model is named.
 
-With --check: every causal language model of the installed transformers, tiny and random, run and compared.
+With --check: every causal language model type of the installed transformers, tiny and random, run and compared; with
+--check --options: configurations that differ from the types' defaults.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import sys
 from collections import Counter
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.cli.text import table
 from quire.core.errors import InputError, QuireError
@@ -20,6 +21,9 @@ from quire.models.catalogue import catalogue_entry, catalogue_names
 from quire.models.read import read_model
 from quire.models.shape import ModelShape
 
+if TYPE_CHECKING:
+    from quire.sweep import Case
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("filter", nargs="?", default="", help="only models with a name that contains this")
@@ -27,40 +31,55 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--check", action="store_true", help="run each type that transformers has, and compare its tokens (minutes)"
     )
+    parser.add_argument(
+        "--options",
+        action="store_true",
+        help="with --check: run configurations with other options than their types' defaults (about 20 minutes)",
+    )
     parser.add_argument("--only", metavar="TYPE", help="with --check: one type alone, as transformers names it")
 
 
 def run(options: argparse.Namespace) -> None:
     if options.check:
         return _check(options)
-    if options.only:
-        raise InputError(f"--only {options.only} chooses what is checked: add --check")
+    if options.only or options.options:
+        given = f"--only {options.only}" if options.only else "--options"
+        raise InputError(f"{given} chooses what is checked: add --check")
     return _list(options)
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Exit code 1 where a type fails."""
-    from quire.sweep import sweep, types
+    """Exit code 1 where one fails."""
+    from quire.sweep import sweep
 
-    chosen = [options.only] if options.only else types()
-    if options.only and options.only not in types():
-        raise InputError(f"transformers has no causal language model of type {options.only!r}: check its spelling")
-    findings = []
+    chosen, findings = _chosen(options.only, options.options), []
     for place, finding in enumerate(sweep(chosen), 1):
-        print(f"{place}/{len(chosen)} {finding.type}: {finding.verdict}", file=sys.stderr, flush=True)
+        print(f"{place}/{len(chosen)} {finding.name}: {finding.verdict}", file=sys.stderr, flush=True)
         findings.append(finding)
     counts = Counter(finding.verdict for finding in findings)
     if options.json:
         json.dump([asdict(finding) for finding in findings], sys.stdout, indent=1)
         print()
     else:
-        table(("type", "verdict", "why"), [(f.type, f.verdict, f.reason) for f in findings], left=(0, 1, 2))
+        rows = [(finding.name, finding.verdict, finding.reason) for finding in findings]
+        table(("options" if options.options else "type", "verdict", "why"), rows, left=(0, 1, 2))
         print(f"{counts['pass']} pass, {counts['refused']} refused by name, {counts['fails']} fail")
     if counts["fails"]:
-        raise QuireError(
-            f"{counts['fails']} of {len(chosen)} types fail: "
-            + ", ".join(finding.type for finding in findings if finding.verdict == "fails")
-        )
+        failed = "; ".join(finding.name for finding in findings if finding.verdict == "fails")
+        raise QuireError(f"{counts['fails']} of {len(chosen)} fail: {failed}")
+
+
+def _chosen(only: str | None, has_options: bool) -> list[Case]:
+    from quire.sweep import Case, types
+    from quire.sweep.options import CASES
+
+    if only and only not in types():
+        raise InputError(f"transformers has no causal language model of type {only!r}: check its spelling")
+    cases = list(CASES) if has_options else [Case(name) for name in types()]
+    chosen = [case for case in cases if only in (None, case.type)]
+    if not chosen:
+        raise InputError(f"nothing is checked of {only} beyond its defaults: leave out --options")
+    return chosen
 
 
 def _list(options: argparse.Namespace) -> None:

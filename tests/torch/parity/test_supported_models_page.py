@@ -9,7 +9,7 @@ import pytest
 import transformers
 
 import supported
-from quire.sweep import sweep, types
+from quire.sweep import Case, sweep, types
 
 ROWS = dict(re.findall(r"^(?=\| `([^`]+)`)(.+)$", supported.DOCUMENT.read_text(), re.MULTILINE))
 SAMPLED = ("bloom", "falcon_h1", "hunyuan_v1_dense", "llama", "olmo_hybrid")
@@ -47,7 +47,7 @@ def test_what_is_refused_without_building_a_model_is_on_the_page_with_the_reason
 
 @pytest.mark.parametrize("name", SAMPLED)
 def test_a_type_that_is_run_again_does_what_the_page_says(name: str) -> None:
-    (finding,) = sweep([name])
+    (finding,) = sweep([Case(name)])
     assert supported.row(finding) == ROWS[name]
 
 
