@@ -13,15 +13,19 @@ from quire.core.events import What
 from quire.core.sampling import Sampling
 from quire.engine.engine import Stream
 from quire.scheduler.ngrams import NGramDrafter
-from tiny_models import PAGE, Service, plan_of, tight_plan
+from tiny_models import PAGE, VARIANTS, Service, plan_of, tight_plan
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 
 from device_models import DeviceService
 
-NAMES = ("llama", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "lfm2", "bamba", "qwen3_next", "falcon_h1")
-"""Full; windows; sink logits; chunks; latents; short convolutions; Mamba-2; Gated DeltaNet; keys beside a state."""
+NAMES = (
+    "llama", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "lfm2", "bamba", "qwen3_next", "falcon_h1",
+    *VARIANTS,
+)  # fmt: skip
+"""Full; windows; sink logits; chunks; latents; short convolutions; Mamba-2; Gated DeltaNet; keys beside a state; what
+transformers derives from a whole call."""
 PUT_OFF = {**dict.fromkeys(NAMES[:6], 1), "qwen3_next": 0}
 """Sheets beyond the fewest, so that somebody is put off."""
 GUESSING = ("gemma3_text", "gpt_oss", "lfm2", "qwen3_next", "falcon_h1")

@@ -25,6 +25,7 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.sweep import WatchedRunner, spread
+from quire.sweep.options.ropes import longrope
 from quire.worker.arena import Arena
 from quire.worker.backends import REFERENCE, Backend
 from quire.worker.drafting import DraftModel, part_of
@@ -37,6 +38,14 @@ PAGES: Mapping[str, int] = MappingProxyType({"": PAGE})
 LENGTHS = (1, 2, 5, 16, 17, 31, 33, 3 * WINDOW + 1)
 OUTPUTS = 18
 """More than a page, so that every request outgrows what it was let in with."""
+LONGEST = 96
+"""Tokens of a request."""
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "phi3 longrope": ("phi3", {"original_max_position_embeddings": 24, "rope_parameters": longrope(8, 24)}),
+    "phimoe longrope": ("phimoe", {"rope_parameters": longrope(8, 24, short_mscale=1.0, long_mscale=1.3)}),
+    "llama4_text scaled": ("llama4_text", {"floor_scale": 7, "attn_scale": 0.9}),
+}
+"""Types with options of their own, by the names that stand for them here."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,16 +60,23 @@ class Reference:
     """(output, vocabulary) for each prompt."""
 
 
+def config_of(name: str) -> Any:
+    own, options = VARIANTS.get(name, (name, {}))
+    config = tiny_config(own)
+    return type(config)(**{**config.to_dict(), **copy.deepcopy(options)})
+
+
 @cache
 def reference(name: str) -> Reference:
-    config = tiny_config(name)
+    config = config_of(name)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = spread(build(config, torch.float32)).eval()
     model.set_attn_implementation("eager")
     random = np.random.default_rng(0)
     prompts = [random.integers(3, 97, length).astype(np.int32) for length in LENGTHS]
-    generated = [_generate(model, prompt) for prompt in prompts]
+    generate = _padded if shape_of(name, config).ropes else _generate
+    generated = [generate(model, prompt) for prompt in prompts]
     return Reference(config, model, prompts, [one[0] for one in generated], [one[1] for one in generated])
 
 
@@ -78,6 +94,17 @@ def _generate(model: Any, prompt: np.ndarray) -> tuple[list[int], torch.Tensor]:
     return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits).float()
 
 
+@torch.inference_mode()
+def _padded(model: Any, prompt: np.ndarray) -> tuple[list[int], torch.Tensor]:
+    """One call for each token, as long as the longest request, so that rotary frequencies are those of that length."""
+    call, logits = torch.zeros(1, LONGEST, dtype=torch.int64), []
+    call[0, : len(prompt)] = torch.from_numpy(prompt.astype(np.int64))
+    for end in range(len(prompt), len(prompt) + OUTPUTS):
+        logits.append(model(input_ids=call, use_cache=False).logits[0, end - 1].float())
+        call[0, end] = logits[-1].argmax()
+    return call[0, len(prompt) : len(prompt) + OUTPUTS].tolist(), torch.stack(logits)
+
+
 def plan_of(
     name: str,
     *,
@@ -93,7 +120,7 @@ def plan_of(
     shape = shape_of(name, reference(name).config)
     shape = shape if draft is None else drafted(shape, shape_of(draft, draft_config(draft, name)))
     settings = Settings(
-        max_length=96,
+        max_length=LONGEST,
         max_requests=max_requests,
         batch_tokens=batch_tokens,
         kv_dtype=kv_dtype,
@@ -107,8 +134,8 @@ def plan_of(
 
 
 def shape_of(name: str, config: Any) -> ModelShape:
-    fields = {**json.loads(config.to_json_string()), "architectures": [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[name]]}
-    return read_config(fields, name)
+    architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[VARIANTS.get(name, (name,))[0]]
+    return read_config({**json.loads(config.to_json_string()), "architectures": [architecture]}, name)
 
 
 def draft_config(draft: str, name: str) -> Any:

@@ -17,8 +17,8 @@ from quire.core.events import What
 from quire.worker import graphs, opaque
 from tiny_models import Service, plan_of
 
-NAMES = ("gpt_oss", "deepseek_v3", "lfm2")
-"""Windows, sink logits and heads that share keys; latents; states."""
+NAMES = ("gpt_oss", "deepseek_v3", "lfm2", "phi3 longrope", "llama4_text scaled")
+"""Windows, sink logits and heads that share keys; latents; states; what transformers derives from a whole call."""
 PLACES = (0, 5)
 """Prompts of one token, and longer than a window."""
 OUTPUTS = 3
