@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import groupby
 
@@ -19,7 +20,8 @@ from quire.core.errors import InputError, ModelError
 from quire.core.memory import Follows, Memory, Part
 from quire.models.fields import MOST_LAYERS, Fields, shown
 from quire.models.memories import Heads, key_value_parts, latent
-from quire.models.shape import Experts, Layer, ModelShape
+from quire.models.ropes import stretched_length
+from quire.models.shape import Experts, Layer, ModelShape, Rope
 
 VERSION = 1
 HAND_WRITTEN = "hand-written"
@@ -44,10 +46,12 @@ def shape_from_json(config: Mapping[str, object]) -> ModelShape:
     _check_sharing(drafts, "draft_layers", layers)
     sizes = {name: fields.integer(name, absent=0, minimum=0) for name in _SIZES}
     experts = Experts(**{own: fields.integer(name, absent=0, minimum=0) for name, own in _EXPERTS.items()})
+    ropes = tuple(_rope(_entry(item, f"ropes[{i}]")) for i, item in enumerate(fields.items("ropes") or ()))
     weighed = any(layer.weight_bytes or layer.replicated_weight_bytes for layer in layers)
     shape = ModelShape(
         name=_text(fields, "name", "unnamed"), family=_text(fields, "family", HAND_WRITTEN), layers=layers,
-        draft_layers=drafts, ropes=(), experts=experts, max_length=fields.optional_integer("max_length"),
+        draft_layers=drafts, max_length=fields.optional_integer("max_length"),
+        stretched_length=stretched_length(ropes), ropes=ropes, experts=experts,
         weights_known=fields.flag("weights_known", absent=weighed or sizes["embedding_bytes"] > 0),
         notes=tuple(str(note) for note in fields.items("notes") or ()), **sizes,
     )  # fmt: skip
@@ -58,6 +62,21 @@ def shape_from_json(config: Mapping[str, object]) -> ModelShape:
 def _text(fields: Fields, name: str, absent: str) -> str:
     text = fields.text(name)
     return absent if text is None else text
+
+
+def _rope(entry: Fields) -> Rope:
+    sort, factor = entry.text("sort"), entry.raw("factor")
+    if sort not in ("longrope", "dynamic"):
+        raise entry.wrong("sort", sort, "choose longrope or dynamic")
+    if factor is not None and (
+        isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf
+    ):
+        raise entry.wrong("factor", factor, "it must be a number above 0")
+    rope = Rope(
+        sort, entry.integer("original_tokens", minimum=0), entry.text("layers") or "", 1.0 if factor is None else factor
+    )
+    _refuse_unknown(entry)
+    return rope
 
 
 def _layers(fields: Fields, name: str) -> tuple[Layer, ...]:
@@ -188,7 +207,16 @@ def shape_to_json(shape: ModelShape) -> dict[str, object]:
     head |= {"weights_known": shape.weights_known, "layers": _runs(shape.layers)}
     if shape.draft_layers:
         head["draft_layers"] = _runs(shape.draft_layers)
+    if shape.ropes:
+        head["ropes"] = [_rope_json(rope) for rope in shape.ropes]
     return head | ({"notes": list(shape.notes)} if shape.notes else {})
+
+
+def _rope_json(rope: Rope) -> dict[str, object]:
+    entry: dict[str, object] = {"sort": rope.sort, "original_tokens": rope.original_tokens}
+    return (
+        entry | ({"layers": rope.layers} if rope.layers else {}) | ({"factor": rope.factor} if rope.factor != 1 else {})
+    )
 
 
 def _runs(layers: tuple[Layer, ...]) -> list[dict[str, object]]:

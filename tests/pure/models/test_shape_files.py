@@ -14,7 +14,7 @@ from quire.core.errors import ModelError
 from quire.core.memory import Follows, Memory, Part
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
-from quire.models.shape import Experts, Layer, ModelShape
+from quire.models.shape import Experts, Layer, ModelShape, Rope
 from quire.models.shapefile import shape_from_json, shape_to_json
 
 FULL = {"kind": "full", "kv_heads": 8, "head_dim": 128}
@@ -90,6 +90,33 @@ def test_the_long_form_says_everything() -> None:
     found = memory(kind="window", window=8, parts=[part], purpose="compressor", rewinds=False)
     assert found.parts == (Part("row", 2, 96, DType.FP8, Follows.KV, True, 4),)
     assert (found.purpose, found.rewinds) == ("compressor", False)
+
+
+def test_rotary_frequencies_that_depend_on_lengths_are_part_of_a_shape() -> None:
+    """A plan made from a shape file chooses the same ones as a plan made from the configuration."""
+    long = {"sort": "longrope", "original_tokens": 4096, "layers": "full_attention"}
+    odd = shape(FULL, ropes=[long, {"sort": "dynamic", "original_tokens": 2048, "factor": 4.0}])
+    assert odd.ropes == (Rope("longrope", 4096, "full_attention"), Rope("dynamic", 2048, factor=4.0))
+    assert odd.stretched_length is None, "longrope cannot be stretched"
+    stretched = shape(FULL, max_length=2048, ropes=[{"sort": "dynamic", "original_tokens": 2048, "factor": 4.0}])
+    assert stretched.stretched_length == 8192
+    for one in (odd, stretched):
+        assert shape_from_json(json.loads(json.dumps(shape_to_json(one)))) == one
+
+
+@pytest.mark.parametrize(
+    ("rope", "words"),
+    [
+        ({"sort": "yarn", "original_tokens": 1}, "ropes[0].sort is 'yarn': choose longrope or dynamic"),
+        ({"sort": "longrope"}, "ropes[0].original_tokens is missing"),
+        ({"sort": "dynamic", "original_tokens": 9, "factor": 0}, "ropes[0].factor is 0: it must be a number above 0"),
+        ({"sort": "dynamic", "original_tokens": 9, "theta": 1}, "ropes[0].theta is not known here"),
+    ],
+)
+def test_a_mistake_in_rotary_frequencies_is_named(rope: dict[str, object], words: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        shape(FULL, ropes=[rope])
+    assert words in str(caught.value)
 
 
 def test_a_layer_may_have_several_memories_and_weights() -> None:
