@@ -166,6 +166,24 @@ def test_a_plan_of_another_layout_is_refused(
     assert "bytes_per_token" in capsys.readouterr().out
 
 
+def test_a_plan_that_does_not_know_the_models_rotary_frequencies_is_refused(
+    tiny_folder: Path, plan_file: Path, tmp_path: Path
+) -> None:
+    """Its pages are alike; their keys would be named after other frequencies than they have. Which of them a plan has
+    chosen, for its own longest length, is no difference."""
+    other, path = tmp_path / "other", tmp_path / "long.json"
+    shutil.copytree(tiny_folder, other)
+    config = json.loads((other / "config.json").read_text())
+    rope = {"type": "longrope", "original_max_position_embeddings": 100}
+    (other / "config.json").write_text(json.dumps({**config, "rope_parameters": None, "rope_scaling": rope}))
+    with pytest.raises(InputError, match="rotary frequencies 'for any length', this model would have 'longrope long'"):
+        boot_plan(options(plan=plan_file), other, DType.FP32)
+    size = ("--pool", "2MiB", "--kv-dtype", "fp32", "--max-length", "64")
+    main(["plan", str(other), *size, "--output", str(path)])
+    plan, _ = boot_plan(options(plan=path), other, DType.FP32)
+    assert plan.rope == "longrope short"
+
+
 def test_a_plan_larger_than_the_machine_is_refused(
     tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

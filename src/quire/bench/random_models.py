@@ -15,7 +15,8 @@ from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.worker.model import build
 
-NOT_ITS_SHAPE = ("dtype", "quantization_config")
+NOT_ITS_SHAPE = ("dtype", "quantization_config", "rope_scaling", "original_max_position_embeddings")
+"""Of a catalogue's entry. Rotary factors are not in it, and any will do for random weights."""
 LAYER_BY_LAYER = ("layer_types", "hybrid_override_pattern")
 EXPERT_WEIGHTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
 """In names of parameters."""

@@ -105,4 +105,10 @@ def _check(plan: Plan, here: Plan, memory_bytes: int) -> None:
             f"the plan of {plan.model} lays out its pages otherwise than this model would (layouts "
             f"{layout_fingerprint(plan)[:12]} and {layout_fingerprint(here)[:12]}): make it again from this folder"
         )
+    planned, found = ([rope.rpartition(" ")[0] for rope in p.rope.split(", ")] for p in (plan, here))
+    if planned != found:  # which of them the plan chose is its own length's business
+        raise InputError(
+            f"the plan of {plan.model} has rotary frequencies {plan.rope or 'for any length'!r}, this model would have "
+            f"{here.rope or 'for any length'!r}: make it again from this folder"
+        )
     require_memory(plan, here, memory_bytes)

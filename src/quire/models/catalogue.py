@@ -130,6 +130,8 @@ def _add(config: dict[str, object], family: str, key: str, value: str, layers: i
         config[_EXPERTS.get(family, "num_local_experts")] = int(value)
     elif key == "quant":
         config["quantization_config"] = _QUANTISATION[value]
+    elif key == "longrope":
+        config |= {"rope_scaling": {"type": "longrope"}, "original_max_position_embeddings": int(value)}
     elif key == "final":
         config["block_auto_adjust_ff_dim"] = value != "1"
     else:

@@ -42,7 +42,7 @@ def fix_positions(model: Any, max_length: int) -> None:
         assert model.quire_length == max_length, "positions of a model are fixed for one length"
         return
     model.quire_length = max_length
-    model.quire_ropes = tuple(rope.chosen(max_length) for rope in ropes_of(model))
+    model.quire_ropes = tuple(dict.fromkeys(rope.chosen(max_length) for rope in ropes_of(model)))
     for module in model.modules():
         if _is_phimoe(module):
             _fix_phimoe(module, max_length)

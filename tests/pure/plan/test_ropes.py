@@ -10,7 +10,7 @@ from shapes import FULL, model
 from quire.core.errors import PlanError
 from quire.core.units import GIB
 from quire.models.drafted import drafted
-from quire.models.read import read_config
+from quire.models.read import read_config, read_model
 from quire.models.shape import ModelShape, Rope
 from quire.plan.document import document, plan_of
 from quire.plan.file import fingerprint, layout_fingerprint
@@ -105,6 +105,14 @@ def test_a_plan_without_such_frequencies_has_the_fingerprints_that_it_always_had
     assert plan.rope == ""
     assert fingerprint(plan).startswith("05b709363cd01980")
     assert layout_fingerprint(plan).startswith("fbeb0bd6ffbae646")
+
+
+def test_the_catalogue_knows_which_models_have_them() -> None:
+    """Phi-3 with 4k tokens has none."""
+    known = {"phi-3-mini-4k": "", "phi-3-mini-128k": "longrope long", "phi-4-mini": "longrope long", "phi-4": ""}
+    for name, rope in known.items():
+        plan = make_plan(read_model(name), Settings(), Budget(pool_bytes=64 * GIB))
+        assert plan.rope == rope, name
 
 
 def test_frequencies_of_a_draft_model_are_part_of_the_plan() -> None:

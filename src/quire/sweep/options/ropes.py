@@ -24,6 +24,9 @@ def longrope(pairs: int, original: int = ORIGINAL, **more: Any) -> Rope:
     )
 
 
+STRETCHED = (
+    "llama", "mistral", "qwen3", "stablelm", "phi", "granite", "falcon_h1", "deepseek_v3", "lfm2", "granite_swa",
+)  # fmt: skip
 LINEAR = rope("linear", factor=3.0)
 DYNAMIC = rope("dynamic", factor=4.0)
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=ORIGINAL)
@@ -38,7 +41,7 @@ LLAMA4: dict[str, Any] = {"attn_temperature_tuning": True, "attn_scale": 0.9}
 def _all_types() -> Iterator[Case]:
     """Types whose layers all have the same positions; in some of them only a part of each head is turned."""
     yield from _each("linear", LINEAR, ("llama", "qwen2", "gemma2", "gpt_neox", "starcoder2", "granitemoe"))
-    for name in ("llama", "mistral", "qwen3", "stablelm", "phi", "granite", "falcon_h1", "deepseek_v3", "lfm2"):
+    for name in STRETCHED:
         yield Case(name, "dynamic rope, stretched", {"rope_parameters": DYNAMIC, "max_position_embeddings": ORIGINAL})
     yield Case("llama", "dynamic rope within its length", {"rope_parameters": DYNAMIC, "max_position_embeddings": LONG})
     yield from _each("yarn", YARN, ("llama", "qwen3", "qwen2_moe", "glm4", "mixtral", "bamba", "gpt_oss", "exaone4"))
