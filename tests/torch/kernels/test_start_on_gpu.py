@@ -118,8 +118,8 @@ def test_what_is_compiled_is_kept_in_the_cache_folder_unless_another_place_is_na
     assert [os.environ.get(name) for name in PLACES] == [place and str(tmp_path / place) for place in expected]
 
 
-class Carried:
-    """Weights that know where they lie."""
+class Carried(torch.nn.Module):
+    """Weights that know where they lie, and derive nothing from a call."""
 
     place = "main memory"
 
