@@ -28,6 +28,8 @@ from quire.worker.tiny import tiny_config
 
 LONGEST = 32_768
 """Positions that every case is probed at, if its model has them."""
+SHORTER = {"gpt_bigcode": 2048}
+"""By type: it keeps a mask of all pairs of positions."""
 PROMPTS = (3, 17, 40, 62, 101, 128)
 """Tokens of each. With the outputs none is a multiple of a page, and windows and chunks of tiny models are crossed."""
 SPREAD = 8
@@ -54,11 +56,12 @@ class Case:
 
     @property
     def config(self) -> Any:
-        tiny = tiny_config(self.type)
-        long = {"max_position_embeddings": LONGEST} if hasattr(tiny, "max_position_embeddings") else {}
-        made: Any = type(tiny)
+        tiny: Any = tiny_config(self.type)
+        made, given = type(tiny), tiny.to_dict()
+        is_limited = "max_position_embeddings" in {*given, *tiny.attribute_map}
+        long = {"max_position_embeddings": SHORTER.get(self.type, LONGEST)} if is_limited else {}
         own = copy.deepcopy(dict(self.options))  # classes write into what they are given
-        return made(**{**tiny.to_dict(), **long, **own})
+        return made(**{**given, **long, **own})
 
 
 def shape_of(config: Any, type_name: str) -> ModelShape:

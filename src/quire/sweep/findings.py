@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 import transformers
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
@@ -44,12 +45,18 @@ def types() -> list[str]:
 
 
 def sweep(cases: Iterable[Case]) -> Iterator[Finding]:
+    """On one thread: models are too small to be divided."""
     logger: Any = transformers.logging
     logger.set_verbosity_error()
-    for case in cases:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield examine(case)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for case in cases:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                yield examine(case)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def examine(case: Case) -> Finding:
