@@ -109,6 +109,11 @@ def test_model_max_length_stands_in_for_max_position_embeddings() -> None:
         (bent("rwkv7-world-0.1b", num_heads=13), "num_heads is 13"),
         (bent("lfm2-350m", layer_types=None), "layer_types is missing"),
         (bent("lfm2-350m", conv_L_cache=1), "conv_L_cache is 1"),
+        (bent("qwen3-next-80b-a3b", linear_conv_kernel_dim=1), "linear_conv_kernel_dim is 1"),
+        (bent("kimi-linear-48b-a3b", linear_conv_kernel_dim=1), "linear_conv_kernel_dim is 1"),
+        (bent("mamba2-2.7b", conv_kernel=1), "conv_kernel is 1"),
+        (bent("bamba-9b", mamba_d_conv=1), "mamba_d_conv is 1"),
+        (bent("jamba-v0.1", mamba_d_conv=1), "mamba_d_conv is 1"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named_with_its_value_and_the_fix(config: dict[str, object], words: str) -> None:

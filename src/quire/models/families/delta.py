@@ -47,7 +47,7 @@ def read_gated_delta(fields: Fields) -> GatedDelta:
     keys, values = fields.integer("linear_num_key_heads"), fields.integer("linear_num_value_heads")
     must_divide(values, keys, "linear_num_value_heads", "linear_num_key_heads", "each key serves equally many")
     key_dim, value_dim = fields.integer("linear_key_head_dim"), fields.integer("linear_value_head_dim")
-    kernel = fields.integer("linear_conv_kernel_dim")
+    kernel = fields.integer("linear_conv_kernel_dim", minimum=2)
     return GatedDelta(keys, values, key_dim, value_dim, kernel, state_dtype(fields))
 
 
@@ -128,7 +128,7 @@ def read_kimi_linear(fields: Fields) -> Blueprint:
         fields, ("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim")
     )  # fmt: skip
     fields.raw("linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim", "mla_use_nope")
-    heads, dim, kernel = (source.integer(name) for name in names)
+    heads, dim, kernel = (source.integer(name, minimum=least) for name, least in zip(names, (1, 1, 2), strict=True))
     memory = {"delta": _kda(heads, dim, kernel, state_dtype(fields)), "full": latent(sizes.rank, sizes.rope)}
     weights = {
         "delta": _kda_weights(trunk.hidden, heads, dim, kernel),

@@ -82,7 +82,8 @@ def _mamba2(
 ) -> Mamba2:  # fmt: skip
     count = fields.integer(*groups)
     must_divide(heads, count, names[0], groups[0], "each group serves equally many heads")
-    return Mamba2(heads, head_dim, count, fields.integer(*size), fields.integer(*kernel), state_dtype(fields), names)
+    taps = fields.integer(*kernel, minimum=2)  # one tap looks at its own token and remembers nothing
+    return Mamba2(heads, head_dim, count, fields.integer(*size), taps, state_dtype(fields), names)
 
 
 def read_plain_mamba2(fields: Fields, hidden: int, checked: bool) -> Mamba2:
@@ -130,7 +131,7 @@ def read_mamba1(fields: Fields, hidden: int, inner: int, names: tuple[str, str, 
     size, kernel, rank = names
     stated = fields.raw(rank)
     width = -(-hidden // 16) if stated in (None, "auto") else fields.integer(rank)
-    return Mamba1(inner, fields.integer(size), fields.integer(kernel), width, state_dtype(fields))
+    return Mamba1(inner, fields.integer(size), fields.integer(kernel, minimum=2), width, state_dtype(fields))
 
 
 def inner_norms(mixer: Mamba1) -> Weights:
