@@ -99,6 +99,7 @@ bench-mutants: setup  ## How many small changes to the memory, the scheduler and
 
 soak: setup  ## The long runs: every option of every family, a writer killed at random moments, random checks, planted bugs
 	$(BIN)/quire models --check --options
+	$(BIN)/python -m pytest -q -m soak
 	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed
 	$(BIN)/quire check --steps 200000 --seed 11
 	$(BIN)/quire check --mutate all --seed 11

@@ -22,11 +22,12 @@ TEMPLATE = (
 MOST_TOKENS = 1024
 
 
-def make_folder(folder: Path, head_width: int | None = None) -> Path:
+def make_folder(folder: Path, head_width: int | None = None, layers: int | None = None) -> Path:
     """`head_width`: in heads as wide as this, and what they find counts: random matrices of this size leave a token
     nearly what it was."""
     config = tiny_config("llama")
     config.max_position_embeddings, config.head_dim = MOST_TOKENS, head_width or config.head_dim
+    config.num_hidden_layers = layers or config.num_hidden_layers
     return save_folder(folder, config, is_spread=head_width is not None)
 
 

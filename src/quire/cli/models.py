@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--options",
         action="store_true",
-        help="with --check: run configurations with other options than their types' defaults (about 20 minutes)",
+        help="with --check: run configurations with other options than their types' defaults (about 8 minutes)",
     )
     parser.add_argument("--only", metavar="TYPE", help="with --check: one type alone, as transformers names it")
 

@@ -78,7 +78,7 @@ def started(folder: Path, device: str) -> LLM:
 
 @pytest.mark.usefixtures("on_gpu")
 def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path)
+    folder = make_folder(tmp_path, layers=1)
     llm = started(folder, "cuda")
     assert isinstance(llm.engine.runner, DeviceRunner)
     expected = started(folder, "cpu").generate("the fox", max_tokens=3)
@@ -181,7 +181,7 @@ def test_recordings_that_leave_a_step_too_little_of_what_was_named_are_refused(
     )
     limit = Budget(1000 << 20, 0.9, pool_bytes=4 << 20)
     with pytest.raises(DoesNotFit, match=r"exceed the 900\.00 MiB that may be used by \d"):
-        LLM(make_folder(tmp_path), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+        LLM(make_folder(tmp_path, layers=1), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
 
 
 @pytest.mark.usefixtures("on_gpu")
@@ -190,7 +190,7 @@ def test_where_no_memory_was_named_the_device_alone_binds(tmp_path: Path, monkey
     monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
     monkeypatch.setattr(MadeUp, "step_bytes", 790 << 20)
     limit = Budget(1000 << 20, 0.9, is_whole_device=True)
-    llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+    llm = LLM(make_folder(tmp_path, layers=1), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
     assert llm.plan.limit_bytes is None
 
 
@@ -220,7 +220,7 @@ def test_the_steps_that_are_measured_draw_and_have_the_tables_of_penalties(
 
     monkeypatch.setattr(boot, "Sampler", Watched)
     monkeypatch.setattr(boot, "TorchModel", Tried)
-    llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cuda")
+    llm = LLM(make_folder(tmp_path, layers=1), settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cuda")
     vocabulary = llm.engine.runner.model.vocab_size  # type: ignore[attr-defined]
     assert held[:4] == 4 * [5 * SETTINGS.max_requests * vocabulary]
 
@@ -241,7 +241,7 @@ def test_a_step_at_the_end_of_the_longest_request_is_measured_too(
 
     monkeypatch.setattr(model.TorchModel, "prepare", noting)
     settings = replace(SETTINGS, batch_tokens=batch_tokens)
-    LLM(make_folder(tmp_path), settings=settings, budget=POOL, dtype=DType.FP32, device="cuda")
+    LLM(make_folder(tmp_path, layers=1), settings=settings, budget=POOL, dtype=DType.FP32, device="cuda")
     assert seen[:2] == [([64 - batch_tokens], [batch_tokens]), ([0, 0], 2 * [batch_tokens // 2])]
 
 
@@ -250,7 +250,9 @@ def test_a_request_that_must_not_depend_on_others_runs_on_kernels_that_see_to_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opaque, "compile_layers", lambda _model, is_invariant: is_invariant or pytest.fail("not told"))
-    llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, dtype="fp32", device="cuda", deterministic=True)
+    llm = LLM(
+        make_folder(tmp_path, layers=1), settings=SETTINGS, budget=POOL, dtype="fp32", device="cuda", deterministic=True
+    )
     assert isinstance(llm.engine.runner, DeviceRunner)
     (backend,) = llm.engine.runner.model.seat.backends
     assert isinstance(backend, Triton)
@@ -279,7 +281,7 @@ def test_the_widest_scratch_step_is_as_wide_as_any(tmp_path: Path, guesses: int,
 
 @pytest.mark.usefixtures("on_gpu")
 def test_a_draft_model_guesses_there_and_answers_are_those_of_the_model_alone(tmp_path: Path) -> None:
-    folder = make_folder(tmp_path)
+    folder = make_folder(tmp_path, layers=1)
     both = LLM(
         folder, settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cuda", draft_model=folder, draft_tokens=2
     )

@@ -173,7 +173,7 @@ def reminded(case: Case) -> Reminded:
     return Reminded([np.append(one.prompt, one.tokens) for one in case.expected])
 
 
-@pytest.mark.parametrize(("chunk", "overlap"), [(7, 2), (WHOLE, 1), (WHOLE, 2)])
+@pytest.mark.parametrize(("chunk", "overlap"), [(7, 2), (WHOLE, 1), pytest.param(WHOLE, 2, marks=pytest.mark.soak)])
 def test_tokens_stay_equal_with_guesses(case: Case, chunk: int, overlap: int) -> None:
     """A state that read a wrong guess is not gone on from."""
     system = System(case, plan_for(case, chunk, lookahead=3), overlap, reminded(case))

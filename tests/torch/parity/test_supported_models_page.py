@@ -12,7 +12,7 @@ import supported
 from quire.sweep import Case, sweep, types
 
 ROWS = dict(re.findall(r"^(?=\| `([^`]+)`)(.+)$", supported.DOCUMENT.read_text(), re.MULTILINE))
-SAMPLED = ("bloom", "falcon_h1", "hunyuan_v1_dense", "llama", "olmo_hybrid")
+SAMPLED = ("bloom", "hunyuan_v1_dense", "lfm2", "llama", "olmo_hybrid")
 """Types that are run here as well; `make bench-supported` runs all of them."""
 
 

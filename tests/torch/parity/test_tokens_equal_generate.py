@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 
 from drafters import Reminded
 from quire.core.events import What
@@ -25,8 +28,18 @@ KINDS = {
     "olmo3": {"full": 2, "window": 2}, "cohere2": {"full": 2, "window": 2},
 }  # fmt: skip
 """Layers of each kind; four full ones where nothing is said."""
+VARIED = ("llama", "mistral", "gemma3_text", "gpt_oss", "llama4_text", "qwen3_moe")
+"""One for each kind of memory, and for sink logits and experts: these are tried in every way at each run."""
 UNBOUNDED = 512
 LOOKAHEAD = 3
+
+
+def each_way(usual: int, others: Iterable[int]) -> list[ParameterSet]:
+    """Every architecture in the usual way; in the others those that vary, and in a soak the rest."""
+    tried = [pytest.param(name, usual) for name in ARCHITECTURES]
+    for name, other in itertools.product(ARCHITECTURES, others):
+        tried.append(pytest.param(name, other, marks=() if name in VARIED else pytest.mark.soak))
+    return tried
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -38,8 +51,7 @@ def test_the_tiny_model_has_at_least_two_layers_of_each_kind(name: str) -> None:
         assert all(getattr(plan.kind, size, 1) % PAGE for size in ("window", "chunk"))
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 7, PAGE, UNBOUNDED])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("name", "batch_tokens"), each_way(7, (1, PAGE, UNBOUNDED)))
 def test_eight_requests_together_yield_what_each_yields_alone(name: str, batch_tokens: int) -> None:
     """However their prompts are cut."""
     Service(name, plan_of(name, batch_tokens=batch_tokens)).check()
@@ -55,8 +67,7 @@ def test_prompts_that_come_again_are_found_and_yield_the_same(name: str) -> None
     assert service.engine.counters.sums[What.ADMITTED, "hit_tokens"] > before
 
 
-@pytest.mark.parametrize("overlap", [1, 2])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("name", "overlap"), each_way(2, (1,)))
 def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str, overlap: int) -> None:
     """Requests that were thought to be short are put off and computed again."""
     service = Service(name, tight_plan(name, more_sheets=1), overlap)
@@ -65,8 +76,7 @@ def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str, overlap: i
     assert service.engine.counters.events[What.PREEMPTED, ""] > 0
 
 
-@pytest.mark.parametrize("overlap", [1, 2])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("name", "overlap"), each_way(2, (1,)))
 def test_guesses_change_no_token(name: str, overlap: int) -> None:
     service = Service(name, plan_of(name, batch_tokens=64, lookahead=LOOKAHEAD), overlap, NGramDrafter())
     service.check()
@@ -88,8 +98,7 @@ def test_guesses_that_come_true_change_no_token_however_prompts_are_cut(name: st
     assert 0 < accepted < drafted if batch_tokens > 1 else drafted == 0
 
 
-@pytest.mark.parametrize("overlap", [1, 2])
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize(("name", "overlap"), each_way(2, (1,)))
 def test_guesses_that_come_true_in_a_pool_that_is_too_small_change_no_token(name: str, overlap: int) -> None:
     """Some do not, and requests are put off while theirs are in flight."""
     plan = tight_plan(name, more_sheets=1, lookahead=LOOKAHEAD)
@@ -107,7 +116,14 @@ def _said(name: str) -> list[np.ndarray]:
     return [np.append(prompt, tokens) for prompt, tokens in zip(model.prompts, model.tokens, strict=True)]
 
 
-@pytest.mark.parametrize("name", [name for name, kinds in KINDS.items() if len(kinds) > 1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in VARIED else pytest.mark.soak)
+        for name, kinds in KINDS.items()
+        if len(kinds) > 1
+    ],
+)
 def test_pages_that_are_moved_together_change_no_token(name: str) -> None:
     """Full pages are a quarter of a sheet here, and a window's or a chunk's page needs a whole one. Where all layers
     are of one kind, no sheet is wanted by another, and nothing is ever moved."""

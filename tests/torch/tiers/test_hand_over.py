@@ -41,8 +41,14 @@ def undisturbed(name: str, prompts: list[np.ndarray]) -> list[list[int]]:
     return [stream.tokens().tolist() for stream in streams]
 
 
-@pytest.mark.parametrize(("here", "there", "ranks"), [(16, 32, 2), (32, 16, 1)])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    ("name", "here", "there", "ranks"),
+    [
+        *((name, 16, 32, 2) for name in MODELS),
+        *((name, 32, 16, 1) for name in ("gemma3_text", "lfm2")),
+        *(pytest.param(name, 32, 16, 1, marks=pytest.mark.soak) for name in ("deepseek_v3", "llama")),
+    ],
+)
 def test_tokens_after_a_hand_over_are_those_of_an_undisturbed_run(name: str, here: int, there: int, ranks: int) -> None:
     prompts = [prompt_of(length, length) for length in LENGTHS]
     with PrefillSide(name, plan(name, here)).running() as prefill:
