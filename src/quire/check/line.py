@@ -172,8 +172,10 @@ class Line(Law):
         length = capacity.likely(seat, self.seats.typical_output)
         before, after = self._preference(seat), state.preference(self.scheduler, seat.name)
         share = max(before.hot_share, after.hot_share)
-        beginning = capacity.beginning(seat, length, min(before.cached, after.cached))
-        if not capacity.fits(lasting, beginning, kept_share=share):
+        newcomer = capacity.at(seat, length)
+        if share or before.is_shared or after.is_shared:
+            newcomer = capacity.beginning(seat, length, min(before.cached, after.cached))
+        if not capacity.fits(lasting, newcomer, kept_share=share):
             return True
         if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
             return True

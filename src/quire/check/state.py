@@ -65,13 +65,16 @@ class Preference(NamedTuple):
     """Admissions after which it was due in the order of arrival."""
     hot_share: float
     """Of the pool, what its admission leaves to prefixes that others in the queue would use."""
+    is_shared: bool
+    """Whether running requests share pages, or it would with them."""
 
 
 def preference(scheduler: Scheduler, name: str) -> Preference:
     """Of a request that waits, or did until just now."""
     one = scheduler.queue.find(name) or scheduler.tickets[scheduler.rows.row_of[name]]
     share = scheduler.reuse.index.hot_share(one.awaits)
-    return Preference(one.cached, one.turn, share)
+    is_shared = one.awaits is not None or any(shelf.shared for own in scheduler.memories for shelf in own.pool.shelves)
+    return Preference(one.cached, one.turn, share, is_shared)
 
 
 def admissions(scheduler: Scheduler) -> int:

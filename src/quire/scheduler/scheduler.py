@@ -427,21 +427,22 @@ class Scheduler:
         return min(max(known + 1, prompt + int(self.typical_output)), waiting.request.limit)
 
     def _is_likely_to_last(self, waiting: Waiting) -> bool:
-        """Would everyone fit at the length they are likely to reach, with a chunk of the newcomer in flight and in
-        addition to prefixes that other queued requests are about to use? Pages that several requests hold count once;
-        where there are states, which are not shared, only as long as part of the pool stays free of requests.
-        """
+        """Would everyone fit at the length they are likely to reach, in addition to prefixes that other queued requests
+        are about to use? Pages that several requests hold count once; where there are states, which are not shared,
+        only as long as part of the pool stays free of requests. Where prefixes are reused, a chunk of the newcomer
+        counts too: it would be cut, or evict some of them."""
         rows = self.order()
         lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(waiting),)))
         limits = np.concatenate((self.rows.limit[rows], (waiting.request.limit,))) if self.plan.lookahead else lengths
-        new = np.ones_like(lengths)
-        new[-1] = max(1, min(self.plan.batch_tokens, waiting.known - waiting.cached))
         share, shared = self.reuse.index.hot_share(waiting.awaits), self.reuse.shared_pages(waiting)
+        is_shared, new = any(map(any, shared)), np.ones_like(lengths)
+        if share or is_shared or waiting.cached:
+            new[-1] = max(1, min(self.plan.batch_tokens, waiting.known - waiting.cached))
         if not self.reuse.index.coverage.has_states:
             return self.room.can_hold(lengths, limits, new, shared, share)
         if self.room.can_hold(lengths, limits, new, kept_share=share):
             return True
-        return any(map(any, shared)) and self.room.can_hold(lengths, limits, new, shared, max(share, STATES_SHARE))
+        return is_shared and self.room.can_hold(lengths, limits, new, shared, max(share, STATES_SHARE))
 
     def _can_all_stay(self, *newcomers: Waiting) -> bool:
         """Would everyone fit up to the longest they may become?"""

@@ -28,11 +28,6 @@ def test_a_turn_may_end_on_a_unit_behind_which_another_one_ended() -> None:
         assert stream.ending is Ending.LENGTH
 
 
-def let_in_whoever_may_stay(world: World) -> None:
-    """Admission also counts a chunk, for which these pools are too small."""
-    world.engine.scheduler._is_likely_to_last = lambda _waiting: True
-
-
 @pytest.mark.story
 def test_nobody_is_preempted_for_ever_though_chunks_take_most_on_the_way() -> None:
     """A and B take one page each with their last token, the first of a chunk, and nine before it; the pool has ten.
@@ -40,7 +35,7 @@ def test_nobody_is_preempted_for_ever_though_chunks_take_most_on_the_way() -> No
     shape = ModelShape("small", "test", (KINDS["chunked"],), max_length=141, weights_known=False)
     settings = Settings(batch_tokens=48, max_requests=4, page_tokens={"": 8}, match_unit_tokens=8)
     world = World(make_plan(shape, settings, Budget(sheets=(10,))))
-    let_in_whoever_may_stay(world)
+    world.engine.scheduler.typical_output = 70.0
     for name in ("A", "B"):
         world.submit(ask(name, 71, 70))
     world.run(400)
@@ -54,7 +49,6 @@ def test_the_elder_takes_no_page_of_one_who_may_stay_while_its_own_are_in_flight
     shape = ModelShape("small", "test", (KINDS["window"],), max_length=120, weights_known=False)
     settings = Settings(batch_tokens=48, max_requests=2, page_tokens={"": 7}, match_unit_tokens=7)
     world = World(make_plan(shape, settings, Budget(sheets=(16,))))
-    let_in_whoever_may_stay(world)
     for name in ("elder", "R"):
         world.submit(ask(name, 60, 60))
     waiting = world.engine.scheduler.queue.find("R")
