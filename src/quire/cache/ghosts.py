@@ -36,9 +36,6 @@ class Ghost:
     """A later use was counted, or it was given up."""
 
 
-NOTHING: tuple[Sequence[bytes], Ghost | None] = ((), None)
-
-
 class Ghosts:
     """Each is found by the key of its first unit, and by that of its end if a hit had to end there."""
 
@@ -87,11 +84,12 @@ class Ghosts:
 
     def along(self, keys: Sequence[bytes], begin: int) -> Iterator[tuple[int, int, Ghost]]:
         """Those that follow one another from a unit of a prompt on: the units [begin, end) that it shares with each."""
-        while begin < len(keys) and keys[begin] in self._runs:
-            own, ghost = self._runs[keys[begin]]
-            shared = greatest(1, min(len(own), len(keys) - begin), partial(_are_alike, own, keys, begin))
-            yield begin, begin + shared, ghost
-            begin += shared
+        while begin < len(keys) and (found := self._run_over(keys, begin)) is not None:
+            first, own, ghost = found
+            most = min(len(own), len(keys) - first)
+            end = first + greatest(begin + 1 - first, most, partial(_are_alike, own, keys, first))
+            yield begin, end, ghost
+            begin = end
 
     def last_end(self, keys: Sequence[bytes], begin: int, end: int) -> int | None:
         """The last of the units [begin, end) of a prompt that one ended with."""
@@ -101,10 +99,16 @@ class Ghosts:
 
     def over(self, keys: Sequence[bytes], place: int) -> Ghost | None:
         """One that has this unit of a prompt, and began not far before it."""
+        found = self._run_over(keys, place)
+        return found[2] if found is not None else None
+
+    def _run_over(self, keys: Sequence[bytes], place: int) -> tuple[int, Sequence[bytes], Ghost] | None:
+        """The same, with the prompt's unit that it begins with, and all its units."""
         for begin in range(place, max(-1, place - MOST_BACK), -1):
-            own, ghost = self._runs.get(keys[begin], NOTHING)
-            if len(own) > place - begin and own[place - begin] == keys[place]:
-                return ghost
+            if keys[begin] in self._runs:
+                own, ghost = self._runs[keys[begin]]
+                if len(own) > place - begin and own[place - begin] == keys[place]:
+                    return begin, own, ghost
         return None
 
     def first(self, key: bytes) -> Ghost | None:
