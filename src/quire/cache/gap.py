@@ -32,32 +32,35 @@ class Gap(NamedTuple):
 CAUSES = Gap._fields
 
 
-def gap(ghosts: Ghosts, keys: Sequence[bytes], units: tuple[int, int, int], arrival: int, unit_tokens: int) -> Gap:
-    """`units`: of the prompt, that the request goes on from, that it could have if pages were free, and that are
+def gap(ghosts: Ghosts, keys: Sequence[bytes], tokens: tuple[int, int, int], arrival: int, unit_tokens: int) -> Gap:
+    """`tokens`: of the prompt, that the request goes on from, that it could have if pages were free, and that are
     cached; `arrival`: requests that had arrived before it."""
-    used, usable, cached = units
-    found = {"no_room": usable - used}
-    for cause, count in (
-        *_without_boundary(ghosts, keys, usable, cached, arrival),
-        *_gone(ghosts, keys, cached, arrival),
+    used, usable, cached = tokens
+    found: dict[str, int] = {}
+    for cause, end in (
+        ("no_room", usable),
+        *_without_boundary(ghosts, keys, usable, cached, arrival, unit_tokens),
+        *_gone(ghosts, keys, cached, arrival, unit_tokens),
     ):
-        found[cause] = found.get(cause, 0) + count
-    return Gap(**{cause: unit_tokens * count for cause, count in found.items()})
+        found[cause] = found.get(cause, 0) + max(0, end - used)
+        used = max(used, end)
+    return Gap(**found)
 
 
 def _without_boundary(
-    ghosts: Ghosts, keys: Sequence[bytes], usable: int, cached: int, arrival: int
+    ghosts: Ghosts, keys: Sequence[bytes], usable: int, cached: int, arrival: int, unit_tokens: int
 ) -> Iterator[tuple[str, int]]:
-    """Units that are cached and that no hit can end in."""
-    place = ghosts.last_end(keys, usable, cached)
+    """Tokens that are cached and that no hit can end in: up to where, for each cause."""
+    place = ghosts.last_end(keys, usable // unit_tokens, cached // unit_tokens)
     if place is not None:
         ghost = ghosts.at_end(keys[place])
         assert ghost is not None
-        yield ("evicted_waiting" if ghost.arrivals > arrival else "tail_evicted"), place + 1 - usable
-        usable = place + 1
-    yield "never_kept", cached - usable
+        yield ("evicted_waiting" if ghost.arrivals > arrival else "tail_evicted"), (place + 1) * unit_tokens
+    yield "never_kept", cached
 
 
-def _gone(ghosts: Ghosts, keys: Sequence[bytes], cached: int, arrival: int) -> Iterator[tuple[str, int]]:
-    for begin, end, ghost in ghosts.along(keys, cached):
-        yield ("evicted_waiting" if ghost.arrivals > arrival else "evicted"), end - begin
+def _gone(
+    ghosts: Ghosts, keys: Sequence[bytes], cached: int, arrival: int, unit_tokens: int
+) -> Iterator[tuple[str, int]]:
+    for _, end, ghost in ghosts.along(keys, cached // unit_tokens):
+        yield ("evicted_waiting" if ghost.arrivals > arrival else "evicted"), end * unit_tokens

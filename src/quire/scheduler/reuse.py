@@ -213,8 +213,8 @@ class Reuse:
     def _note_gap(self, waiting: Waiting, keys: list[bytes], found: Hit, most: int) -> None:
         """Learns from what was not found any more, and asks for a boundary where prompts part."""
         index, tokens, overlap = self.index, waiting.hit_tokens, found.overlap
-        found_units = tokens // index.unit, found.tokens // index.unit, overlap
-        waiting.gap = gap(index.eviction.ghosts, keys[:most], found_units, waiting.arrival, index.unit)
+        reusable = tokens, found.tokens, overlap * index.unit
+        waiting.gap = gap(index.eviction.ghosts, keys[:most], reusable, waiting.arrival, index.unit)
         if not waiting.is_counted:
             waiting.is_counted = True
             index.miss(keys, tokens // index.unit, overlap, most)
