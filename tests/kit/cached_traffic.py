@@ -1,0 +1,115 @@
+"""Requests one after another or together, on an engine that computes nothing: who found what, and what was missed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from quire.cache.prefix import PrefixIndex
+from quire.check.promises import check_books
+from quire.core.events import Event, What
+from quire.core.request import Request, Tokens
+from quire.core.rules import Rules
+from quire.core.tier import Keeper, Tier
+from quire.engine.engine import Engine, Stream
+from quire.models.shape import ModelShape
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.waiting import Waiting
+from scenes_of_tiers import Idle
+from small_kinds import KINDS
+
+UNIT = 8
+
+
+def plan_of(
+    *names: str, sheets: int = 400, rows: int = 4, batch_tokens: int = 48, max_length: int = 400, unit: int = UNIT
+) -> Plan:
+    """One layer of each kind, pages and units of 8 tokens unless another unit is asked for."""
+    layers = tuple(KINDS[name] for name in names)
+    shape = ModelShape("small", "test", layers, max_length=max_length, weights_known=False)
+    settings = Settings(
+        batch_tokens=batch_tokens, max_requests=rows, page_tokens={"": unit}, match_unit_tokens=unit,
+        max_length=max_length,
+    )  # fmt: skip
+    return make_plan(shape, settings, Budget(sheets=(sheets,)))
+
+
+def words(name: str, count: int) -> Tokens:
+    """Tokens of a name's own, none of which anything else begins with; more of them begin like fewer."""
+    return np.random.default_rng(list(name.encode())).integers(1 << 20, 1 << 30, count, dtype=np.int32)
+
+
+def joined(*parts: Tokens) -> Tokens:
+    return np.concatenate(parts)
+
+
+class Traffic:
+    """An engine whose books are checked after every step, and what it reported."""
+
+    def __init__(
+        self, plan: Plan, *, rules: Rules | None = None, tier: Tier | None = None, keeper: Keeper | None = None,
+        overlap: int = 2,
+    ) -> None:  # fmt: skip
+        self.events: list[Event] = []
+        self.engine = Engine(
+            plan, Idle(), rules=rules, tier=tier, keeper=keeper, overlap=overlap, pause=lambda: None,
+            listeners=[self.events.append],
+        )  # fmt: skip
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.engine.scheduler
+
+    @property
+    def index(self) -> PrefixIndex:
+        return self.scheduler.reuse.index
+
+    def submit(self, name: str, prompt: Tokens, outputs: int = 1, **more: object) -> Stream:
+        return self.engine.submit(Request(name, prompt, outputs, **more))  # type: ignore[arg-type]
+
+    def step(self) -> bool:
+        is_busy = self.engine.step()
+        check_books(self.scheduler)
+        return is_busy
+
+    def finish(self, most_steps: int = 5_000) -> None:
+        steps = 0
+        while self.step():
+            steps += 1
+            assert steps <= most_steps, "it does not end"
+
+    def ask(self, name: str, prompt: Tokens, outputs: int = 1, **more: object) -> Mapping[str, int]:
+        """Runs one request to its end; what was reported when it was let in."""
+        self.submit(name, prompt, outputs, **more)
+        self.finish()
+        return self.admitted(name)
+
+    def admitted(self, name: str) -> Mapping[str, int]:
+        """The numbers of its only admission."""
+        (event,) = [event for event in self.events if event.what is What.ADMITTED and event.request == name]
+        return event.numbers
+
+    def missed(self, name: str) -> dict[str, int]:
+        """By cause, what was reported of a request as computed before and not found."""
+        numbers = self.admitted(name)
+        return {key.removeprefix("missed_"): n for key, n in numbers.items() if key.startswith("missed_")}
+
+    def order(self) -> list[str]:
+        """In which order requests were let in, again if they were preempted."""
+        return [event.request for event in self.events if event.what is What.ADMITTED]
+
+    def waiting(self, name: str) -> Waiting:
+        waiting = self.scheduler.queue.find(name)
+        assert waiting is not None
+        return waiting
+
+    def evict_all(self) -> int:
+        """All that gives way though nothing needs its room; returns how many tokens went at the ends of chains."""
+        tokens = 0
+        while (evicted := self.index.evict(1e18, must=True, even_awaited=True)).pieces:
+            tokens += evicted.tokens
+        return tokens
