@@ -207,7 +207,8 @@ class Reuse:
         waiting.hit_tokens, waiting.miss = hit.tokens, self._why(hit, waiting)
         self.rows.settled[row] = self.rows.computed[row] = hit.tokens
         if not self.index.disabled:
-            self._note_gap(waiting, keys, found, (len(tokens) - 1) // self.index.unit)
+            if waiting.may_reuse:
+                self._note_gap(waiting, keys, found, (len(tokens) - 1) // self.index.unit)
             self._set_out(row, waiting, keys, hit.tokens // self.index.unit)
 
     def _note_gap(self, waiting: Waiting, keys: list[bytes], found: Hit, most: int) -> None:

@@ -128,6 +128,20 @@ def test_a_hit_without_room_for_its_copies_is_reported() -> None:
     assert len(filler)
 
 
+@pytest.mark.story
+def test_a_request_that_may_not_reuse_misses_nothing() -> None:
+    """It computes its whole prompt for the log-probabilities, cached or not. Once that was evicted, it was reported as
+    missed, and learned from as a use."""
+    traffic = Traffic(plan_of("full"))
+    traffic.ask("a", words("a", 100))
+    traffic.ask("cached", words("a", 100), sampling=Sampling(prompt_logprobs=1))
+    assert traffic.missed("cached") == {}
+    traffic.evict_all()
+    traffic.ask("evicted", words("a", 100), sampling=Sampling(prompt_logprobs=1))
+    assert traffic.missed("evicted") == {}
+    assert len(traffic.index.eviction.ghosts.live()) == 1, "what was evicted is still watched"
+
+
 def test_a_prompt_of_more_than_a_hundred_thousand_tokens_is_counted_to_the_last_unit() -> None:
     plan = plan_of("full", "window", sheets=60_000, batch_tokens=50_000, max_length=200_000)
     traffic = Traffic(plan)
