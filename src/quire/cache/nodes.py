@@ -176,11 +176,6 @@ class Nodes:
             path.append(node)
         return np.array(path[::-1], dtype=np.int64)
 
-    def goes_on(self, node: int) -> bool:
-        """Whether something other than the end of a turn between units may follow the node."""
-        _, nodes = self._runs[self.run[node]]
-        return bool(nodes[-1] != node or self.children[node] > 1)
-
     def leaves(self) -> Chain:
         return np.asarray((self.is_there & (self.children == 0)).nonzero()[0], dtype=np.int64)
 

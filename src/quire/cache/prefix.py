@@ -165,8 +165,12 @@ class PrefixIndex:
         depth = self.eviction.ghosts.depth(keys[:most], overlap)
         if depth > overlap:
             return 0 if self.eviction.ghosts.at_end(keys[depth - 1]) is not None else depth
-        chain = self.nodes.follow(keys, depth)
-        return depth if depth and depth < most and self.nodes.goes_on(chain.item(-1)) else 0
+        return depth if depth and depth < most and self._goes_on(keys[:depth]) else 0
+
+    def _goes_on(self, keys: Sequence[bytes]) -> bool:
+        """Whether something other than ends of turns between units follows these units, which are cached."""
+        node = self.nodes.follow(keys, len(keys)).item(-1)
+        return self.nodes.children.item(node) > len(self.ends.get(keys[-1], ()))
 
     # ── uses ──────────────────────────────────────────────────────────────
 

@@ -72,6 +72,20 @@ def test_cached_tokens_without_a_state_where_prompts_part_are_reported_as_never_
     assert traffic.missed("b") == {"never_kept": 48}
 
 
+@pytest.mark.story
+@pytest.mark.parametrize("kinds", [["full", "state"], ["full", "window"], ["window", "state"]])
+@pytest.mark.parametrize("shared", [24, 48, 72, 96])
+def test_the_third_prompt_finds_where_the_first_two_parted(kinds: list[str], shared: int) -> None:
+    """In the middle of a chunk of 48 tokens or at its end. Where the first prompt's chunk had ended, the second one was
+    taken to go on from an end, no boundary was kept for the third, and each one after it computed all of it."""
+    traffic = Traffic(plan_of(*kinds))
+    traffic.ask("a", words("a", 150))
+    traffic.index.drop_unlikely()
+    for name in "bc":
+        traffic.ask(name, joined(words("a", shared), words(name, 150 - shared)))
+    assert traffic.admitted("c")["hit_tokens"] == shared
+
+
 @pytest.mark.parametrize("kinds", [["full", "window"], ["full", "state"]])
 @pytest.mark.parametrize("is_waiting", [False, True])
 def test_cached_tokens_whose_boundary_was_evicted_are_reported_as_such(kinds: list[str], is_waiting: bool) -> None:
