@@ -155,6 +155,8 @@ class Eviction:
         if found is None and must:
             self._try_again()
             found = self._pop(even_awaited)
+        if found is not None:
+            self.last_rank = self.boundaries.groups[-found].rank if found < 0 else self.nodes.rank.item(found)
         return found
 
     def _pop_giving(self, even_awaited: bool) -> int | None:
@@ -179,7 +181,6 @@ class Eviction:
             if found >= 0 and self.nodes.awaited[found] and not even_awaited:
                 self._awaited.append(entry)
                 continue
-            self.last_rank = rank
             return found
         return None
 

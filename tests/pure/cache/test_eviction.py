@@ -314,6 +314,23 @@ def test_if_it_must_be_what_is_held_goes_too() -> None:
     traffic.finish()
 
 
+@pytest.mark.story
+def test_the_rank_of_what_was_evicted_last_is_not_that_of_what_is_held() -> None:
+    """What a prompt leaves on its way is kept if it is worth more than what was evicted last. That was said to be worth
+    as much as what requests were using, and spares were given up for nothing."""
+    traffic = traffic_of("full", forecast=Recency())
+    traffic.ask("b", words("b", 97))
+    traffic.ask("a", words("a", 97))
+    index = traffic.index
+    rank = float(index.nodes.rank[chain_of(traffic, words("b", 97))[-1]])
+    traffic.submit("runs", words("a", 97), 50)
+    traffic.step()
+    while index.evict(1e18, must=False).pieces:
+        pass
+    assert index.eviction.last_rank == rank
+    traffic.engine.cancel("runs")
+
+
 # ── values grow old ───────────────────────────────────────────────────────
 
 
