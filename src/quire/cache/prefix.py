@@ -385,6 +385,8 @@ class PrefixIndex:
         """What a prompt leaves on its way through the chain's last units, from `first_unit` on: tails, and so many
         states. `ahead_units`: how many whole units of the prompt follow."""
         nodes, eviction = self.nodes, self.eviction
+        if not states and not any(self.coverage.tails):
+            return
         marked = nodes.is_boundary[chain[:first_unit]].nonzero()[0]
         before = nodes.tokens.item(chain.item(marked.item(-1))) if len(marked) else 0
         gain = nodes.tokens.item(chain.item(-1)) - before

@@ -101,6 +101,18 @@ def test_ends_boundaries_on_the_way_and_spares_go_in_the_order_of_tokens_saved_p
     assert len(order) == len(expected) > 20
 
 
+@pytest.mark.story
+def test_a_prompt_that_leaves_no_page_on_its_way_leaves_no_group_of_spares() -> None:
+    """States are captured every 512 tokens. Each chunk without one left a group of no pages, worth more per byte than
+    anything else, and what was evicted of it counted as spares that were never used."""
+    traffic = traffic_of("full", "state", max_length=1300)
+    traffic.ask("a", words("a", 1200))
+    index, (memory,), (states,) = traffic.index, traffic.scheduler.memories, traffic.index.coverage.states
+    assert len(index.boundaries.groups) == 3, "after 512 and after 1,024 tokens, and where the prompt ends"
+    for number in index.boundaries.groups:
+        assert memory.kept[states[0]].present[index.boundaries.members(number), 0].any()
+
+
 def test_where_all_kinds_grow_the_least_recently_used_chain_goes_first() -> None:
     """Before anything is learned. The first one is used again."""
     traffic = traffic_of("full")
