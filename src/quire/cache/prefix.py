@@ -422,6 +422,8 @@ class PrefixIndex:
                 memory.widen()
         self.eviction.paths.pop(parent, None)
         nodes = self.nodes.add(keys, parent, ends, self.eviction.tick(), line)
+        if parent != NO_NODE and self.nodes.is_boundary[parent] and self.nodes.children[parent] == 1:
+            self.eviction.push(parent)  # it was the end of a chain, and gives fewer bytes back from now on
         if not self.coverage.has_boundaries and (ghost := self.eviction.ghosts.first(keys[0])) is not None:
             self.nodes.uses[nodes[: self.eviction.ghosts.depth(keys, 0)]] = ghost.uses
         return nodes

@@ -102,6 +102,21 @@ def test_ends_boundaries_on_the_way_and_spares_go_in_the_order_of_tokens_saved_p
 
 
 @pytest.mark.story
+def test_a_boundary_that_a_chain_goes_on_from_is_ranked_as_one_on_the_way_at_once() -> None:
+    """Evicting the end of a chain gives back its tokens too. A prompt's boundary became one on the way with its first
+    answer, and kept the rank of an end, which is lower, until all values were computed anew."""
+    traffic = traffic_of("full", "state", forecast=ByWorth())
+    traffic.ask("a", words("a", 97), 30)
+    nodes = traffic.index.nodes
+    prompt, turn = (node for node in sorted(traffic.index.boundaries.tails, key=lambda one: nodes.tokens[one]))
+    assert nodes.children[prompt]
+    assert not nodes.children[turn]
+    for node in (prompt, turn):
+        assert nodes.rank[node] == pytest.approx(worth_of(traffic.index, node))
+    assert [one for one in taken(traffic.index) if one >= 0] == [turn, prompt]
+
+
+@pytest.mark.story
 def test_a_prompt_that_leaves_no_page_on_its_way_leaves_no_group_of_spares() -> None:
     """States are captured every 512 tokens. Each chunk without one left a group of no pages, worth more per byte than
     anything else, and what was evicted of it counted as spares that were never used."""
