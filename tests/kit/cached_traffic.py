@@ -48,7 +48,7 @@ def joined(*parts: Tokens) -> Tokens:
 
 
 class Traffic:
-    """An engine whose books are checked after every step, and what it reported."""
+    """An engine, and what it reported."""
 
     def __init__(
         self, plan: Plan, *, rules: Rules | None = None, tier: Tier | None = None, keeper: Keeper | None = None,
@@ -72,15 +72,15 @@ class Traffic:
         return self.engine.submit(Request(name, prompt, outputs, **more))  # type: ignore[arg-type]
 
     def step(self) -> bool:
-        is_busy = self.engine.step()
-        check_books(self.scheduler)
-        return is_busy
+        return self.engine.step()
 
     def finish(self, most_steps: int = 5_000) -> None:
+        """Until nothing is left to do; the books balance then."""
         steps = 0
         while self.step():
             steps += 1
             assert steps <= most_steps, "it does not end"
+        check_books(self.scheduler)
 
     def ask(self, name: str, prompt: Tokens, outputs: int = 1, **more: object) -> Mapping[str, int]:
         """Runs one request to its end; what was reported when it was let in."""
