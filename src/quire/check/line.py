@@ -10,7 +10,7 @@ passed    ▲     ▲          may not last, may not stay, waits for a prefix, h
 from __future__ import annotations
 
 from collections import deque
-from itertools import takewhile
+from itertools import groupby, takewhile
 
 from quire.check import state
 from quire.check.definitions import Violation, pages_at
@@ -113,9 +113,12 @@ class Line(Law):
         line = sorted(waiting, key=lambda seat: (claim(seat), seat.arrival))
         if not any(map(self._cached, line)):
             return line
+        return [seat for _, own in groupby(line, key=claim) for seat in self._by_cached(list(own))]
+
+    def _by_cached(self, line: list[Seat]) -> list[Seat]:
+        """Of equal priority: those at the head that others passed long enough, then the longest cached prefix."""
         patient = list(takewhile(self._is_overdue, line))
-        others = [seat for seat in line if seat not in patient]
-        return patient + sorted(others, key=lambda seat: (claim(seat), -self._cached(seat), seat.arrival))
+        return patient + sorted(line[len(patient) :], key=lambda seat: (-self._cached(seat), seat.arrival))
 
     def _preference(self, seat: Seat) -> state.Preference:
         """Who came to wait during this turn was not there to be preferred."""
@@ -131,7 +134,9 @@ class Line(Law):
         """The tenant served least goes next, as if each request before had been served its prompt."""
         own: dict[str, deque[Seat]] = {}
         if any(map(self._cached, waiting)):
-            waiting = sorted(waiting, key=lambda seat: (not self._is_overdue(seat), -self._cached(seat), seat.arrival))
+            patient = sorted(filter(self._is_overdue, waiting), key=lambda seat: seat.arrival)
+            others = [seat for seat in waiting if seat not in patient]
+            waiting = patient + sorted(others, key=lambda seat: (-self._cached(seat), seat.arrival))
         for seat in waiting:
             own.setdefault(seat.request.tenant, deque()).append(seat)
         served = {tenant: self._served[tenant] for tenant in own}

@@ -6,7 +6,6 @@ import bisect
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
@@ -122,11 +121,20 @@ class Queue:
         return self._by_cached(everyone) if self._cached else iter(everyone)
 
     def _by_cached(self, everyone: list[Waiting]) -> Iterator[Waiting]:
-        patient = list(takewhile(self.is_overdue, everyone))
-        named = {one.arrival for one in patient}
-        first = [self._by_number[arrival] for _, _, arrival in self._cached if arrival not in named]
-        yield from patient
-        yield from _merged(first, everyone, named | self._by_number.keys())
+        """Of each priority: those at the head that others passed long enough, those with a cached prefix, the rest."""
+        ahead = deque(self._by_number[arrival] for _, _, arrival in self._cached)
+        named: set[int] = set()
+        overdue_turn, priority, is_patient = self.admissions - PATIENCE, everyone[0].claim[0], True
+        for waiting in everyone:
+            is_patient = (is_patient or waiting.claim[0] != priority) and waiting.turn < overdue_turn
+            priority = waiting.claim[0]
+            while not is_patient and ahead and ahead[0].claim[0] <= priority:
+                if (first := ahead.popleft()).arrival not in named:
+                    named.add(first.arrival)
+                    yield first
+            if waiting.arrival not in named:
+                named.add(waiting.arrival)
+                yield waiting
 
     def prefer(self, waiting: Waiting, tokens: int) -> None:
         """So many tokens of it are cached now."""
@@ -172,17 +180,6 @@ def _preference(waiting: Waiting) -> tuple[int, int, int]:
     return waiting.claim[0], -waiting.cached, waiting.arrival
 
 
-def _merged(first: list[Waiting], everyone: list[Waiting], named: set[int]) -> Iterator[Waiting]:
-    """Those of `first` before others of their priority; whoever was named before is left out of `everyone`."""
-    ahead = deque(first)
-    for waiting in everyone:
-        while ahead and ahead[0].claim[0] <= waiting.claim[0]:
-            yield ahead.popleft()
-        if waiting.arrival not in named:
-            yield waiting
-    yield from ahead
-
-
 class FairQueue(Queue):
     """Tenants take turns, by what they were served; each one's requests in the order in which they came."""
 
@@ -219,4 +216,9 @@ class FairQueue(Queue):
         """Of one tenant: the longest cached prefix first, unless others have been patient for too long."""
         if not self._cached:
             return waiting
-        return sorted(waiting, key=lambda one: (not self.is_overdue(one), -one.cached, one.arrival))
+
+        def place(one: Waiting) -> tuple[bool, int, int]:
+            is_overdue = self.is_overdue(one)
+            return not is_overdue, 0 if is_overdue else -one.cached, one.arrival
+
+        return sorted(waiting, key=place)
