@@ -128,7 +128,7 @@ class Line(Law):
         return self._preference(seat).cached
 
     def _is_overdue(self, seat: Seat) -> bool:
-        return self._admissions > self._preference(seat).turn + PATIENCE
+        return self._admissions >= self._preference(seat).turn + PATIENCE
 
     def _in_turn(self, waiting: list[Seat]) -> list[Seat]:
         """The tenant served least goes next, as if each request before had been served its prompt."""

@@ -126,7 +126,7 @@ class Queue:
         named: set[int] = set()
         overdue_turn, priority, is_patient = self.admissions - PATIENCE, everyone[0].claim[0], True
         for waiting in everyone:
-            is_patient = (is_patient or waiting.claim[0] != priority) and waiting.turn < overdue_turn
+            is_patient = (is_patient or waiting.claim[0] != priority) and waiting.turn <= overdue_turn
             priority = waiting.claim[0]
             while not is_patient and ahead and ahead[0].claim[0] <= priority:
                 if (first := ahead.popleft()).arrival not in named:
@@ -148,7 +148,7 @@ class Queue:
 
     def is_overdue(self, waiting: Waiting) -> bool:
         """Others went first long enough."""
-        return self.admissions > waiting.turn + PATIENCE
+        return self.admissions >= waiting.turn + PATIENCE
 
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._by_arrival)
@@ -161,7 +161,7 @@ class Queue:
         bisect.insort(self._by_arrival, waiting, key=lambda one: one.arrival)
         self._by_name[waiting.request.name] = waiting
         if not returning:
-            waiting.turn = self.admissions + len(self)
+            waiting.turn = self.admissions + len(self) - 1
 
     def remove(self, waiting: Waiting) -> None:
         del self._by_claim[bisect.bisect_left(self._by_claim, waiting.claim, key=lambda one: one.claim)]

@@ -100,6 +100,41 @@ def test_all_of_one_priority_may_be_cached() -> None:
 # ── patience ──────────────────────────────────────────────────────────────
 
 
+def pass_by(queue: Queue, count: int, first: int = 1_000) -> None:
+    """So many that have more in the cache come and go before those that wait."""
+    for arrival in range(first, first + count):
+        one = came(arrival, policy=Policy.PRIORITY)
+        queue.add(one)
+        queue.prefer(one, 640)
+        assert order(queue)[0] == arrival
+        let_in(queue, one)
+
+
+@pytest.mark.story
+def test_others_go_before_a_request_by_so_many_admissions_and_no_more() -> None:
+    """It was the first of all: each admission is one that went before it. Two more than promised did."""
+    queue = queue_of(came(0))
+    pass_by(queue, PATIENCE)
+    late = came(5_000)
+    queue.add(late)
+    queue.prefer(late, 640)
+    assert order(queue) == [0, 5_000]
+
+
+def test_admissions_of_those_who_came_before_do_not_count() -> None:
+    """Nobody is passed by requests that would have gone first in any case."""
+    queue = queue_of(*map(came, range(2_000)))
+    last = queue.find("r1999")
+    assert last is not None
+    for arrival in range(1_999):
+        one = queue.find(f"r{arrival}")
+        assert one is not None
+        let_in(queue, one)
+    assert not queue.is_overdue(last)
+    pass_by(queue, PATIENCE, first=3_000)
+    assert queue.is_overdue(last)
+
+
 def test_of_several_that_were_patient_the_elder_goes_first_cached_or_not() -> None:
     requests = [came(arrival) for arrival in range(3)]
     queue = queue_of(*requests)
