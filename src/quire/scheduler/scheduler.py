@@ -114,7 +114,7 @@ class Scheduler:
         self.shares.enter(request.tenant)
         self._arrivals += 1
         self.reuse.name(waiting)
-        if len(self.queue) > 1:
+        if len(self.queue) > 1 or self.tickets:
             self._expect(waiting)
         self._tell(What.ACCEPTED, request, prompt=len(request.prompt), max_tokens=request.max_tokens)
 

@@ -200,6 +200,22 @@ def test_a_chunk_shrinks_before_what_a_queued_request_awaits_is_evicted() -> Non
     assert cached_units(traffic, "warm", 81) == 10
 
 
+@pytest.mark.story
+def test_what_the_only_queued_request_awaits_stays_from_the_moment_it_comes() -> None:
+    """It comes just before a step that lacks pages. The step evicted what it awaited, for that was looked up only when
+    the request had been passed over once."""
+    traffic = Traffic(plan_of("full", rows=1, sheets=30, max_length=240), overlap=1)
+    traffic.ask("before", words("warm", 81))
+    traffic.submit("large", words("large", 230))
+    for _ in range(3):
+        traffic.step()
+    traffic.submit("queued", words("warm", 81))
+    assert traffic.waiting("queued").cached == 80
+    traffic.step()
+    assert sizes(traffic)[-1] == 2 * UNIT
+    assert cached_units(traffic, "warm", 81) == 10
+
+
 def test_a_chunk_does_not_shrink_for_prefixes_that_nothing_awaits() -> None:
     traffic = prefilling(is_awaited=False)
     traffic.step()
