@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from small_replay import SPEED, asked, cost_of, plan_of, play, seconds_of
 
+from quire.cache.gap import CAUSES
 from quire.core.rules import Rules
 from quire.plan.settings import Settings
 from quire.simulate.ceiling import Ceiling
@@ -165,3 +166,16 @@ def test_memory_is_what_requests_hold_and_the_cache_keeps() -> None:
     assert line["cached_peak_pages"] == 640 // page
     assert line["held_peak_bytes"] == line["held_peak_pages"] * line["page_bytes"]
     assert 0 < line["held_mean_pages"] <= line["held_peak_pages"]
+
+
+def test_shares_of_prompts_that_were_missed_are_reported_by_cause() -> None:
+    """One prompt pushes most of another one out of the pool, which comes again: a third of all prompt tokens, but for
+    its last unit, was found or evicted."""
+    plan = plan_of(pool_bytes=48 << 20, settings=Settings(max_length=1200))
+    requests = [asked(f"r{place}", 10.0 * place, (seed, 0, 1000)) for place, seed in enumerate((1, 2, 1))]
+    found = report(play(*requests, plan=plan))
+    unit, missed = found["match_unit_tokens"], found["missed"]
+    assert missed["evicted"] > 0.1
+    assert found["hit_rate"] + missed["evicted"] == pytest.approx(999 // unit * unit / 3000)
+    assert [cause for cause, share in missed.items() if share] == ["evicted"]
+    assert list(missed) == list(CAUSES)
