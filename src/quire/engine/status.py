@@ -18,6 +18,7 @@ WAITING_REASONS = {
     "is computing its prefix": "prefix",
     "comes back only if it can stay": "preempted",
     "exceed the pool": "memory",
+    "more of their prompt in the cache": "cached",
     "no page is free": "page",
     "its load failed": "load",
     "needs its pages": "preempted",

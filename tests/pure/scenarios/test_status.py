@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scenes import FreeRunner, own_tokens
 
+from cached_traffic import Traffic, joined, plan_of, words
 from quire.cache.audit import audit
 from quire.core.request import Request
 from quire.engine.engine import Engine
@@ -109,3 +110,18 @@ def test_every_reason_to_wait_has_a_word() -> None:
         seen |= {waiting.reason for waiting in engine.scheduler.queue}
     assert len(seen) > 1
     assert {reason_word(reason) for reason in seen} <= set(WAITING_REASONS.values())
+
+
+@pytest.mark.story
+def test_waiting_for_requests_with_more_in_the_cache_has_a_word() -> None:
+    """It was `other`."""
+    traffic = Traffic(plan_of("full", rows=4, sheets=40, max_length=300))
+    traffic.ask("before", words("warm", 97))
+    traffic.scheduler.typical_output = 1.0
+    traffic.submit("elder", words("elder", 150), 30)
+    for _ in range(5):
+        traffic.step()
+    traffic.submit("warm", joined(words("warm", 97), words("more", 120)))
+    traffic.submit("cold", words("cold", 20))
+    traffic.step()
+    assert status_of(traffic.engine).waiting == {"memory": 1, "cached": 1}
