@@ -68,7 +68,7 @@ KNOWN = {
 }
 KNOWN_WAITING = (
     "request arrival claim outputs preemptions root keys behind came_from line is_counted awaits cached chain is_found "
-    "turn may_load offer again hit_tokens loaded_tokens miss gap reason way_back"
+    "turn may_load offer again hit_tokens loaded_tokens miss gap is_reported reason way_back"
 )
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""

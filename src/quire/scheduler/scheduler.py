@@ -502,8 +502,9 @@ class Scheduler:
     def _welcome(self, row: int) -> None:
         waiting = self.tickets[row]
         numbers = {"hit_tokens": waiting.hit_tokens, "tokens": int(self.rows.known[row])}
-        if not waiting.preemptions:
+        if not waiting.preemptions and not waiting.is_reported:
             numbers |= waiting.gap.numbers()
+            waiting.is_reported = True
         self._tell(What.ADMITTED, waiting.request, waiting.miss, **numbers, preemptions=waiting.preemptions)
 
     def _return(self, row: int, reason: str) -> None:

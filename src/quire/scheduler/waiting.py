@@ -77,6 +77,8 @@ class Waiting:
     miss: str = ""
     gap: Gap = NO_GAP
     """What it did not find though it was computed before, and why."""
+    is_reported: bool = False
+    """That was reported; it is let in again after a load failed."""
     reason: str = JUST_CAME
     way_back: str = ""
     """After it was preempted, where there is a tier: how its tokens come back, and what that costs."""

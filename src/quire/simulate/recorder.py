@@ -53,7 +53,7 @@ class Recorder:
             self.place_in_row[self.row_of[event.request]] = place
             if not event.numbers["preemptions"]:
                 self.hit_tokens[place] = event.numbers["hit_tokens"]
-                self.missed[place] = event.numbers
+                self.missed[place] = self.missed[place] or event.numbers
         elif event.what is What.LOADED:
             if not event.numbers["preemptions"]:
                 self.hit_tokens[self.place_of[event.request]] = event.numbers["tokens"]

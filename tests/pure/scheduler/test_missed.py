@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cached_traffic import UNIT, Traffic, joined, plan_of, words
+from doubles import ScriptedTier
 from quire.cache.pool import Holder
 from quire.check.promises import check_books
 from quire.core.events import What
@@ -185,6 +186,23 @@ def test_a_preempted_request_does_not_report_again() -> None:
     assert not any(name.startswith("missed") for event in again for name in event.numbers)
     sums = traffic.engine.counters.sums
     assert sums[What.ADMITTED, "missed_evicted"] == sum(event.numbers["missed_evicted"] for event in first)
+
+
+@pytest.mark.story
+def test_what_was_missed_is_reported_once_though_a_load_fails() -> None:
+    """The request is let in, a tier does not bring what it offered, and it is let in again: the second time counted
+    as well."""
+    tier = ScriptedTier(0)
+    traffic = Traffic(plan_of("full"), tier=tier)
+    traffic.ask("a", words("a", 100))
+    traffic.evict_all()
+    tier.units = 5
+    traffic.submit("again", words("a", 100))
+    traffic.step()
+    tier.answer(tier.begun[-1].number, is_done=False)
+    traffic.finish()
+    assert traffic.order().count("again") == 2
+    assert traffic.engine.counters.sums[What.ADMITTED, "missed_evicted"] == 96
 
 
 @pytest.mark.law
