@@ -12,6 +12,7 @@ from quire.cache.keys import keys_of
 from quire.cache.nodes import NO_GROUP, Chain
 from quire.cache.prefix import PrefixIndex
 from quire.check.promises import check_books, check_nothing_left
+from quire.core.sampling import Sampling
 
 WINDOW = 50
 """Of `small_kinds`: a hit needs the pages of the last 49 tokens before it."""
@@ -205,6 +206,18 @@ def test_while_there_is_room_a_prompt_can_be_gone_on_from_at_every_unit_of_it() 
     traffic = traffic_of("full", "window")
     traffic.ask("a", words("a", 200))
     assert [found(traffic, words("a", size)) for size in range(8, 200, 8)] == list(range(8, 200, 8))
+
+
+def test_spares_that_are_computed_again_stay_with_their_group() -> None:
+    """The same prompt is computed once more, for its log-probabilities."""
+    traffic = traffic_of("full", "window")
+    traffic.ask("a", words("a", 200))
+    groups, column = set(traffic.index.boundaries.groups), traffic.index.nodes.group.copy()
+    traffic.ask("again", words("a", 200), sampling=Sampling(prompt_logprobs=1))
+    assert traffic.admitted("again")["hit_tokens"] == 0
+    assert set(traffic.index.boundaries.groups) == groups
+    assert (traffic.index.nodes.group == column).all()
+    check_pages(traffic.index)
 
 
 def test_a_hit_among_spares_makes_a_boundary_that_outlives_them() -> None:

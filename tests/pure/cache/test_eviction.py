@@ -12,6 +12,7 @@ from quire.cache import eviction as module
 from quire.cache.eviction import FEW, FRESH_SHARE
 from quire.cache.keys import keys_of as keys_from
 from quire.cache.nodes import Chain
+from quire.cache.pool import Holder
 from quire.cache.prefix import Place, PrefixIndex
 from quire.cache.reuse_times import Floats, Forecast, Ints, Recency
 from quire.check.promises import check_books
@@ -261,6 +262,16 @@ def test_a_chain_is_cut_off_behind_what_is_awaited_on_its_way(kinds: list[str]) 
     assert found(traffic, words("a", 97)) == 96
 
 
+def test_a_chain_that_is_awaited_in_the_middle_keeps_its_first_half() -> None:
+    """All of it was used alike, and would go in one bundle."""
+    traffic = traffic_of("full")
+    traffic.ask("a", words("a", 200))
+    expect(traffic, words("a", 97))
+    assert traffic.index.evict(1e18, must=True).tokens == 200 - 96
+    assert traffic.index.evict(1e18, must=True).pieces == 0
+    assert found(traffic, words("a", 199)) == 96
+
+
 def test_of_several_that_are_awaited_the_lowest_goes_first_and_one_at_a_time() -> None:
     traffic = traffic_of("full", "state", forecast=ByWorth())
     sizes = (200, 60, 120)
@@ -328,6 +339,20 @@ def test_what_running_requests_hold_is_set_aside_until_one_has_left() -> None:
     while index.evict(1e18, must=False).pieces:
         pass
     assert not len(index.nodes)
+
+
+def test_what_was_found_in_use_is_tried_again_when_a_request_has_left() -> None:
+    """A tier was reading it. That it is done is noticed when something else gives pages back, or if it must be."""
+    traffic = traffic_of("full", forecast=Recency())
+    traffic.ask("a", words("a", 97))
+    chain, (memory,) = chain_of(traffic, words("a", 97)), traffic.scheduler.memories
+    pages = memory.kept[0].pages[chain].ravel()
+    memory.pool.hold(0, pages, Holder.PIN)
+    assert traffic.index.evict(1e18, must=False).pieces == 0
+    memory.pool.drop(0, pages, Holder.PIN)
+    assert traffic.index.evict(1e18, must=False).pieces == 0
+    traffic.ask("b", words("b", 4))
+    assert traffic.index.evict(1e18, must=False).tokens == 96
 
 
 def test_if_it_must_be_what_is_held_goes_too() -> None:

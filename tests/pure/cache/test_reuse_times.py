@@ -173,6 +173,18 @@ def test_what_was_learned_long_ago_gives_way_to_what_is_seen_now() -> None:
     assert worth(times, TURN, 1) < high / 100
 
 
+def test_ends_of_long_ago_do_not_hide_that_a_class_is_used_now() -> None:
+    times = learned({}, {TURN: [400_000.0] * 5_000})
+    for _ in range(40):
+        for _ in range(500):
+            times.note_use(SPARE, 200.0)
+        times.learn(*NOBODY)
+    for _ in range(200):
+        times.note_use(TURN, 200.0)
+    times.learn(*NOBODY)
+    assert worth(times, TURN, 1) == pytest.approx(worth(learned({TURN: [200.0] * 200}, {}), TURN, 1), rel=0.2)
+
+
 def test_hazards_are_due_after_a_few_uses_at_first_and_after_more_and_more_later() -> None:
     times, waits = ReuseTimes(), []
     for _ in range(10):
