@@ -113,3 +113,16 @@ class Traffic:
         while (evicted := self.index.evict(1e18, must=True, even_awaited=True)).pieces:
             tokens += evicted.tokens
         return tokens
+
+
+def warm_and_cold_after_an_elder() -> Traffic:
+    """A large request that has a cached prefix waits for room, and so does a small one that has none and would fit."""
+    traffic = Traffic(plan_of("full", rows=4, sheets=40, max_length=300))
+    traffic.ask("before", words("warm", 97))
+    traffic.scheduler.typical_output = 1.0
+    traffic.submit("elder", words("elder", 150), 30)
+    for _ in range(5):
+        traffic.step()
+    traffic.submit("warm", joined(words("warm", 97), words("more", 120)))
+    traffic.submit("cold", words("cold", 20))
+    return traffic

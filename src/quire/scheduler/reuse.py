@@ -106,9 +106,8 @@ class Reuse:
         index, nodes = self.index, self.index.nodes
         if index.disabled or not waiting.may_reuse or not waiting.keys:
             return 0
-        if self._queued.setdefault(waiting.keys[0], {}).setdefault(waiting.arrival, waiting) and not self._is_stale(
-            waiting
-        ):
+        self._queued.setdefault(waiting.keys[0], {})[waiting.arrival] = waiting
+        if not self._is_stale(waiting):
             return waiting.cached
         self._let_go(waiting)
         tokens = waiting.tokens(0, waiting.known) if len(waiting.outputs) else waiting.request.prompt

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scenes import FreeRunner, own_tokens
 
-from cached_traffic import Traffic, joined, plan_of, words
+from cached_traffic import warm_and_cold_after_an_elder
 from quire.cache.audit import audit
 from quire.core.request import Request
 from quire.engine.engine import Engine
@@ -115,13 +115,6 @@ def test_every_reason_to_wait_has_a_word() -> None:
 @pytest.mark.story
 def test_waiting_for_requests_with_more_in_the_cache_has_a_word() -> None:
     """It was `other`."""
-    traffic = Traffic(plan_of("full", rows=4, sheets=40, max_length=300))
-    traffic.ask("before", words("warm", 97))
-    traffic.scheduler.typical_output = 1.0
-    traffic.submit("elder", words("elder", 150), 30)
-    for _ in range(5):
-        traffic.step()
-    traffic.submit("warm", joined(words("warm", 97), words("more", 120)))
-    traffic.submit("cold", words("cold", 20))
+    traffic = warm_and_cold_after_an_elder()
     traffic.step()
     assert status_of(traffic.engine).waiting == {"memory": 1, "cached": 1}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cached_traffic import UNIT, Traffic, joined, plan_of, words
+from cached_traffic import UNIT, Traffic, joined, plan_of, warm_and_cold_after_an_elder, words
 from quire.cache.keys import keys_of
 from quire.core.events import What
 from quire.core.rules import Policy, Rules
@@ -103,14 +103,7 @@ def test_the_elder_is_let_in_whatever_others_have_in_the_cache() -> None:
 
 def test_while_a_request_with_a_cached_prefix_waits_for_room_those_with_less_wait_too() -> None:
     """The pool holds the elder and one of the others: the small one would fit, and waits for the large one."""
-    traffic = Traffic(plan_of("full", rows=4, sheets=40, max_length=300))
-    traffic.ask("before", words("warm", 97))
-    traffic.scheduler.typical_output = 1.0
-    traffic.submit("elder", words("elder", 150), 30)
-    for _ in range(5):
-        traffic.step()
-    traffic.submit("warm", joined(words("warm", 97), words("more", 120)))
-    traffic.submit("cold", words("cold", 20))
+    traffic = warm_and_cold_after_an_elder()
     for _ in range(3):
         traffic.step()
     assert "exceed the pool" in traffic.waiting("warm").reason

@@ -117,7 +117,7 @@ REUSE: dict[str, Mutation] = {
     "all-scopes-dropped": Mutation(
         "the cache of all scopes goes when one is dropped", PrefixIndex, "drop_scope", _everything
     ),
-    "cached-pages-stay-behind": Mutation(
+    "cached-pages-not-moved": Mutation(
         "compaction moves pages, and the cache looks for them where they were", compaction, "_apply", _without_cache
     ),
 }
