@@ -400,13 +400,16 @@ class PrefixIndex:
     def wants_spares(self) -> bool:
         """Whether what a prompt leaves on its way is worth keeping: there is room, or it is worth more than what was
         evicted last. Some keep it all the same, to be learned from."""
-        forecast = self.eviction.forecast
-        if not forecast.learns or self.arrivals % SPARES_ANYHOW == 0:
+        if not self.eviction.forecast.learns or self.arrivals % SPARES_ANYHOW == 0:
             return True
         if all(memory.pool.free_sheets > FREE_SHARE * memory.stage.sheets for memory in self.memories):
             return True
+        return self.spares_are_worth_more()
+
+    def spares_are_worth_more(self) -> bool:
+        """Whether what a prompt leaves on its way is worth more than what was evicted last."""
         worth = self.coverage.spare_worth(SPARE_GAIN, SPARE_GAIN, SPARE_GAIN // (self.coverage.spare_units * self.unit))
-        return forecast.value(spare_class(SPARE_GAIN), 0.0, 0.0, worth) > self.eviction.last_rank
+        return self.eviction.forecast.value(spare_class(SPARE_GAIN), 0.0, 0.0, worth) > self.eviction.last_rank
 
     def lost(self, node: int) -> None:
         """A row took over pages without which no hit can end here."""

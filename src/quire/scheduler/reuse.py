@@ -339,12 +339,12 @@ class Reuse:
         return [Capture(entry, tokens, *own) for own in pages]
 
     def _has_checkpoint_room(self, is_spare: bool) -> bool:
-        """Room for one more state of each kind; for a boundary others are evicted, for a spare nothing is."""
+        """Room for one more state of each kind; others go for a boundary, and for a spare that is worth more."""
         coverage = self.index.coverage
         for _ in range(MOST_EVICTIONS):
             if coverage.has_checkpoint_room() and self._has_room(coverage.states):
                 return True
-            if is_spare:
+            if is_spare and not self.index.spares_are_worth_more():
                 return False
             evicted = self.index.evict(0, must=False)
             if not evicted.pieces:
