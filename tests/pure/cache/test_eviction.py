@@ -102,6 +102,20 @@ def test_ends_boundaries_on_the_way_and_spares_go_in_the_order_of_tokens_saved_p
     assert len(order) == len(expected) > 20
 
 
+@pytest.mark.parametrize(("uses", "gain"), [(0, 160), (1, 64)])
+def test_a_boundary_saves_what_lies_behind_the_last_one_that_others_use_too(uses: int, gain: int) -> None:
+    """One that a single request went on from is not in use by others: without the new one it would hardly be found."""
+    traffic = traffic_of("full", "state", forecast=ByWorth())
+    traffic.ask("a", words("a", 96))
+    before = chain_of(traffic, words("a", 96))[-1]
+    assert traffic.index.nodes.is_boundary[before]
+    traffic.index.nodes.uses[before] = uses
+    traffic.ask("b", joined(words("a", 96), words("b", 64)))
+    end = chain_of(traffic, joined(words("a", 96), words("b", 64)))[-1]
+    assert traffic.index.nodes.uses[before] == uses + 1
+    assert traffic.index.nodes.gain[end] == gain
+
+
 @pytest.mark.story
 def test_a_boundary_that_a_chain_goes_on_from_is_ranked_as_one_on_the_way_at_once() -> None:
     """Evicting the end of a chain gives back its tokens too. A prompt's boundary became one on the way with its first

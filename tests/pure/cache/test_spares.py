@@ -61,8 +61,9 @@ def test_a_state_on_the_way_takes_the_place_of_something_that_is_worth_less() ->
     assert found_by_the_second(crowded(spare=2.0)) == WAY
 
 
-def test_nothing_is_evicted_for_a_state_on_the_way_that_is_worth_less() -> None:
-    assert found_by_the_second(crowded(spare=0.5)) == 0
+@pytest.mark.parametrize("spare", [0.5, 1.0])
+def test_nothing_is_evicted_for_a_state_on_the_way_that_is_worth_no_more(spare: float) -> None:
+    assert found_by_the_second(crowded(spare)) == 0
 
 
 def test_while_there_is_room_every_prompt_leaves_states_on_its_way() -> None:
@@ -70,3 +71,18 @@ def test_while_there_is_room_every_prompt_leaves_states_on_its_way() -> None:
     traffic.index.eviction.forecast = Valued(0.5)
     traffic.index.eviction.last_rank = 1.0
     assert found_by_the_second(traffic) == WAY
+
+
+def test_a_state_on_the_way_that_a_queued_request_would_go_on_from_becomes_a_boundary() -> None:
+    """So that it is not evicted with the group that it was left in."""
+    traffic = Traffic(plan_of("full", "state", sheets=2_000, rows=1, max_length=1_000))
+    traffic.ask("first", words("first", 900), 2)
+    traffic.submit("busy", words("busy", 300), 50)
+    traffic.step()
+    traffic.submit("second", joined(words("first", 900)[: WAY + 20], words("second", 200)))
+    place = traffic.waiting("second").awaits
+    assert place is not None
+    assert traffic.index.nodes.tokens[place.node] == WAY
+    assert traffic.index.nodes.is_boundary[place.node]
+    traffic.finish()
+    assert traffic.admitted("second")["hit_tokens"] == WAY

@@ -60,6 +60,18 @@ def test_a_slow_tier_below_does_not_fill_host_memory_and_gets_the_beginning_of_e
     world.check_nothing_is_held()
 
 
+def test_each_record_that_had_to_make_room_for_a_newer_one_is_counted_once() -> None:
+    """Beyond what was promised, as many records wait as host memory has blocks. Half of it is pinned, so that 8 records
+    of each later prompt find a place."""
+    drawer = Drawer()
+    world = World(["full"], [drawer], blocks=16)
+    drawer.gate.clear()
+    for number in range(4):
+        world.ask(f"r{number}", 1000 * number + np.arange(100))
+    assert world.stack.counters["not_written_behind"] == (12 - 8) + 3 * 8 - 16
+    drawer.gate.set()
+
+
 @pytest.mark.story
 def test_a_write_that_never_returns_keeps_no_other_tier_from_being_written_to_or_mended() -> None:
     hung, other = Drawer(), Drawer()
@@ -91,7 +103,10 @@ def test_a_write_that_never_returns_is_told_and_pins_nothing_but_its_own_record(
     behind = world.stack._behind[0]
     wait_until(lambda: behind._begun_at is not None)
     assert behind.pinned_blocks == 12
-    world.now += LATE_SECONDS + 1
+    world.now += LATE_SECONDS
+    behind.turn()
+    assert not behind.is_late
+    world.now += 1
     world.ask("second", 1000 + np.arange(100))
     assert (behind.is_late, behind.pinned_blocks) == (True, 1)
     assert "a write has not returned for 60 s" in caplog.text
