@@ -37,7 +37,7 @@ TARGETS = ("src/quire/kinds", "src/quire/cache", "src/quire/scheduler", "src/qui
 NEAREST = {
     "kinds": ("kinds", "laws", "cache", "plan"),
     "cache": ("cache", "engine", "scenarios"),
-    "scheduler": ("engine", "scenarios", "simulate"),
+    "scheduler": ("scheduler", "engine", "scenarios", "simulate"),
     "tiers": ("tiers",),
     "plan": ("laws", "plan"),
 }

@@ -14,6 +14,7 @@ from quire.cache.audit import BooksDoNotBalance, audit
 from quire.cache.compaction import compact, sheets_to_gain
 from quire.cache.memory import StageMemory
 from quire.cache.pool import ONE, Holder
+from quire.cache.tables import Need
 from quire.kinds import counts
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
@@ -216,3 +217,13 @@ def test_a_page_has_one_address_and_pages_do_not_overlap() -> None:
     taken.sort()
     assert all(end <= begin for (_, end), (begin, _) in pairwise(taken))
     assert taken[-1][1] <= stage.pool_bytes
+
+
+def test_a_row_that_lacks_pages_of_one_kind_takes_none_of_the_next() -> None:
+    """Two rows lack a sheet of the first kind each and nothing of the second, and two sheets are free: both fit."""
+    plan = small_plan(["full", "window"], sheets=2)
+    memory = StageMemory(plan.stages[0], plan, ROWS)
+    whole = memory.stage.kinds[0].pages_per_sheet
+    needs = [Need(ints(0, 1), counts(np.array([whole, whole]))), Need(ints(), counts(ints()))]
+    assert memory.fitting(ints(0, 1), needs) == 2
+    assert memory.fitting(ints(0, 1), [needs[0], Need(ints(1), counts(ints(1)))]) == 1

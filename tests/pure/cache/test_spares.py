@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cached_traffic import Traffic, joined, plan_of, words
+from cached_traffic import UNIT, Traffic, joined, plan_of, words
 from quire.cache.prefix import SPARES_ANYHOW
 from quire.cache.reuse_times import LINES, USES, Floats, Ints, Origin
 
@@ -86,3 +86,17 @@ def test_a_state_on_the_way_that_a_queued_request_would_go_on_from_becomes_a_bou
     assert traffic.index.nodes.is_boundary[place.node]
     traffic.finish()
     assert traffic.admitted("second")["hit_tokens"] == WAY
+
+
+@pytest.mark.parametrize("kinds", [["full", "window"], ["full", "state"]])
+def test_a_place_where_prompts_part_is_no_longer_wanted_once_it_is_kept(kinds: list[str]) -> None:
+    """Two prompts of 100 tokens share 40: whoever computes these first keeps what the other needs there."""
+    traffic = Traffic(plan_of(*kinds, rows=1))
+    for name in ("a", "b"):
+        traffic.submit(name, joined(words("shared", 40), words(name, 60)), 2)
+    place = traffic.waiting("b").keys[40 // UNIT - 1]
+    wanted = traffic.scheduler.reuse.junctions.wanted
+    assert place in wanted
+    traffic.finish()
+    assert traffic.admitted("b")["hit_tokens"] == 40
+    assert place not in wanted

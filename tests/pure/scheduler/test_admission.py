@@ -148,6 +148,22 @@ def test_pages_that_are_shared_with_running_requests_count_once() -> None:
     assert not [event for event in traffic.events if event.what is What.PREEMPTED]
 
 
+@pytest.mark.parametrize(("sheets", "together"), [(20, True), (12, False)])
+def test_beside_states_shared_pages_count_once_while_half_of_the_pool_is_left(sheets: int, together: bool) -> None:
+    """Five times 20 pages of prompt, five to a sheet, are more than either pool has. What the requests take in fact is
+    less than half of the larger one, and more than half of the smaller one."""
+    traffic = Traffic(plan_of("full", "state", rows=6, sheets=sheets, max_length=220))
+    traffic.scheduler.typical_output = 8.0
+    traffic.submit("first", words("shared", 161), 40)
+    for _ in range(6):
+        traffic.step()
+    for number in range(4):
+        traffic.submit(f"r{number}", words("shared", 161), 8)
+    traffic.finish()
+    events = [(event.what, event.request) for event in traffic.events]
+    assert (events.index((What.ADMITTED, "r3")) < events.index((What.ENDED, "r0"))) == together
+
+
 def test_without_shared_pages_as_many_requests_do_not_run_together() -> None:
     traffic = Traffic(plan_of("full", rows=6, sheets=30, max_length=220))
     traffic.scheduler.typical_output = 8.0
