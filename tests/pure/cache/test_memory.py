@@ -99,11 +99,18 @@ class MemoryMachine(RuleBasedStateMachine):
     def compact(self) -> None:
         expected = self.memory.pool.free_sheets + sheets_to_gain(self.memory)
         before = [[len(table.held(row)) for row in range(ROWS)] for table in self.memory.tables]
+        fixed = self.fixed_pages()
         compact(self.memory)
+        assert self.fixed_pages() == fixed
         assert self.memory.pool.free_sheets == expected
         assert before == [[len(table.held(row)) for row in range(ROWS)] for table in self.memory.tables]
         assert sheets_to_gain(self.memory) == 0
         self.fragmentation_is_bounded()
+
+    def fixed_pages(self) -> list[list[int]]:
+        """By kind: what something outside the tables knows by its number."""
+        shelves = self.memory.pool.shelves
+        return [np.flatnonzero((s.count(Holder.PIN) > 0) | (s.count(Holder.BACKEND) > 0)).tolist() for s in shelves]
 
     def fragmentation_is_bounded(self) -> None:
         """No kind holds a sheet more than its pages need, but for sheets with a pinned page (or the backend's own)."""
@@ -227,3 +234,17 @@ def test_a_row_that_lacks_pages_of_one_kind_takes_none_of_the_next() -> None:
     needs = [Need(ints(0, 1), counts(np.array([whole, whole]))), Need(ints(), counts(ints()))]
     assert memory.fitting(ints(0, 1), needs) == 2
     assert memory.fitting(ints(0, 1), [needs[0], Need(ints(1), counts(ints(1)))]) == 1
+
+
+def test_compaction_leaves_pages_of_the_backend_where_they_are() -> None:
+    """Its page is the only one in use of its sheet, and there is a hole in a fuller sheet."""
+    plan = small_plan(["full", "state"], sheets=4, reserved=1)
+    pool = (memory := StageMemory(plan.stages[0], plan, ROWS)).pool
+    own, size = np.flatnonzero(pool.shelves[0].count(Holder.BACKEND)), pool.shelves[0].pages_per_sheet
+    others = pool.take(0, 2 * size - 1)
+    beside = others[others // size == own[0] // size]
+    pool.drop(0, np.append(beside, others[-1]), Holder.REQUEST)
+    assert size > 2
+    assert pool.owner.tolist().count(0) == 2
+    compact(memory)
+    assert np.flatnonzero(pool.shelves[0].count(Holder.BACKEND)).tolist() == own.tolist()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from quire.cache.nodes import NO_NODE, Nodes
+from quire.cache.nodes import NO_NODE, NOTES, Nodes
 
 KEYS = [bytes([number]) for number in range(8)]
 
@@ -47,3 +47,14 @@ def test_what_is_forgotten_from_the_end_is_not_found_and_can_come_again() -> Non
     assert nodes.follow(KEYS, 8, np.array(whole)).tolist() == whole[:2] + again
     assert len(nodes) == 5
     assert nodes.leaves().tolist() == again[-1:]
+
+
+def test_nothing_that_was_noted_of_a_forgotten_prefix_is_that_of_the_next_in_its_place() -> None:
+    nodes = Nodes()
+    whole = np.array(add(nodes, 0, 6))
+    for name in NOTES:
+        getattr(nodes, name)[whole] = 1
+    nodes.remove(whole)
+    again = add(nodes, 0, 6)
+    assert set(again) == set(whole.tolist())
+    assert [nodes.notes(node) for node in again] == [[0] * len(NOTES)] * 6

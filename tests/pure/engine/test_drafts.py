@@ -253,6 +253,13 @@ def test_nothing_counts_behind_a_stop_token() -> None:
     assert stream.ending is Ending.STOP
 
 
+@pytest.mark.parametrize("first", range(21, 27))
+def test_of_several_stop_tokens_in_one_step_the_first_counts(first: int) -> None:
+    script = script_for(talk()).tokens
+    engine = engine_for(plan_of(), Prophet(script), talk(stop_tokens=tuple(script[first : first + 3].tolist())))
+    assert finish(engine).tolist() == script[20 : first + 1].tolist()
+
+
 @pytest.mark.parametrize(
     "sampling",
     [

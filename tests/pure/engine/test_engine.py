@@ -298,6 +298,17 @@ def test_a_deadline_ends_a_request_wherever_it_is() -> None:
     assert is_empty(engine)
 
 
+def test_the_deadline_of_a_request_that_has_ended_is_not_that_of_the_next_with_its_name() -> None:
+    now = [0.0]
+    engine, _ = engine_for(small_plan(["full"], 40), clock=lambda: now[0])
+    first = engine.submit(request("talk", 20, 2, deadline=5.0))
+    run(engine, 10)
+    second = engine.submit(request("talk", 20, 4))
+    now[0] = 6.0
+    run(engine, 10)
+    assert first.ending is second.ending is Ending.LENGTH
+
+
 def test_a_full_queue_says_so_and_takes_back_the_preempted() -> None:
     engine, _ = engine_for(small_plan(["full"], None), rules=Rules(queue_bound=2))
     for i in range(2):

@@ -677,6 +677,7 @@ def test_prompts_that_wait_to_be_fetched_take_half_of_host_memory_together() -> 
     computing.finish(second)
     assert first.offer is not None
     assert "full of prompts that wait to be fetched" in second.reason
+    assert computing.pins() == 9
     computing.stack.close()
 
 
