@@ -304,3 +304,22 @@ def test_a_prompt_that_parts_in_the_middle_of_another_goes_on_from_the_nearest_c
     assert traffic.missed("third") == {}
     chunks = [3_000] * (size // 3_000) + [size % 3_000]
     assert sizes(traffic)[: len(chunks)] == chunks, "no chunk is split"
+
+
+@pytest.mark.parametrize("priority", [-1, 1])
+def test_of_running_requests_the_elder_comes_first_whatever_its_priority(priority: int) -> None:
+    traffic = Traffic(plan_of("full", rows=2), rules=Rules(policy=Policy.PRIORITY))
+    traffic.submit("elder", words("elder", 20), 30, priority=priority)
+    traffic.submit("other", words("other", 20), 30, priority=0)
+    traffic.step()
+    requests = traffic.scheduler.rows.requests
+    assert [requests[row].name for row in traffic.scheduler.order().tolist()] == ["elder", "other"]
+
+
+@pytest.mark.parametrize("kinds", KINDS)
+def test_each_turn_of_a_session_counts_the_hits_that_led_to_it(kinds: list[str]) -> None:
+    traffic = Traffic(plan_of(*kinds))
+    for turn in range(4):
+        traffic.ask(f"turn {turn}", words("session", 100 + 40 * turn))
+        nodes = traffic.index.nodes
+        assert nodes.line[nodes.tokens.argmax()] == turn

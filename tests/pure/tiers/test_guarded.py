@@ -105,3 +105,14 @@ def test_a_lookup_that_does_not_answer_for_each_name_is_a_failure_of_the_tier(an
     assert tier.has([b"one", b"two"]) == [False, False]
     assert not tier.can_read
     assert "2 names" in tier.reason
+
+
+def test_before_it_is_registered_it_is_neither_read_nor_written_and_due_at_once() -> None:
+    tier = GuardedTier(Drawer(), LAYOUT, lambda: 0.0)
+    status = tier.status()
+    assert not status.can_read
+    assert not status.can_write
+    assert tier.take_turn()
+    tier.mend()
+    assert tier.can_read
+    assert tier.can_write
