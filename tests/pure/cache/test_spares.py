@@ -88,6 +88,15 @@ def test_a_state_on_the_way_that_a_queued_request_would_go_on_from_becomes_a_bou
     assert traffic.admitted("second")["hit_tokens"] == WAY
 
 
+def test_what_is_worth_as_much_as_what_was_evicted_last_is_not_worth_more() -> None:
+    traffic = Traffic(plan_of("full", "state"))
+    traffic.index.eviction.forecast = Valued(1.0)
+    traffic.index.eviction.last_rank = 1.0
+    assert not traffic.index.spares_are_worth_more()
+    traffic.index.eviction.last_rank = 0.9
+    assert traffic.index.spares_are_worth_more()
+
+
 @pytest.mark.parametrize("kinds", [["full", "window"], ["full", "state"]])
 def test_a_place_where_prompts_part_is_no_longer_wanted_once_it_is_kept(kinds: list[str]) -> None:
     """Two prompts of 100 tokens share 40: whoever computes these first keeps what the other needs there."""
