@@ -20,7 +20,7 @@ from quire.cache.coverage import Coverage
 from quire.cache.ghosts import Ghost, Ghosts
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import Chain, Nodes
-from quire.cache.reuse_times import LINES, USES, Forecast, ReuseTimes, class_of
+from quire.cache.reuse_times import Forecast, ReuseTimes, class_of, class_of_one
 
 FEW = 64
 """Entries beyond twice the nodes that the heap may have before it is built anew."""
@@ -88,14 +88,14 @@ class Eviction:
         rank = 0.0
         if is_boundary or not self.coverage.has_boundaries:
             worth = self.coverage.worth(gain, not nodes.children[node])
-            kind = _class(origin, nodes.line.item(node), uses)
+            kind = class_of_one(origin, nodes.line.item(node), uses)
             rank = self.forecast.value(kind, nodes.used.item(node), self.now, worth)
         nodes.rank[node] = rank
         return rank
 
     def class_of(self, node: int) -> int:
         uses, origin, *_ = self.nodes.notes(node)
-        return _class(origin, self.nodes.line.item(node), uses)
+        return class_of_one(origin, self.nodes.line.item(node), uses)
 
     def compute(self) -> None:
         """All values anew, and the heap with them."""
@@ -213,8 +213,3 @@ class Eviction:
     def clear(self) -> None:
         self._ranked, self._held, self._awaited = [], [], []
         self.paths.clear()
-
-
-def _class(origin: int, line: int, uses: int) -> int:
-    """As `reuse_times.class_of`, of one prefix."""
-    return (origin * LINES + min(line, LINES - 1)) * USES + min(uses, USES - 1)

@@ -27,7 +27,7 @@ from quire.cache.ghosts import Ghost
 from quire.cache.keys import end_key
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODE, NO_NODES, Chain, Nodes
-from quire.cache.reuse_times import LINES, USES, Forecast, Origin, ReuseTimes
+from quire.cache.reuse_times import Forecast, Origin, ReuseTimes, class_of_one
 from quire.core.request import Tokens
 from quire.kinds import Counts
 from quire.plan.plan import Plan
@@ -49,7 +49,7 @@ SPARE_GAIN = 2048
 def spare_class(tokens_ahead: int) -> int:
     """Of spares with so many tokens of their prompt ahead: near its end, not far from it, elsewhere."""
     line = 0 if tokens_ahead < 512 else 1 if tokens_ahead < 2048 else 2
-    return (Origin.SPARE * LINES + line) * USES
+    return class_of_one(Origin.SPARE, line, 0)
 
 
 class Place(NamedTuple):

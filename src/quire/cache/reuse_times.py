@@ -62,6 +62,11 @@ def class_of(origin: Ints, line: Ints, uses: Ints) -> Ints:
     return classes
 
 
+def class_of_one(origin: int, line: int, uses: int) -> int:
+    """The same of one prefix, without arrays."""
+    return (origin * LINES + min(line, LINES - 1)) * USES + min(uses, USES - 1)
+
+
 class Forecast(Protocol):
     """Says what keeping prefixes is worth."""
 
