@@ -29,7 +29,7 @@ from quire.bench.started import start
 from quire.bench.unprompted import Unprompted, spoil
 from quire.cache.audit import audit
 from quire.core.dtypes import DType
-from quire.core.events import What
+from quire.core.events import RequestPreempted
 from quire.core.request import Request
 from quire.core.step import Step, StepResult
 from quire.core.units import GIB, format_bytes, parse_bytes
@@ -112,7 +112,7 @@ def count(asked: Asked, plan: Plan, engine: Engine, runner: BooksAlone | Unpromp
         raise SystemExit("a request ended before its time")
     for memory in engine.scheduler.memories:
         audit(memory, {})
-    preempted = sum(number for (what, _), number in engine.counters.events.items() if what is What.PREEMPTED)
+    preempted = sum(number for (what, _), number in engine.counters.events.items() if what is RequestPreempted)
     return Found(planned, beside, max(runner.rows), preempted, time.perf_counter() - begin)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.core.events import Event, What
+from quire.core.events import Event, RequestAdmitted
 from quire.core.rules import Rules
 from quire.core.step import Step, StepResult
 from quire.plan.plan import Plan
@@ -115,11 +115,11 @@ def play(plan: Plan, cost: CostModel, work: Work) -> PlayedQuire:
     missed: Counter[str] = Counter()
 
     def hear(event: Event) -> None:
-        if event.what is What.ADMITTED and not event.numbers["preemptions"]:
+        if isinstance(event, RequestAdmitted) and not event.preemptions:
             missed.update({name: count for name, count in event.numbers.items() if name.startswith(MISSED)})
 
     scheduler = replay.engine.scheduler
-    scheduler.listeners = (*scheduler.listeners, hear)
+    scheduler.events.subscribe(hear)
     replay.engine.runner = watching = Watching(replay.runner, work.prompts)
     played = replay.play()
     assert not played.refused, "the plan was made for the longest request"

@@ -27,7 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.cache.pool import Holder
-from quire.core.events import Event, What
+from quire.core.events import Event, RequestAdmitted
 from quire.core.extras import naming_extras
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
@@ -101,8 +101,8 @@ def play(plan: Plan, sessions: int, talk: Talk, measures: bool = False) -> Playe
     found: dict[str, int] = {}
 
     def listen(event: Event) -> None:
-        if event.what is What.ADMITTED:
-            found[event.request] = event.numbers["hit_tokens"]
+        if isinstance(event, RequestAdmitted):
+            found[event.request] = event.hit_tokens
 
     engine = Engine(plan, FreeRunner(), listeners=[listen])
     said = [spoken(f"session {number}", 0, talk.prompt) for number in range(sessions)]

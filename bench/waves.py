@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from quire.core.events import Event, What
+from quire.core.events import Event, RequestAdmitted
 from quire.core.request import Request, Tokens
 from quire.core.units import GIB, format_bytes, parse_bytes
 from quire.engine.engine import Engine
@@ -121,14 +121,14 @@ class Listening:
     hits: dict[str, int] = field(default_factory=dict)
 
     def __call__(self, event: Event) -> None:
-        if event.what is What.ADMITTED and not event.numbers["preemptions"]:
-            self.hits[event.request] = event.numbers["hit_tokens"]
+        if isinstance(event, RequestAdmitted) and not event.preemptions:
+            self.hits[event.request] = event.hit_tokens
 
 
 def through_engine(engine: Engine, waves: Waves, sessions: int, vocabulary: int) -> float:
     """The share that it finds: one wave after another, each goes on from what was answered."""
     listening = Listening()
-    engine.scheduler.listeners = (*engine.scheduler.listeners, listening)
+    engine.scheduler.events.subscribe(listening)
     said = [np.empty(0, dtype=np.int32)] * sessions
     for turn in range(waves.turns):
         streams = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.core.events import What
+from quire.core.events import LoadFinished, RequestAdmitted
 from quire.core.logprobs import Logprob
 from quire.engine.engine import Engine, Stream
 from quire.text.stops import StopStrings
@@ -103,9 +103,8 @@ class Talk:
 
     def _found(self) -> int:
         events = self._engine.history.of(self.name)
-        found = [event.numbers["hit_tokens"] for event in events if event.what is What.ADMITTED][:1]
-        loaded = [event.numbers for event in events if event.what is What.LOADED]
-        brought = [numbers["tokens"] for numbers in loaded if not numbers["preemptions"]]
+        found = [event.hit_tokens for event in events if isinstance(event, RequestAdmitted)][:1]
+        brought = [event.tokens for event in events if isinstance(event, LoadFinished) and not event.preemptions]
         return max(found + brought, default=0)
 
     def prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:

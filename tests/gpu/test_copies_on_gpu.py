@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from quire.core.events import What
+from quire.core.events import LoadFinished
 from quire.engine.engine import Engine
 from quire.tiered import Tiers, attach
 from tiny_models import PAGE, plan_of
@@ -93,7 +93,7 @@ def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(n
         service.engine.scheduler.reuse.index.drop()
         service.runner.arena.bytes[: plan.stages[0].pool_bytes].fill_(0xFF)
         service.check(label=f"again {again} ")
-    loaded = [event.numbers["tokens"] for event in told if event.what is What.LOADED]
+    loaded = [event.tokens for event in told if isinstance(event, LoadFinished)]
     assert len(loaded) >= 6
     assert max(loaded) > 2 * PAGE
     stack.close()

@@ -9,7 +9,7 @@ import torch
 
 from quire.cli.main import main
 from quire.core.errors import DoesNotFit
-from quire.core.events import What
+from quire.core.events import TokensDrafted
 from quire.core.sampling import Sampling
 from quire.plan.settings import Budget, Settings
 
@@ -73,7 +73,7 @@ def test_a_draft_model_changes_no_token(tmp_path: Path, draft_tokens: int) -> No
     answers = both.generate(PROMPTS, max_tokens=20)
     assert [one.text for one in answers] == [one.text for one in llm_on("cpu", folder).generate(PROMPTS, max_tokens=20)]
     sums = both.engine.counters.sums
-    assert sums[What.DRAFTED, "accepted"] > 0.9 * sums[What.DRAFTED, "drafted"] > 0
+    assert sums[TokensDrafted, "accepted"] > 0.9 * sums[TokensDrafted, "drafted"] > 0
 
 
 def test_the_command_answers_and_tells_how_it_ran(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

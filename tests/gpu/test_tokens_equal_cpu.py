@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from quire.core.dtypes import DType
-from quire.core.events import What
+from quire.core.events import PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.core.sampling import Sampling
 from quire.engine.engine import Stream
 from quire.scheduler.ngrams import NGramDrafter
@@ -51,9 +51,9 @@ def test_prompts_that_come_again_are_found_and_yield_the_same(name: str) -> None
     """Whoever goes on from a partly filled page or a state gets its own copy."""
     service = DeviceService(name, plan_of(name, batch_tokens=64))
     service.check()
-    before = service.engine.counters.sums[What.ADMITTED, "hit_tokens"]
+    before = service.engine.counters.sums[RequestAdmitted, "hit_tokens"]
     service.check(label="again")
-    assert service.engine.counters.sums[What.ADMITTED, "hit_tokens"] > before
+    assert service.engine.counters.sums[RequestAdmitted, "hit_tokens"] > before
 
 
 @pytest.mark.parametrize("name", PUT_OFF)
@@ -61,7 +61,7 @@ def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str) -> None:
     service = DeviceService(name, tight_plan(name, PUT_OFF[name]))
     service.engine.scheduler.typical_output = 1.0
     service.check()
-    assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+    assert service.engine.counters.events[RequestPreempted, ""] > 0
 
 
 def test_pages_that_are_moved_together_change_no_token() -> None:
@@ -70,7 +70,7 @@ def test_pages_that_are_moved_together_change_no_token() -> None:
         service = DeviceService("gemma3_text", tight_plan("gemma3_text", more_sheets, {"full": 4, "window": PAGE}))
         service.engine.scheduler.typical_output = 1.0
         service.check()
-        moved += service.engine.counters.sums[What.COMPACTED, "pages"]
+        moved += service.engine.counters.sums[PagesCompacted, "pages"]
     assert moved > 0
 
 
@@ -78,7 +78,7 @@ def test_pages_that_are_moved_together_change_no_token() -> None:
 def test_guesses_change_no_token(name: str) -> None:
     service = DeviceService(name, plan_of(name, batch_tokens=64, lookahead=3), drafter=NGramDrafter())
     service.check()
-    assert service.engine.counters.sums[What.DRAFTED, "drafted"] > 0
+    assert service.engine.counters.sums[TokensDrafted, "drafted"] > 0
 
 
 @pytest.mark.parametrize("overlap", [1, 2])
@@ -89,7 +89,7 @@ def test_guesses_of_a_draft_model_change_no_token(name: str, draft: str, overlap
     plan = plan_of(name, batch_tokens=64, lookahead=3, draft=draft)
     service = DeviceService(name, plan, overlap, draft=draft)
     service.check()
-    drafted, accepted = (service.engine.counters.sums[What.DRAFTED, told] for told in ("drafted", "accepted"))
+    drafted, accepted = (service.engine.counters.sums[TokensDrafted, told] for told in ("drafted", "accepted"))
     assert drafted > 0
     assert name != draft or accepted > 0.9 * drafted
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from quire.cache.prefix import PrefixIndex
 from quire.check.promises import check_books
-from quire.core.events import Event, What
+from quire.core.events import Event, RequestAdmitted
 from quire.core.request import Request, Tokens
 from quire.core.rules import Rules
 from quire.core.tier import Keeper, Tier
@@ -90,7 +90,7 @@ class Traffic:
 
     def admitted(self, name: str) -> Mapping[str, int]:
         """The numbers of its only admission."""
-        (event,) = [event for event in self.events if event.what is What.ADMITTED and event.request == name]
+        (event,) = [event for event in self.events if isinstance(event, RequestAdmitted) and event.request == name]
         return event.numbers
 
     def missed(self, name: str) -> dict[str, int]:
@@ -100,7 +100,7 @@ class Traffic:
 
     def order(self) -> list[str]:
         """In which order requests were let in, again if they were preempted."""
-        return [event.request for event in self.events if event.what is What.ADMITTED]
+        return [event.request for event in self.events if isinstance(event, RequestAdmitted)]
 
     def waiting(self, name: str) -> Waiting:
         waiting = self.scheduler.queue.find(name)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from quire.cache.audit import audit
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFinished
 from quire.core.request import Request
 from quire.core.rules import Rules
 from quire.engine.engine import Engine, Stream
@@ -143,7 +143,7 @@ class DecodeSide:
         return self.streams[name].tokens().tolist()
 
     def loaded(self) -> list[int]:
-        found = [event.numbers["tokens"] for event in self.events if event.what is What.LOADED]
+        found = [event.tokens for event in self.events if isinstance(event, LoadFinished)]
         self.events.clear()
         return found
 

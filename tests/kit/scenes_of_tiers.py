@@ -14,7 +14,7 @@ import numpy as np
 
 from quire.check.promises import check_nothing_left
 from quire.core.connector import Layout, TierFailed
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFinished
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Step, StepResult
@@ -183,7 +183,7 @@ class World:
         assert stream.ending is Ending.LENGTH
 
     def loaded(self) -> list[int]:
-        return [event.numbers["tokens"] for event in self.told if event.what is What.LOADED]
+        return [event.tokens for event in self.told if isinstance(event, LoadFinished)]
 
     def drop_cache(self) -> None:
         self.engine.scheduler.reuse.index.drop()

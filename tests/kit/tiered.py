@@ -9,8 +9,9 @@ import numpy as np
 
 from quire.core.connector import Connector
 from quire.core.drafting import LeftOpen
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFailed
 from quire.core.rules import Rules
+from quire.core.sentences import sentence
 from quire.engine.engine import Engine, Stream
 from quire.plan.plan import Plan
 from quire.tiered import Tiers, attach
@@ -57,12 +58,12 @@ class TieredService(Service):
         self.engine.scheduler.reuse.index.drop()
         self.runner.arena.bytes.fill_(0xFF)
 
-    def tokens(self, what: What) -> list[int]:
+    def tokens(self, what: type[Event]) -> list[int]:
         """Of loads, as told by events."""
-        return [event.numbers["tokens"] for event in self.events if event.what is what]
+        return [event.tokens for event in self.events if isinstance(event, what)]
 
     def reasons(self) -> list[str]:
-        return [event.reason for event in self.events if event.what is What.LOAD_FAILED]
+        return [sentence(event.reason) for event in self.events if isinstance(event, LoadFailed)]
 
 
 logging.getLogger("quire.tiers").setLevel(logging.CRITICAL + 1)

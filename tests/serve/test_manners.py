@@ -337,7 +337,7 @@ def _explained(server: RunningServer, client: httpx.Client, keys: Any) -> tuple[
     server.until("it is idle", server.is_idle)
     (over,) = client.get(f"/v1/requests/{call}/explain").json()["choices"]
     assert over["status"] == "ended"
-    return told["status"], over["events"][-1]["reason"]
+    return told["status"], over["events"][-1]["code"]
 
 
 def test_what_waits_names_what_it_lacks_and_no_stranger(tiny_server: RunningServer, keys: Any) -> None:

@@ -90,7 +90,7 @@ def test_a_miss_does_not_tell_that_somebody_else_asked_the_same(empty_server: Ru
         seen = {
             name: client.get(f"/v1/requests/{call}/explain").json() for name, client in (("bob", bob), ("admin", admin))
         }
-    reasons = {name: told["choices"][0]["events"][1]["reason"] for name, told in seen.items()}
+    reasons = {name: told["choices"][0]["events"][1]["code"] for name, told in seen.items()}
     assert reasons == {"bob": "no_overlap", "admin": "scope"}
 
 

@@ -10,7 +10,7 @@ import torch
 
 from command import refused, run_text
 from quire.core.errors import DoesNotFit, InputError
-from quire.core.events import What
+from quire.core.events import TokensDrafted
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
 from tiny_folder import make_folder
@@ -35,7 +35,7 @@ def test_answers_are_those_of_the_model_alone(folders: tuple[Path, Path]) -> Non
     expected = [answer.text for answer in alone.generate(prompts, max_tokens=24)]
     assert [answer.text for answer in both.generate(prompts, max_tokens=24)] == expected
     sums = both.engine.counters.sums
-    assert sums[What.DRAFTED, "accepted"] == sums[What.DRAFTED, "drafted"] > 0
+    assert sums[TokensDrafted, "accepted"] == sums[TokensDrafted, "drafted"] > 0
     assert both.plan.bytes_per_token == 2 * alone.plan.bytes_per_token
     assert both.plan.lookahead == 3
 
@@ -78,7 +78,7 @@ def test_the_command_line_says_how_many_guesses_came_true(
     alone, _ = run_text(capsys, *asked, model)
     text, said = run_text(capsys, *asked, model, "--draft-model", draft, "--draft-tokens", "2")
     assert text == alone
-    assert "tokens came true, 100%" in said
+    assert "accepted, 100%" in said
 
 
 def test_a_number_of_guesses_without_a_model_to_make_them_is_refused(

@@ -12,7 +12,7 @@ from quire.assemble import plan_folder
 from quire.cli.main import main
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, NeverFits
-from quire.core.events import What
+from quire.core.events import TokensDrafted
 from quire.core.sampling import Grammar, GrammarSort
 from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
@@ -74,7 +74,7 @@ def test_guesses_change_nothing_about_a_summary(llm: LLM, folder: Path) -> None:
     for sampling in (Sampling(), Sampling(temperature=0.7, top_p=0.9, seed=7), Sampling(repetition_penalty=1.1)):
         alone, with_guesses = (one.generate(prompt, sampling, max_tokens=28)[0] for one in (llm, guessing))
         assert with_guesses.token_ids == alone.token_ids
-        came_true = counters.sums[What.DRAFTED, "accepted"] - accepted
+        came_true = counters.sums[TokensDrafted, "accepted"] - accepted
         assert came_true == 0 if sampling.has_penalties else came_true > 0
         accepted += came_true
 

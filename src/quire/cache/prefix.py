@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import islice
 from typing import NamedTuple
 
@@ -28,6 +27,7 @@ from quire.cache.keys import end_key
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODE, NO_NODES, Chain, Nodes
 from quire.cache.reuse_times import Forecast, Origin, ReuseTimes, class_of_one
+from quire.core.reasons import Why
 from quire.core.request import Tokens
 from quire.kinds import Counts
 from quire.plan.plan import Plan
@@ -59,18 +59,6 @@ class Place(NamedTuple):
     key: bytes
 
 
-class Miss(str, Enum):
-    """Why a prompt found nothing."""
-
-    NO_OVERLAP = "no_overlap"
-    BELOW_UNIT = "below_unit"
-    TAIL_EVICTED = "tail_evicted"
-    CHECKPOINT_ABSENT = "checkpoint_absent"
-    SCOPE = "scope"
-    DISABLED = "disabled"
-    PROMPT_LOGPROBS = "prompt_logprobs"
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Hit:
     """A prefix of `tokens` tokens that can be adopted, along `chain`; 0 tokens: a miss, and why."""
@@ -80,14 +68,14 @@ class Hit:
     """Nodes of whole units, then that of an end between units if the hit is there."""
     overlap: int = 0
     """Units that were computed before, whether or not a hit can end there."""
-    miss: Miss | None = None
+    miss: Why | None = None
 
 
 def _behind(chain: Chain, node: int) -> Chain:
     return np.concatenate((chain, (node,)))
 
 
-def missed(miss: Miss, overlap: int = 0) -> Hit:
+def missed(miss: Why, overlap: int = 0) -> Hit:
     return Hit(0, np.empty(0, dtype=np.int64), overlap, miss)
 
 
@@ -124,7 +112,7 @@ class PrefixIndex:
     def find(self, keys: Sequence[bytes], root: bytes, tokens: Tokens, most_tokens: int | None = None) -> Hit:
         """The greatest boundary that every kind can prove, before the last of `tokens`. Changes nothing."""
         if self.disabled:
-            return missed(Miss.DISABLED)
+            return missed(Why.DISABLED)
         limit = len(tokens) - 1 if most_tokens is None else most_tokens
         most = limit // self.unit
         chain = self.nodes.follow(keys, most)
@@ -140,10 +128,10 @@ class PrefixIndex:
             return Hit(units * self.unit, chain[:units], depth)
         return missed(self._why(most, depth), depth)
 
-    def _why(self, most: int, depth: int) -> Miss:
+    def _why(self, most: int, depth: int) -> Why:
         if depth:
-            return Miss.CHECKPOINT_ABSENT if self.coverage.has_states else Miss.TAIL_EVICTED
-        return Miss.NO_OVERLAP if most else Miss.BELOW_UNIT
+            return Why.CHECKPOINT_ABSENT if self.coverage.has_states else Why.TAIL_EVICTED
+        return Why.NO_OVERLAP if most else Why.BELOW_UNIT
 
     def _find_end(self, keys: Sequence[bytes], root: bytes, tokens: Tokens, units: int, chain: Chain) -> int | None:
         """The deepest end of a turn between units that lies behind `units` units, if its tokens are these."""

@@ -19,6 +19,7 @@ from quire.check.large import EVERY, is_large, large_system, large_traffic
 from quire.check.laws import Law
 from quire.check.leaks import check_owners
 from quire.check.line import Line
+from quire.check.lives import Lives
 from quire.check.loading import Loading
 from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted, Progress
@@ -32,16 +33,25 @@ from quire.check.staying import Capacity, Staying
 from quire.check.storing import Storing
 from quire.check.systems import LOAD_SECONDS, random_system
 from quire.core.errors import NeverFits, QueueFull
-from quire.core.events import Event, What
+from quire.core.events import (
+    CheckpointKept,
+    Event,
+    PagesCompacted,
+    PrefixEvicted,
+    RecordsStored,
+    RequestAdmitted,
+    RequestPreempted,
+    TokensDrafted,
+)
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine, Stream
 
 REPORTED = {
-    What.PREEMPTED: Mechanism.PREEMPTION,
-    What.EVICTED: Mechanism.EVICTION,
-    What.COMPACTED: Mechanism.COMPACTION,
-    What.CHECKPOINT: Mechanism.CHECKPOINT,
-    What.STORED: Mechanism.STORE,
+    RequestPreempted: Mechanism.PREEMPTION,
+    PrefixEvicted: Mechanism.EVICTION,
+    PagesCompacted: Mechanism.COMPACTION,
+    CheckpointKept: Mechanism.CHECKPOINT,
+    RecordsStored: Mechanism.STORE,
 }
 STORED_RATE = 0.9
 """How often a tier has a prompt from earlier times."""
@@ -72,7 +82,7 @@ class Episode:
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
-        self.laws += [self.loading, self.progress, *self._policy()]
+        self.laws += [Lives(), self.loading, self.progress, *self._policy()]
         self.actors = [actor(self) for actor in ACTORS]
 
     @property
@@ -235,14 +245,14 @@ class Episode:
         for law in self.laws:
             law.on_event(event)
         self.seats.note(event)
-        if event.what in REPORTED:
-            self.coverage.mechanism(self.kinds, REPORTED[event.what])
-        elif event.what is What.ADMITTED and event.numbers["hit_tokens"]:
+        if type(event) in REPORTED:
+            self.coverage.mechanism(self.kinds, REPORTED[type(event)])
+        elif isinstance(event, RequestAdmitted) and event.hit_tokens:
             self.coverage.mechanism(self.kinds, Mechanism.HIT)
-        elif event.what is What.DRAFTED:
-            if event.numbers["accepted"]:
+        elif isinstance(event, TokensDrafted):
+            if event.accepted:
                 self.coverage.mechanism(self.kinds, Mechanism.ACCEPTED)
-            if event.numbers["accepted"] < event.numbers["drafted"]:
+            if event.accepted < event.drafted:
                 self.coverage.mechanism(self.kinds, Mechanism.REJECTED)
 
     def fault(self, fault: Fault) -> None:

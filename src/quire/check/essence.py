@@ -33,10 +33,10 @@ from quire.scheduler.waiting import Waiting
 
 KNOWN = {
     "Scheduler": "plan _batch_tokens _least_chunk memories rows _copies reuse room loads _landed shares queue policy "
-    "listeners tickets _entered drafts _views _line _order _order_is_stale _arrivals _now steps flying meter "
+    "events tickets _entered drafts _views _line _order _order_is_stale _arrivals _now flying meter "
     "typical_output hot_share",
-    "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _copies _tell",
-    "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _tell _told _epochs",
+    "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _copies _publisher",
+    "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _publisher _told _epochs",
     "Loads": "_tier _seconds _size_of _unit _has_ends _open _number_of _numbers",
     "StepMeter": "_count _tokens _seconds _squares _products",
     "Shares": "_weights _served _requests",
@@ -49,9 +49,9 @@ KNOWN = {
     "is_reserved epoch stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
-    "Reuse": "memories index rows junctions stores _tell _copies _layout _scopes_of _marks _chains _settled _lines "
-    "_leaves_spares _queued changed _captured",
-    "Stores": "_keeper _records _index _copies _tell due",
+    "Reuse": "memories index rows junctions stores _publisher _copies _layout _scopes_of _marks _chains _settled "
+    "_lines _leaves_spares _queued changed _captured",
+    "Stores": "_keeper _records _index _copies _publisher due",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Junctions": "_prompts _next ahead wanted",
@@ -65,6 +65,7 @@ KNOWN = {
     "kinds most_checkpoints _state_bytes _tail_bytes spare_units pool_bytes",
     "Nodes": "room count _runs run key parent children tokens used line rank is_there _notes _free",
     "Recency": "",
+    "Publisher": "step listeners",
 }
 KNOWN_WAITING = (
     "request arrival claim outputs preemptions root keys behind came_from line is_counted awaits cached chain is_found "

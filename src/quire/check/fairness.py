@@ -8,7 +8,7 @@ from quire.check import state
 from quire.check.definitions import Violation
 from quire.check.laws import Law
 from quire.check.seats import Seats
-from quire.core.events import Event, What
+from quire.core.events import Event, RequestAccepted, StepLaunched
 from quire.core.request import Request
 from quire.core.rules import Policy, Rules
 from quire.scheduler.scheduler import Scheduler
@@ -20,9 +20,9 @@ class Fairness(Law):
         self.served: dict[str, float] = {}
 
     def on_event(self, event: Event) -> None:
-        if event.what is What.ACCEPTED:
+        if isinstance(event, RequestAccepted):
             self._enter(self.requests[event.request].tenant)
-        elif event.what is What.STEP and self.rules.policy is Policy.FAIR:
+        elif isinstance(event, StepLaunched) and self.rules.policy is Policy.FAIR:
             self._charge()
 
     def _enter(self, tenant: str) -> None:

@@ -18,7 +18,7 @@ from quire.check.laws import Law
 from quire.check.prefixes import Prefixes
 from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
 from quire.check.staying import Capacity, Pages
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadStarted, RequestAccepted, RequestAdmitted, StepLaunched
 from quire.core.rules import Policy, Rules
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.waiting import Waiting
@@ -66,18 +66,18 @@ class Line(Law):
         self._preferences = {name: state.preference(self.scheduler, name) for name in state.waiting(self.scheduler)}
 
     def on_event(self, event: Event) -> None:
-        if event.what is What.ACCEPTED:
+        if isinstance(event, RequestAccepted):
             self._check_bound()
-        elif event.what is What.LOADING:
-            self._loading.append(self.seats.of[event.request])
-        elif event.what is What.ADMITTED:
+        elif isinstance(event, LoadStarted):
+            self._leave_to_tier(self.seats.of[event.request])
+        elif isinstance(event, RequestAdmitted):
             seat = self.seats.of[event.request]
             self._tries -= 1
             if seat is self.seats.elder():
                 self._admissions += 1
             else:
                 self._check_turn(seat)
-        elif event.what is What.STEP:
+        elif isinstance(event, StepLaunched):
             self._check_left_waiting()
 
     def _before_start(self, row: int, waiting: Waiting) -> None:
@@ -98,10 +98,15 @@ class Line(Law):
         passed = [other.name for other in line[:place] if other not in self._newcomers]
         if len(passed) >= SIGHT:
             raise Violation(f"request {seat.name} is let in past {len(passed)} others, {SIGHT - 1} allowed")
-        if seat not in self._loading:
-            self._newcomers.append(seat)
+        self._newcomers.append(seat)
         if len(self._newcomers) > MOST_NEWCOMERS:
             raise Violation(f"a step lets {len(self._newcomers)} requests in, {MOST_NEWCOMERS} allowed")
+
+    def _leave_to_tier(self, seat: Seat) -> None:
+        """It was let in and computes nothing yet."""
+        self._loading.append(seat)
+        if seat in self._newcomers:
+            self._newcomers.remove(seat)
 
     def _in_order(self, waiting: list[Seat]) -> list[Seat]:
         if self.rules.policy is Policy.FAIR:

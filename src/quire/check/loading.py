@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from quire.check.definitions import Violation
 from quire.check.laws import Law
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFailed, LoadFinished, LoadStarted, RequestEnded, RequestPreempted
 
-ENDS = (What.LOADED, What.LOAD_FAILED, What.PREEMPTED, What.ENDED)
+Ending = LoadFinished | LoadFailed | RequestPreempted | RequestEnded
 
 
 class Loading(Law):
@@ -26,14 +26,14 @@ class Loading(Law):
         return request in self._open
 
     def on_event(self, event: Event) -> None:
-        name = event.request
-        if event.what is What.LOADING:
-            self._begin(name)
-        elif event.what in ENDS and name:
+        if isinstance(event, LoadStarted):
+            self._begin(event.request)
+        elif isinstance(event, Ending):
+            name = event.request
             deadline, _ = self._open.pop(name, (0.0, 0))
-            if event.what is What.LOAD_FAILED:
-                self._fail(name, deadline, event.numbers["load"])
-            elif event.what is not What.LOADED:
+            if isinstance(event, LoadFailed):
+                self._fail(name, deadline, event.load)
+            elif not isinstance(event, LoadFinished):
                 self._again.pop(name, None)
                 self._failed.discard(name)
 

@@ -13,7 +13,7 @@ from quire.check import state
 from quire.check.definitions import Violation
 from quire.check.laws import Law
 from quire.check.prefixes import Prefixes
-from quire.core.events import Event, What
+from quire.core.events import Event, RequestAccepted
 from quire.core.request import Request
 from quire.kinds import State
 from quire.scheduler.scheduler import Scheduler
@@ -38,7 +38,7 @@ class Reused(Law):
             state.watch_leaves(scheduler, self._after_leave)
 
     def on_event(self, event: Event) -> None:
-        if event.what is What.ACCEPTED and not self.prefixes.is_disabled:
+        if isinstance(event, RequestAccepted) and not self.prefixes.is_disabled:
             self._named.update(self.prefixes.keys(self.requests[event.request]))
 
     def at_end(self) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quire.core.events import Event, What
+from quire.core.events import (
+    Event,
+    LoadFailed,
+    LoadStarted,
+    RequestAccepted,
+    RequestAdmitted,
+    RequestEnded,
+    RequestEvent,
+    RequestPreempted,
+)
 from quire.core.request import Ending, Request
 
 LEARNT_FROM = 32
@@ -52,19 +61,21 @@ class Seats:
         return next(iter(self.of.values()), None)
 
     def note(self, event: Event) -> None:
+        if not isinstance(event, RequestEvent):
+            return
         name = event.request
-        if event.what is What.ACCEPTED:
+        if isinstance(event, RequestAccepted):
             self.of[name] = Seat(self._requests[name], self._arrivals)
             self._arrivals += 1
-        elif event.what is What.LOADING:
+        elif isinstance(event, LoadStarted):
             self.of[name].is_reserved = True
-        elif event.what is What.ADMITTED:
+        elif isinstance(event, RequestAdmitted):
             self._admit(self.of[name])
-        elif event.what in (What.PREEMPTED, What.LOAD_FAILED):
+        elif isinstance(event, RequestPreempted | LoadFailed):
             seat = self.of[name]
-            seat.preemptions += event.what is What.PREEMPTED
+            seat.preemptions += isinstance(event, RequestPreempted)
             seat.is_running = seat.is_reserved = False
-        elif event.what is What.ENDED:
+        elif isinstance(event, RequestEnded):
             self._end(self.of.pop(name), event)
 
     def _admit(self, seat: Seat) -> None:
@@ -72,7 +83,7 @@ class Seats:
         seat.is_reserved = seat.is_reserved or seat.preemptions >= MOST_PREEMPTIONS
         self._admissions += 1
 
-    def _end(self, seat: Seat, event: Event) -> None:
+    def _end(self, seat: Seat, event: RequestEnded) -> None:
         assert seat.name == event.request
-        if event.reason in (Ending.LENGTH.value, Ending.STOP.value):
-            self.typical_output += (event.numbers["outputs"] - self.typical_output) / LEARNT_FROM
+        if event.ending in (Ending.LENGTH, Ending.STOP):
+            self.typical_output += (event.outputs - self.typical_output) / LEARNT_FROM

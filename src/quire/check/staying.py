@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from quire.check.definitions import Violation, pages_at
 from quire.check.laws import Law
 from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadStarted, RequestAdmitted, RequestPreempted
 from quire.core.units import ceil_div
 from quire.plan.plan import Plan
 
@@ -94,11 +94,11 @@ class Staying(Law):
         self.typical_output, self.shared_pages = typical_output, shared_pages
 
     def on_event(self, event: Event) -> None:
-        if event.what is What.ADMITTED:
+        if isinstance(event, RequestAdmitted):
             self._check_admitted(self.seats.of[event.request])
-        elif event.what is What.LOADING:
+        elif isinstance(event, LoadStarted):
             self._check_loading(self.seats.of[event.request])
-        elif event.what is What.PREEMPTED:
+        elif isinstance(event, RequestPreempted):
             self._check_preempted(self.seats.of[event.request], event)
 
     def after_turn(self) -> None:
@@ -119,12 +119,12 @@ class Staying(Law):
             raise Violation(f"request {seat.name} is let in, and those that run are likely to need its pages")
 
     def _check_loading(self, seat: Seat) -> None:
-        everyone = self.capacity.staying([*self.seats.running(), seat])
+        everyone = self.capacity.staying(self.seats.running())
         if seat is not self.seats.elder() and not self.capacity.fits(everyone):
             raise Violation(f"a load begins for request {seat.name}, which may have to leave before it ends")
 
-    def _check_preempted(self, seat: Seat, event: Event) -> None:
-        if event.numbers["times"] != seat.preemptions + 1:
+    def _check_preempted(self, seat: Seat, event: RequestPreempted) -> None:
+        if event.times != seat.preemptions + 1:
             raise Violation(f"request {seat.name} is preempted once more after {seat.preemptions} times: {event}")
         elder = self.seats.elder()
         if seat.preemptions < MOST_PREEMPTIONS or (elder is not None and self.is_excused(elder.name)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from quire.check import state
 from quire.check.definitions import Violation
 from quire.check.laws import Law
-from quire.core.events import Event, What
+from quire.core.events import Event, RecordsStored, StepLaunched
 from quire.scheduler.scheduler import Scheduler
 
 
@@ -20,9 +20,9 @@ class Storing(Law):
             self._after = []  # with a step that failed they were given up
 
     def on_event(self, event: Event) -> None:
-        if event.what is What.STORED:
-            self._after += [state.copies_due(self.scheduler)] * event.numbers["records"]
-        elif event.what is What.STEP:
+        if isinstance(event, RecordsStored):
+            self._after += [state.copies_due(self.scheduler)] * event.records
+        elif isinstance(event, StepLaunched):
             self._check([store.after for store in state.latest_step(self.scheduler).stores])
 
     def _check(self, after: list[int]) -> None:

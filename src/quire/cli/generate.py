@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from quire.cli import asked
 from quire.cli import options as common
 from quire.core.errors import InputError, NeverFits
-from quire.core.events import What
+from quire.core.events import RequestEnded, TokensDrafted
 from quire.core.sampling import Sampling
 from quire.core.units import counted, format_bytes, parse_bytes, parse_tokens
 
@@ -148,10 +148,10 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
 
 
 def report(llm: LLM, seconds: float, first: float | None) -> None:
-    """The plan that it ran under, the speed, and what came of guesses."""
+    """The plan that it ran under, the speed, and how many draft tokens were accepted."""
     plan, sums = llm.plan, llm.engine.counters.sums
     stage = plan.bottleneck
-    outputs = sum(number for (what, name), number in sums.items() if (what.value, name) == ("ended", "outputs"))
+    outputs = sums[RequestEnded, "outputs"]
     kinds = ", ".join(f"{kind.name} {len(kind.layers)} layers in pages of {kind.page_tokens}" for kind in stage.kinds)
     after = "" if first is None else f"; the first after {first:.2f} s"
     lines = [
@@ -161,7 +161,7 @@ def report(llm: LLM, seconds: float, first: float | None) -> None:
     ]
     lines += llm.parts.started.lines()
     if plan.lookahead:
-        drafted, accepted = (sums[What.DRAFTED, name] for name in ("drafted", "accepted"))
+        drafted, accepted = (sums[TokensDrafted, name] for name in ("drafted", "accepted"))
         share = f", {accepted / drafted:.0%}" if drafted else ""
-        lines.append(f"guesses: {accepted} of {drafted} tokens came true{share}, in {llm.engine.scheduler.steps} steps")
+        lines.append(f"draft tokens: {accepted} of {drafted} accepted{share}, in {llm.engine.scheduler.steps} steps")
     print(*lines, sep="\n", file=sys.stderr)

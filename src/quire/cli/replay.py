@@ -8,6 +8,8 @@ from pathlib import Path
 
 from quire.cli.text import bold, near_to, table
 from quire.core.errors import InputError
+from quire.core.events import RequestEvent, RequestPreempted, reason_of
+from quire.core.sentences import describe, sentence, way
 from quire.engine import history
 from quire.engine.engine import Engine
 from quire.engine.replay import replay
@@ -35,11 +37,16 @@ def _explain(engine: Engine, name: str) -> None:
     explanation, events = engine.explain(name), engine.history.of(name)
     if explanation is None and not events:
         raise InputError(_not_there(name, engine.history.names, engine.scheduler.steps))
-    print(explanation or f"{name} has ended")
+    print(describe(explanation) if explanation else f"{name} has ended")
     numbers = [", ".join(f"{key} {value:,}" for key, value in event.numbers.items()) for event in events]
-    rows = [(f"{e.step:,}", e.what.value, text, e.reason) for e, text in zip(events, numbers, strict=True)]
+    rows = [(f"{e.step:,}", e.name, text, _why(e)) for e, text in zip(events, numbers, strict=True)]
     print()
     table(("step", "event", "numbers", "reason"), rows, left=(1, 2, 3))
+
+
+def _why(event: RequestEvent) -> str:
+    back = way(event.way_back) if isinstance(event, RequestPreempted) else ""
+    return "; ".join(filter(None, (sentence(reason_of(event)) or event.label, back)))
 
 
 def _not_there(name: str, names: Sequence[str], steps: int) -> str:
@@ -63,7 +70,7 @@ def _show(engine: Engine) -> None:
         (state.requests[row].name, *(f"{int(column[row]):,}" for column in (state.computed, state.known, state.limit)))
         for row in scheduler.order().tolist()
     ]
-    rows += [(one.request.name, "–", f"{len(one.request.prompt):,}", one.reason) for one in scheduler.queue]
+    rows += [(one.request.name, "–", f"{len(one.request.prompt):,}", sentence(one.reason)) for one in scheduler.queue]
     if rows:
         table(("request", "computed", "known", "limit, or why it waits"), rows, left=(0, 3))
     here = {name for name, *_ in rows}

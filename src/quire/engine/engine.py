@@ -14,6 +14,7 @@ from quire.core.drafting import Drafter
 from quire.core.errors import InputError
 from quire.core.events import Listener
 from quire.core.logprobs import Logprob, StepLogprobs
+from quire.core.reasons import Explanation
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
@@ -21,7 +22,7 @@ from quire.core.tier import Keeper, Tier
 from quire.engine.history import Counters, History
 from quire.plan.plan import Plan
 from quire.scheduler.endings import Ended
-from quire.scheduler.explain import Explanation, explain
+from quire.scheduler.explain import explain
 from quire.scheduler.scheduler import Scheduler
 
 

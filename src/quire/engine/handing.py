@@ -17,7 +17,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from quire.cache.keys import keys_of
-from quire.core.events import Event, What
+from quire.core.events import (
+    Event,
+    LoadFailed,
+    LoadFinished,
+    LoadStarted,
+    RequestAdmitted,
+    RequestEnded,
+    RequestPreempted,
+)
 from quire.core.peer import Source
 from quire.core.request import Request
 from quire.engine.engine import Engine
@@ -120,14 +128,14 @@ class HandOver:
 
     def hear(self, event: Event) -> None:
         """What was offered is let go when its request has loaded it, has begun without it, or has ended."""
-        if event.what is What.ADMITTED:
+        if isinstance(event, RequestAdmitted):
             self._admitted.add(event.request)
-        elif event.what is What.LOADING:
+        elif isinstance(event, LoadStarted):
             self._loading.add(event.request)
-        elif event.what in (What.LOADED, What.LOAD_FAILED, What.PREEMPTED, What.ENDED):
+        elif isinstance(event, LoadFinished | LoadFailed | RequestPreempted | RequestEnded):
             self._loading.discard(event.request)
             self._admitted.discard(event.request)
-            if event.what in (What.LOADED, What.ENDED):
+            if isinstance(event, LoadFinished | RequestEnded):
                 self._source.release(event.request)
 
     def close(self) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict, deque
 
-from quire.core.events import Event, What
+from quire.core.events import Event, RequestEvent, counted_fields
 
 REQUESTS_REMEMBERED = 4096
 EVENTS_PER_REQUEST = 32
-COUNTED_BY_REASON = (What.ADMITTED, What.ENDED, What.COMPACTED)
-"""Whose reasons are a few words that repeat: a miss, an ending, a kind."""
 
 
 class History:
     def __init__(self) -> None:
-        self._events: OrderedDict[str, deque[Event]] = OrderedDict()
+        self._events: OrderedDict[str, deque[RequestEvent]] = OrderedDict()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -22,7 +20,7 @@ class History:
         return tuple(self._events)
 
     def __call__(self, event: Event) -> None:
-        if not event.request:
+        if not isinstance(event, RequestEvent):
             return
         events = self._events.get(event.request)
         if events is None:
@@ -32,35 +30,35 @@ class History:
         self._events.move_to_end(event.request)
         events.append(event)
 
-    def of(self, request: str) -> tuple[Event, ...]:
+    def of(self, request: str) -> tuple[RequestEvent, ...]:
         """The latest events of a request, the oldest first; none if it was never here or long ago."""
         return tuple(self._events.get(request, ()))
 
 
 class Counters:
-    """Totals for metrics: how often each thing happened, and the sums of its numbers."""
+    """Totals for metrics: how often each event happened, and the sums of its counts."""
 
     def __init__(self) -> None:
-        self._totals: dict[What, tuple[dict[str, int], dict[str, int]]] = {}
-        """By what: how often for each reason, and sums by the number's name."""
+        self._times: dict[type[Event], dict[str, int]] = {}
+        """By event, then by label."""
+        self._sums: dict[type[Event], dict[str, int]] = {}
+        """By event, then by the name of a count."""
 
     def __call__(self, event: Event) -> None:
-        what, reason = event.what, event.reason
-        if what not in self._totals:
-            self._totals[what] = {}, {}
-        times, sums = self._totals[what]
-        if what not in COUNTED_BY_REASON:
-            reason = ""
-        times[reason] = times.get(reason, 0) + 1
-        for name, number in event.numbers.items():
-            sums[name] = sums.get(name, 0) + number
+        kind, label = type(event), event.label
+        if kind not in self._times:
+            self._times[kind], self._sums[kind] = {}, dict.fromkeys(counted_fields(kind), 0)
+        times, sums = self._times[kind], self._sums[kind]
+        times[label] = times.get(label, 0) + 1
+        for name in sums:
+            sums[name] += getattr(event, name)
 
     @property
-    def events(self) -> Counter[tuple[What, str]]:
-        """By what and reason; the reason is empty where it names a request."""
-        return Counter({(what, reason): n for what, (times, _) in self._totals.items() for reason, n in times.items()})
+    def events(self) -> Counter[tuple[type[Event], str]]:
+        """By event and label."""
+        return Counter({(kind, label): n for kind, times in self._times.items() for label, n in times.items()})
 
     @property
-    def sums(self) -> Counter[tuple[What, str]]:
-        """By what and the number's name."""
-        return Counter({(what, name): n for what, (_, sums) in self._totals.items() for name, n in sums.items()})
+    def sums(self) -> Counter[tuple[type[Event], str]]:
+        """By event and the name of a count."""
+        return Counter({(kind, name): total for kind, sums in self._sums.items() for name, total in sums.items()})

@@ -10,14 +10,12 @@ may guess behind them: what was guessed for those is skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import numpy.typing as npt
 
 from quire.cache.memory import StageMemory
 from quire.core.drafting import Drafter
-from quire.core.events import What
+from quire.core.events import Publisher, TokensDrafted
 from quire.core.request import Tokens
 from quire.core.step import Step, StepResult
 from quire.plan.plan import Plan
@@ -33,12 +31,12 @@ class Drafts:
         memories: list[StageMemory],
         rows: Rows,
         drafter: Drafter | None,
-        tell: Callable[..., None],
+        publisher: Publisher,
     ) -> None:
         self.disabled = _why_not(plan, drafter)
         self._drafter = None if self.disabled else drafter
         self._lookahead, self._batch_tokens = plan.lookahead, plan.batch_tokens
-        self._memories, self._rows, self._tell = memories, rows, tell
+        self._memories, self._rows, self._publisher = memories, rows, publisher
         self._told = np.zeros(plan.max_requests, dtype=np.int64)
         """Tokens of each row that the drafter knows."""
         self._epochs = np.full(plan.max_requests, -1, dtype=np.int64)
@@ -95,7 +93,7 @@ class Drafts:
         accepted[step.samples] = new - 1
         self._rows.drafts[step.rows[current & (step.drafts > 0)]] = 0
         drafted = int(step.drafts[current].sum())
-        self._tell(What.DRAFTED, drafted=drafted, accepted=int(accepted[current].sum()))
+        self._publisher.publish(TokensDrafted(self._publisher.step, drafted, int(accepted[current].sum())))
         return step.counts - step.drafts + accepted, result.tokens[begins + new - 1]
 
     def _take(self, row: int, tokens: Ints) -> None:

@@ -1,87 +1,28 @@
 """Why a request waits, who holds what it lacks, and when it can run. A question: nothing changes by asking.
 
-r7 waits because its pages and those that the running ones are likely to need exceed the pool
-  full: needs 64 pages, 42 are free but running requests are likely to take 30, 52 short: r1 holds 120, r2 holds 64
-there is room for it when r2 has ended; it runs in at most 980 steps, whoever comes
-
-**At most.** The elder gets a token in each step, or in each n-th where n are in flight, and keeps what it has computed.
-Others may be sent away and begin again. So everyone older has ended, and it is the elder itself and runs, after all the
-tokens of those before it, n steps for each. Loads from a tier that they wait for come on top, by their deadlines.
+**The number of steps is a bound.** The elder gets a token in each step, or in each n-th where n are in flight, and
+keeps what it has computed. Others may be preempted and begin again. So every older request has ended, and this one is
+the elder itself and runs, after all the tokens of those before it, n steps for each. Loads from a tier that they wait
+for come on top, by their deadlines. `core/sentences.py` makes English of the answer.
 """
 
 from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder
+from quire.core.reasons import QUEUED, Explanation, KindShort, Reason, Why
 from quire.kinds import counts
 from quire.plan import bound
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import JUST_CAME, Waiting
+from quire.scheduler.waiting import Waiting
 
 NAMED_HOLDERS = 3
 """Requests named by kind, those that hold most first; the others are added up."""
-NAMED_ENDS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class KindShort:
-    """One kind on one stage: what the request needs to start and stay, what is there, and who has the rest."""
-
-    stage: int
-    kind: str
-    needs_pages: int
-    free_pages: int
-    """In sheets of this kind, and in those that are free."""
-    awaited_pages: int
-    """That running requests are likely to take still."""
-    holders: tuple[tuple[str, int], ...]
-    """(request, pages), the greatest first; `cache`, `pins` and `backend` for what these alone hold."""
-
-    @property
-    def short_pages(self) -> int:
-        return max(0, self.needs_pages + self.awaited_pages - self.free_pages)
-
-
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    request: str
-    status: str
-    """waiting, loading, running"""
-    reason: str
-    kinds: tuple[KindShort, ...]
-    steps: int = 0
-    """At most so many steps are launched before the one that it runs in, whoever comes; 0 if it runs."""
-    load_seconds: float = 0.0
-    """And so many seconds pass at most while those before it wait for a tier."""
-    after: tuple[str, ...] = ()
-    """Who must have ended before there is room for it and for those before it in line."""
-
-    def __str__(self) -> str:
-        lines = [f"{self.request} {_VERBS[self.status]} {self.reason}"]
-        for one in self.kinds:
-            held = ", ".join(f"{name} holds {pages:,}" for name, pages in one.holders) or "nobody holds any"
-            awaited = f" but running requests are likely to take {one.awaited_pages:,}" if one.awaited_pages else ""
-            short = f", {one.short_pages:,} short" if one.short_pages else ""
-            free = f"{one.free_pages:,} are free{awaited}{short}"
-            lines.append(f"  {one.kind}: needs {one.needs_pages:,} pages, {free}: {held}")
-        return "\n".join([*lines, self._when()] if self.status == "waiting" else lines)
-
-    def _when(self) -> str:
-        loads = f" and {self.load_seconds:g} s of loads" if self.load_seconds else ""
-        soon = f"it runs in at most {self.steps:,} steps{loads}" if self.steps else "it runs in the next step"
-        more = len(self.after) - NAMED_ENDS
-        names = [*self.after[:NAMED_ENDS], *([f"{more:,} others"] if more > 0 else [])]
-        ended = f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} ended"
-        return f"there is room for it when {ended}; {soon}, whoever comes" if names else f"{soon}, whoever comes"
-
-
-_VERBS = {"waiting": "waits because", "loading": "waits because", "running": "runs:"}
 
 
 def explain(scheduler: Scheduler, name: str, overlap: int = 1) -> Explanation | None:
@@ -90,12 +31,12 @@ def explain(scheduler: Scheduler, name: str, overlap: int = 1) -> Explanation | 
     if waiting is not None:
         line = list(scheduler.queue.in_turn())
         ahead = line[: line.index(waiting)]
-        reason = "; ".join(filter(None, (_reason(scheduler, waiting, ahead), waiting.way_back)))
         older = [one for one in (*scheduler.tickets.values(), *scheduler.queue) if one.arrival < waiting.arrival]
         return Explanation(
             name,
             "waiting",
-            reason,
+            _reason(scheduler, waiting, ahead),
+            waiting.way_back,
             _kinds(scheduler, waiting),
             overlap * _tokens_left(scheduler, older),
             sum(scheduler.loads.seconds_for(one.request.limit) for one in older),
@@ -106,28 +47,28 @@ def explain(scheduler: Scheduler, name: str, overlap: int = 1) -> Explanation | 
         return None
     state, ticket = scheduler.rows, scheduler.tickets[row]
     if state.is_loading[row]:
-        return Explanation(name, "loading", f"a tier brings {int(state.computed[row]):,} of its tokens", ())
-    done = f"{int(state.computed[row]):,} of {int(state.known[row]):,} known tokens computed"
-    sent = f"preempted {ticket.preemptions} times"
-    reason = "; ".join(filter(None, (f"{done}, {_found(ticket)}, {sent}", ticket.way_back)))
-    return Explanation(name, "running", reason, ())
+        loading = Reason(Why.LOADING, numbers={"tokens": state.computed.item(row)})
+        return Explanation(name, "loading", loading)
+    numbers = {
+        "computed": state.computed.item(row),
+        "known": state.known.item(row),
+        "hit_tokens": ticket.hit_tokens,
+        "loaded_tokens": ticket.loaded_tokens,
+        "preemptions": ticket.preemptions,
+    }
+    miss = None if ticket.miss is None else Reason(ticket.miss)
+    return Explanation(name, "running", Reason(Why.RUNNING, numbers=numbers, because=miss), ticket.way_back)
 
 
-def _found(ticket: Waiting) -> str:
-    here = f"{ticket.hit_tokens:,} tokens were reused" if ticket.hit_tokens else ""
-    there = f"{ticket.loaded_tokens:,} tokens came from a tier" if ticket.loaded_tokens else ""
-    return ", ".join(filter(None, (here, there))) or f"nothing was reused ({ticket.miss})"
-
-
-def _reason(scheduler: Scheduler, waiting: Waiting, ahead: Sequence[Waiting]) -> str:
+def _reason(scheduler: Scheduler, waiting: Waiting, ahead: Sequence[Waiting]) -> Reason:
     """What holds now, or else what held in the last step."""
     if not scheduler.rows.has_room():
         return scheduler.why_full()
     if reason := scheduler.why_not_yet(waiting):
         return reason
-    if waiting.reason == JUST_CAME and ahead:
+    if waiting.reason == QUEUED and ahead:
         first = ahead[0]
-        return f"it is number {len(ahead) + 1:,} in line: {first.request.name} waits because {first.reason}"
+        return Reason(Why.IN_LINE, (first.request.name,), {"place": len(ahead) + 1}, because=first.reason)
     return waiting.reason
 
 
@@ -152,13 +93,14 @@ def _kind(scheduler: Scheduler, memory: StageMemory, stage: int, kind: int, need
     free = shelf.free_pages + memory.pool.free_sheets * shelf.pages_per_sheet
     held = [(request.name, len(table.held(row))) for row, request in scheduler.rows.requests.items()]
     held = sorted((one for one in held if one[1]), key=lambda one: (-one[1], one[0]))
-    others = sum(pages for _, pages in held[NAMED_HOLDERS:])
-    named = [*held[:NAMED_HOLDERS], *([(f"{len(held) - NAMED_HOLDERS} others", others)] if others else [])]
+    rest = sum(pages for _, pages in held[NAMED_HOLDERS:])
+    others = [(f"{len(held) - NAMED_HOLDERS} others", rest)] if rest else []
     by_request = shelf.count(Holder.REQUEST) > 0
     for holder, name in ((Holder.CACHE, "cache"), (Holder.PIN, "pins"), (Holder.BACKEND, "backend")):
         alone = int(((shelf.count(holder) > 0) & ~by_request).sum())
-        named += [(name, alone)] if alone else []
-    return KindShort(stage, memory.stage.kinds[kind].name, need, free, awaited, tuple(named))
+        others += [(name, alone)] if alone else []
+    named = tuple(held[:NAMED_HOLDERS])
+    return KindShort(stage, memory.stage.kinds[kind].name, need, free, awaited, named, tuple(others))
 
 
 def _until(scheduler: Scheduler, newcomers: Sequence[Waiting]) -> tuple[str, ...]:

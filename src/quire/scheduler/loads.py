@@ -17,17 +17,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from quire.cache.keys import end_key
+from quire.core.reasons import Reason, Why
 from quire.core.tier import Load, Tier
 from quire.scheduler.waiting import Waiting
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A load that was answered. An empty reason: it is done."""
+    """A load that was answered. No reason: it is done."""
 
     load: Load
     row: int
-    reason: str = ""
+    reason: Reason | None = None
     is_staged: bool = False
     """The next step copies."""
     is_over: bool = True
@@ -126,18 +127,19 @@ class Loads:
             if answer.number not in self._open:
                 continue
             if not answer.is_done:
-                yield self._close(answer.number, answer.reason or "the tier failed", answer.has_less)
+                yield self._close(answer.number, Reason(Why.TIER, detail=answer.reason), answer.has_less)
             elif answer.is_over:
-                yield replace(self._close(answer.number, ""), is_staged=answer.is_staged)
+                yield replace(self._close(answer.number, None), is_staged=answer.is_staged)
             else:
                 load, row, _ = self._open[answer.number]
                 yield Outcome(load, row, is_staged=True, is_over=False)
         for number in [number for number, (_, _, deadline) in self._open.items() if deadline <= now]:
             if self._tier is not None:
                 self._tier.cancel(number)
-            yield self._close(number, f"no answer in {self.seconds_for(self._open[number][0].tokens):g} s")
+            seconds = self.seconds_for(self._open[number][0].tokens)
+            yield self._close(number, Reason(Why.NO_ANSWER, numbers={"seconds": seconds}))
 
-    def _close(self, number: int, reason: str, has_less: bool = False) -> Outcome:
+    def _close(self, number: int, reason: Reason | None, has_less: bool = False) -> Outcome:
         load, row, deadline = self._open.pop(number)
         del self._number_of[row]
         return Outcome(load, row, reason, again=(load.tokens - 1, deadline) if has_less else None)

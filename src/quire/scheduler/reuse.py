@@ -6,7 +6,7 @@ what a request yields only when it leaves its row, in one go.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from quire.cache.gap import gap
@@ -14,9 +14,10 @@ from quire.cache.keys import end_key, extend, root_hash, root_key, scope_of
 from quire.cache.memory import StageMemory
 from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.pool import Holder
-from quire.cache.prefix import Hit, Miss, Place, PrefixIndex, missed
+from quire.cache.prefix import Hit, Place, PrefixIndex, missed
 from quire.cache.reuse_times import Forecast, Origin
-from quire.core.events import What
+from quire.core.events import CheckpointKept, PrefixEvicted, PrefixKept, Publisher
+from quire.core.reasons import Why
 from quire.core.request import Request
 from quire.core.step import Capture
 from quire.core.tier import Keeper
@@ -52,7 +53,7 @@ class Reuse:
         memories: list[StageMemory],
         rows: Rows,
         copies: list[Copy],
-        tell: Callable[..., None],
+        publisher: Publisher,
         keeper: Keeper | None = None,
         forecast: Forecast | None = None,
     ) -> None:
@@ -60,8 +61,8 @@ class Reuse:
         self.index = PrefixIndex(plan, memories, forecast)
         self.rows = rows
         self.junctions = Junctions()
-        self.stores = Stores(keeper, plan, self.index, copies, tell)
-        self._tell = tell
+        self.stores = Stores(keeper, plan, self.index, copies, publisher)
+        self._publisher = publisher
         self._copies = copies
         """To be done before the next step, in order; compaction adds to them as well."""
         self._layout = layout_fingerprint(plan)
@@ -196,7 +197,7 @@ class Reuse:
         tokens = self.rows.tokens(row, 0, int(self.rows.known[row]))
         keys = self._keys(row, waiting, len(tokens) // self.index.unit) if not self.index.disabled else []
         self.no_longer_expect(waiting)
-        hit = self.index.find(keys, waiting.root, tokens) if waiting.may_reuse else missed(Miss.PROMPT_LOGPROBS)
+        hit = self.index.find(keys, waiting.root, tokens) if waiting.may_reuse else missed(Why.PROMPT_LOGPROBS)
         found = hit
         waiting.came_from, waiting.line = None, 0
         if not waiting.is_counted:
@@ -221,12 +222,12 @@ class Reuse:
         if index.coverage.has_boundaries and (units := index.parts_at(keys, overlap, most)) * index.unit > tokens:
             self.junctions.want(keys[units - 1])
 
-    def _why(self, hit: Hit, waiting: Waiting) -> str:
-        """Why nothing was found; for operators: it tells that another scope has begun with the same tokens."""
-        if hit.miss is Miss.NO_OVERLAP:
+    def _why(self, hit: Hit, waiting: Waiting) -> Why | None:
+        """Why nothing was found; for operators: it says that another scope has begun with the same tokens."""
+        if hit.miss is Why.NO_OVERLAP:
             scopes = self._scopes_of.get(self._beginning(waiting.request))
-            return Miss.SCOPE.value if scopes not in (None, waiting.root) else Miss.NO_OVERLAP.value
-        return hit.miss.value if hit.miss else ""
+            return Why.SCOPE if scopes not in (None, waiting.root) else Why.NO_OVERLAP
+        return hit.miss
 
     def _beginning(self, request: Request) -> bytes:
         """The first unit of a prompt, whoever it belongs to."""
@@ -349,7 +350,7 @@ class Reuse:
             evicted = self.index.evict(0, must=False)
             if not evicted.pieces:
                 return False
-            self._tell(What.EVICTED, **evicted._asdict())
+            self._publisher.publish(PrefixEvicted(self._publisher.step, *evicted))
         return False
 
     def remember(self, rows: Ints, settled: Ints) -> None:
@@ -423,7 +424,8 @@ class Reuse:
         if coverage.has_states:
             if not coverage.has_state(chain.item(-1)):
                 return
-            self._tell(What.CHECKPOINT, self.rows.requests[row], tokens=len(chain) * self.index.unit)
+            name, tokens = self.rows.requests[row].name, len(chain) * self.index.unit
+            self._publisher.publish(CheckpointKept(self._publisher.step, name, tokens))
         self.index.keep_boundary(row, chain, origin, line)
         self.stores.offer(chain)
 
@@ -452,15 +454,16 @@ class Reuse:
                 self.index.settle(chain)
         self._note_kept(waiting.keys, units)
         if len(chain):
-            self._tell_kept(waiting, chain.item(-1))
+            self._report_kept(waiting, chain.item(-1))
         if to_tier:
             self.stores.offer(chain)
 
-    def _tell_kept(self, waiting: Waiting, end: int) -> None:
+    def _report_kept(self, waiting: Waiting, end: int) -> None:
         """For routers: how much of its tokens a later request can go on behind."""
         nodes = self.index.nodes
         if nodes.is_boundary[end] or not self.index.coverage.has_boundaries:
-            self._tell(What.KEPT, waiting.request, nodes.key[end].hex(), tokens=nodes.tokens.item(end))
+            name, key = waiting.request.name, nodes.key[end].hex()
+            self._publisher.publish(PrefixKept(self._publisher.step, name, key, nodes.tokens.item(end)))
 
     def _keys(self, row: int, ticket: Waiting, units: int) -> list[bytes]:
         """A request's keys, at least for its first `units` units."""

@@ -5,14 +5,14 @@ Fit is asked of every stage at once, with the demand that the plan was made with
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 
 from quire.cache.compaction import compact
 from quire.cache.tables import Need, join
-from quire.core.events import What
+from quire.core.events import PagesCompacted, PrefixEvicted, Publisher
 from quire.core.search import greatest
 from quire.kinds import Kind, counts
 from quire.plan import bound
@@ -54,7 +54,7 @@ def _most_pages(kind: Kind, limit: int, ahead: int, page_tokens: int) -> int:
 
 
 class Room:
-    def __init__(self, plan: Plan, rows: Rows, reuse: Reuse, copies: list[Copy], tell: Callable[..., None]) -> None:
+    def __init__(self, plan: Plan, rows: Rows, reuse: Reuse, copies: list[Copy], publisher: Publisher) -> None:
         self.plan = plan
         self._lookahead = counts(plan.lookahead)
         self.memories = reuse.memories
@@ -64,7 +64,7 @@ class Room:
         """Newcomers found nothing to forget since the last request left."""
         self.no_pages: Pages = [[0] * len(memory.tables) for memory in self.memories]
         self._copies = copies
-        self._tell = tell
+        self._publisher = publisher
 
     # ── questions ─────────────────────────────────────────────────────────
 
@@ -134,7 +134,7 @@ class Room:
             if not evicted.pieces:
                 self.cache_is_in_use = True
                 return False
-            self._tell(What.EVICTED, **evicted._asdict())
+            self._publisher.publish(PrefixEvicted(self._publisher.step, *evicted))
             if not self.is_short(pages):
                 return True
         return True
@@ -163,7 +163,7 @@ class Room:
             evicted = self.index.evict(self._bytes_short(pages), must=False)
             if not evicted.pieces:
                 return False
-            self._tell(What.EVICTED, **evicted._asdict())
+            self._publisher.publish(PrefixEvicted(self._publisher.step, *evicted))
         return True
 
     def compact(self) -> bool:
@@ -172,7 +172,8 @@ class Room:
             moves = compact(memory)
             self._copies += [(stage, move.kind, move.source, move.target) for move in moves]
             for move in moves:
-                self._tell(What.COMPACTED, reason=memory.stage.kinds[move.kind].name, pages=len(move.source))
+                kind = memory.stage.kinds[move.kind].name
+                self._publisher.publish(PagesCompacted(self._publisher.step, kind, len(move.source)))
             if moves:
                 return True
         return False

@@ -22,11 +22,26 @@ from quire.cache.reuse_times import Forecast
 from quire.cache.tables import NO_NEED
 from quire.core.drafting import Drafter
 from quire.core.errors import NeverFits
-from quire.core.events import Event, Listener, What
+from quire.core.events import (
+    Listener,
+    LoadFailed,
+    LoadFinished,
+    LoadStarted,
+    Publisher,
+    RequestAccepted,
+    RequestAdmitted,
+    RequestEnded,
+    RequestPreempted,
+    RequestRefused,
+    RequestWaits,
+    StepLaunched,
+)
+from quire.core.reasons import Reason, Why
 from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
+from quire.core.sentences import sentence
 from quire.core.step import Step, StepResult
-from quire.core.tier import Keeper, Tier
+from quire.core.tier import Keeper, Load, Tier
 from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
@@ -68,13 +83,14 @@ class Scheduler:
         """`forecast`: what keeping prefixes is worth; none: what is learned of this traffic."""
         self.plan = plan.require_fit()
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
+        self.events = Publisher(listeners)
         self._batch_tokens = counts(plan.batch_tokens)
         self._least_chunk = max(1, plan.batch_tokens // LEAST_SHARE)
         self.rows = Rows(plan.max_requests)
         self._copies: list[Copy] = []
-        self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self._tell, keeper, forecast)
-        self.room = Room(plan, self.rows, self.reuse, self._copies, self._tell)
-        self.drafts = Drafts(plan, self.memories, self.rows, drafter, self._tell)
+        self.reuse = Reuse(plan, self.memories, self.rows, self._copies, self.events, keeper, forecast)
+        self.room = Room(plan, self.rows, self.reuse, self._copies, self.events)
+        self.drafts = Drafts(plan, self.memories, self.rows, drafter, self.events)
         index, size_of = self.reuse.index, self.reuse.stores.size_of
         self.loads = Loads(tier, rules.seconds_to_load, size_of, index.unit, index.coverage.has_boundaries)
         self._entered: dict[int, Waiting] = {}
@@ -86,7 +102,6 @@ class Scheduler:
         is_fair = rules.policy is Policy.FAIR
         self.queue = FairQueue(rules.queue_bound, self.shares) if is_fair else Queue(rules.queue_bound)
         self.policy = rules.policy
-        self.listeners = tuple(listeners)
         self.tickets: dict[int, Waiting] = {}
         """How each running row came in: its arrival and its preemptions."""
         self._line: list[tuple[Claim, int]] = []
@@ -95,7 +110,6 @@ class Scheduler:
         self._order_is_stale = False
         self._arrivals = 0
         self._now = 0.0
-        self.steps = 0
         self.flying: list[Step] = []
         self.meter = StepMeter()
         """How long steps take, as far as whoever runs them tells."""
@@ -107,8 +121,9 @@ class Scheduler:
     def submit(self, request: Request) -> None:
         """Accepts a request, or says at once that it could never run (or that too many wait)."""
         if not bound.admits(self.plan, request.limit):
-            self._tell(What.REFUSED, request, self._never(request), tokens=request.limit)
-            raise NeverFits(self._never(request))
+            reason = self._never(request)
+            self.events.publish(RequestRefused(self.steps, request.name, reason, request.limit))
+            raise NeverFits(sentence(reason))
         waiting = Waiting(request, self._arrivals, claim_of(request, self._arrivals, self.policy))
         self.queue.add(waiting)
         self.shares.enter(request.tenant)
@@ -116,13 +131,17 @@ class Scheduler:
         self.reuse.name(waiting)
         if len(self.queue) > 1 or self.tickets:
             self._expect(waiting)
-        self._tell(What.ACCEPTED, request, prompt=len(request.prompt), max_tokens=request.max_tokens)
+        accepted = RequestAccepted(self.steps, request.name, len(request.prompt), request.max_tokens)
+        self.events.publish(accepted)
 
-    def _never(self, request: Request) -> str:
-        return (
-            f"request {request.name} of {len(request.prompt):,} + {request.max_tokens:,} tokens can never run: "
-            f"{tightest(self.plan, request.limit).why}the longest that fits is {self.plan.max_length:,} tokens"
-        )
+    def _never(self, request: Request) -> Reason:
+        numbers = {"prompt": len(request.prompt), "max_tokens": request.max_tokens, "max_length": self.plan.max_length}
+        return Reason(Why.NEVER_FITS, (request.name,), numbers | tightest(self.plan, request.limit).numbers)
+
+    @property
+    def steps(self) -> int:
+        """Launched so far."""
+        return self.events.step
 
     def cancel(self, name: str, ending: Ending = Ending.CANCELLED) -> Ended | None:
         """Ends a request wherever it is; None if it is not here."""
@@ -140,7 +159,7 @@ class Scheduler:
     def _over(self, ticket: Waiting, outputs: npt.NDArray[np.int32], ending: Ending) -> Ended:
         self.reuse.forget(ticket)
         self.shares.leave(ticket.request.tenant)
-        self._tell(What.ENDED, ticket.request, ending.value, outputs=len(outputs))
+        self.events.publish(RequestEnded(self.steps, ticket.request.name, ending, len(outputs)))
         return Ended(ticket.request, outputs, ending)
 
     def _vacate(self, row: int, hand_over: bool = True, to_tier: bool = True) -> npt.NDArray[np.int32]:
@@ -157,12 +176,6 @@ class Scheduler:
         self.room.cache_is_in_use = False
         self.reuse.index.eviction.was_given_back = True
         return self.rows.leave(row)
-
-    def _tell(self, what: What, request: Request | None = None, reason: str = "", **numbers: int) -> None:
-        if self.listeners:
-            event = Event(what, self.steps, request.name if request else "", reason, numbers)
-            for listener in self.listeners:
-                listener(event)
 
     def is_idle(self) -> bool:
         return not self.tickets and not len(self.queue) and not self.flying and not self.reuse.stores.due
@@ -284,12 +297,12 @@ class Scheduler:
         victims = behind if is_elder_stuck and not len(free) else free
         if not len(victims):
             return False
-        self._preempt(int(victims[-1]), f"{self.rows.requests[int(rows[index])].name} needs its pages")
+        self._preempt(int(victims[-1]), self.rows.requests[int(rows[index])].name)
         return True
 
-    def _preempt(self, row: int, reason: str) -> None:
-        """Pages go back now, tokens stay: they are brought back from a tier or computed again, whichever is cheaper.
-        Results in flight for it are stale."""
+    def _preempt(self, row: int, by: str) -> None:
+        """Its pages are free for `by` now; its tokens stay: they are loaded from a tier or computed again, whichever is
+        cheaper. Results in flight for it are stale."""
         ticket, request = self.tickets[row], self.rows.requests[row]
         computed = int(self.rows.computed[row])
         way = self.reuse.stores.way_back(computed, self.meter.seconds_for(computed, self.plan.batch_tokens))
@@ -299,10 +312,10 @@ class Scheduler:
         names = ticket.root, ticket.keys, ticket.behind
         again = Waiting(request, ticket.arrival, ticket.claim, outputs, times, *names)
         again.is_counted, again.turn = True, ticket.turn
-        again.reason, again.may_load, again.way_back = f"preempted: {reason}", to_tier, str(way or "")
+        reason = Reason(Why.NEEDS_PAGES, (by,))
+        again.reason, again.may_load, again.way_back = Reason(Why.PREEMPTED, because=reason), to_tier, way
         self.queue.add(again, returning=True)
-        told = reason if way is None else f"{reason}; {way}"
-        self._tell(What.PREEMPTED, request, told, times=times, **(way.numbers if way else {}))
+        self.events.publish(RequestPreempted(self.steps, request.name, reason, times, way))
 
     # ── admission ─────────────────────────────────────────────────────────
 
@@ -311,11 +324,9 @@ class Scheduler:
         elder, order = self.queue.elder(), self.order()
         if elder is None or (len(order) and self.tickets[int(order[0])].arrival < elder.arrival):
             return
-        if not self.rows.has_room():
-            self._preempt(int(order[-1]), "the elder needs its row")
+        assert self.rows.has_room(), "whoever was the elder before has left its row"
         row = self._enter(elder)
-        self._welcome(row)
-        self._try_load(row, elder, self.room.no_pages)
+        self._report_admitted(row, self._try_load(row, elder, self.room.no_pages))
 
     def _admit(self, rows: Ints, granted: Ints, needs: Needs) -> tuple[Ints, Ints, Needs]:
         """Lets waiting requests in, in the order of their claims; one that does not fit yet lets smaller ones pass.
@@ -334,7 +345,7 @@ class Scheduler:
             if passed == QUEUE_SIGHT or len(more) == MOST_NEWCOMERS:
                 break
             if waiting.cached < refused and not self.queue.is_overdue(waiting):
-                self._let_wait(waiting, "requests with more of their prompt in the cache go first")
+                self._let_wait(waiting, Reason(Why.CACHED_FIRST))
                 break
             entered = self._let_in(waiting, budget, promised)
             if entered is None:
@@ -359,14 +370,14 @@ class Scheduler:
             self._let_wait(waiting, reason)
             return None
         row = self._enter(waiting)
-        if self._try_load(row, waiting, promised):
-            self._welcome(row)
+        if load := self._try_load(row, waiting, promised):
+            self._report_admitted(row, load)
             return None
         chunk, lacking = self._first_chunk(row, budget, promised)
         if not chunk:
-            self._return(row, "no page is free for its first token")
+            self._return(row, Reason(Why.FIRST_PAGE))
             return None
-        self._welcome(row)
+        self._report_admitted(row)
         return row, chunk, lacking
 
     def _first_chunk(self, row: int, budget: int, promised: Pages) -> tuple[int, Needs]:
@@ -380,11 +391,11 @@ class Scheduler:
         tokens = self.room.shrunk(promised, row, granted.item(0) - 1)
         return tokens, self.room.needs(rows, np.array([tokens]))
 
-    def _let_wait(self, waiting: Waiting, reason: str) -> None:
+    def _let_wait(self, waiting: Waiting, reason: Reason) -> None:
         self._expect(waiting)
         if waiting.reason != reason:
             waiting.reason = reason
-            self._tell(What.WAITS, waiting.request, reason)
+            self.events.publish(RequestWaits(self.steps, waiting.request.name, reason))
 
     def _expect(self, waiting: Waiting) -> None:
         """What it would go on from is evicted last, and the more that is, the sooner it is let in."""
@@ -397,22 +408,22 @@ class Scheduler:
         for waiting in list(self.reuse.changed.values()):
             self._expect(waiting)
 
-    def why_full(self) -> str:
+    def why_full(self) -> Reason:
         """Nobody can be let in."""
         if not self.rows.has_room():
-            return f"all {self.rows.count:,} rows are taken"
-        return f"those before it use up the step's {self.plan.batch_tokens:,} tokens"
+            return Reason(Why.ROWS, numbers={"rows": self.rows.count})
+        return Reason(Why.STEP_TOKENS, numbers={"tokens": self.plan.batch_tokens})
 
-    def why_not_yet(self, waiting: Waiting) -> str:
-        """Policy, not capacity; empty: let it in."""
+    def why_not_yet(self, waiting: Waiting) -> Reason | None:
+        """Policy, not capacity; None: let it in."""
         computing = self.reuse.is_coming(waiting)
         if computing is not None:
-            return f"{self.rows.requests[computing].name} is computing its prefix"
+            return Reason(Why.PREFIX, (self.rows.requests[computing].name,))
         if waiting.preemptions >= MOST_PREEMPTIONS and not self._can_all_stay(waiting):
-            return f"it was preempted {waiting.preemptions} times and comes back only if it can stay"
+            return Reason(Why.MUST_STAY, numbers={"times": waiting.preemptions})
         if not self._is_likely_to_last(waiting):
-            return "its pages and those that the running ones are likely to need exceed the pool"
-        return ""
+            return Reason(Why.MEMORY)
+        return None
 
     def likely_lengths(self, rows: Ints) -> Ints:
         """What running rows are likely to reach; their limit where they were promised to stay."""
@@ -450,15 +461,15 @@ class Scheduler:
 
     # ── loads ─────────────────────────────────────────────────────────────
 
-    def _try_load(self, row: int, waiting: Waiting, promised: Pages) -> bool:
+    def _try_load(self, row: int, waiting: Waiting, promised: Pages) -> Load | None:
         """Lets a tier bring more of a prompt than was found here, if the request can then stay to its end."""
         tokens = self.loads.offer(waiting)
         if tokens < waiting.hit_tokens + self.reuse.index.unit:
-            return False
+            return None
         if self.order()[0] != row and not self._can_all_stay():
-            return False
+            return None
         if not self.room.make_at(row, tokens, promised):
-            return False
+            return None
         held_tokens = int(self.rows.settled[row])
         for memory in self.memories:
             memory.keep_growing(row)
@@ -466,9 +477,7 @@ class Scheduler:
         self.rows.settled[row] = self.rows.computed[row] = tokens
         self.rows.is_loading[row] = self.rows.is_reserved[row] = True
         self.reuse.skip(row)
-        load = self.loads.begin(row, waiting, self._now, held_tokens)
-        self._tell(What.LOADING, waiting.request, tokens=tokens, load=load.number)
-        return True
+        return self.loads.begin(row, waiting, self._now, held_tokens)
 
     def _end_loads(self) -> None:
         """Rows whose loads are done go on; those whose loads failed or are late begin again without."""
@@ -478,15 +487,17 @@ class Scheduler:
                 self._landed.append((over.load.number, over.row))
             if not over.is_over:
                 continue
-            if not over.reason:
+            load = over.load
+            if over.reason is None:
                 self.rows.is_loading[over.row] = False
-                ticket.loaded_tokens = over.load.tokens - over.load.held_tokens
-                numbers = {"load": over.load.number, "preemptions": ticket.preemptions}
-                self._tell(What.LOADED, request, "", tokens=over.load.tokens, **numbers)
+                ticket.loaded_tokens = load.tokens - load.held_tokens
+                self.events.publish(
+                    LoadFinished(self.steps, request.name, load.tokens, load.number, ticket.preemptions)
+                )
             else:
                 ticket.may_load, ticket.offer, ticket.again = over.again is not None, None, over.again
-                self._return(over.row, f"its load failed: {over.reason}")
-                self._tell(What.LOAD_FAILED, request, over.reason, tokens=over.load.tokens, load=over.load.number)
+                self.events.publish(LoadFailed(self.steps, request.name, over.reason, load.tokens, load.number))
+                self._return(over.row, Reason(Why.LOAD_FAILED, because=over.reason))
 
     def _enter(self, waiting: Waiting) -> int:
         self.queue.remove(waiting)
@@ -499,15 +510,18 @@ class Scheduler:
         self.rows.is_reserved[row] = waiting.preemptions >= MOST_PREEMPTIONS
         return row
 
-    def _welcome(self, row: int) -> None:
-        waiting = self.tickets[row]
-        numbers = {"hit_tokens": waiting.hit_tokens, "tokens": int(self.rows.known[row])}
+    def _report_admitted(self, row: int, load: Load | None = None) -> None:
+        """A request was let in, and perhaps a tier brings its tokens: always in this order."""
+        waiting, step = self.tickets[row], self.steps
+        name, missed = waiting.request.name, {}
         if not waiting.preemptions and not waiting.is_reported:
-            numbers |= waiting.gap.numbers()
-            waiting.is_reported = True
-        self._tell(What.ADMITTED, waiting.request, waiting.miss, **numbers, preemptions=waiting.preemptions)
+            missed, waiting.is_reported = waiting.gap.numbers(), True
+        numbers = waiting.hit_tokens, self.rows.known.item(row), waiting.preemptions
+        self.events.publish(RequestAdmitted(step, name, *numbers, waiting.miss, **missed))
+        if load is not None:
+            self.events.publish(LoadStarted(step, name, load.tokens, load.number))
 
-    def _return(self, row: int, reason: str) -> None:
+    def _return(self, row: int, reason: Reason) -> None:
         """A row that could not start goes back as it came."""
         ticket = self.tickets[row]
         self._vacate(row, hand_over=False)
@@ -550,14 +564,14 @@ class Scheduler:
             self.reuse.stores.take_due(),
             captures,
         )
-        self.steps += 1
+        self.events.step += 1
         self._copies.clear()
         self._landed.clear()
         if self.policy is Policy.FAIR:
             for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
                 self.shares.charge(state.requests[row].tenant, count)
         self.flying.append(step)
-        self._tell(What.STEP, rows=len(rows), tokens=len(tokens))
+        self.events.publish(StepLaunched(self.steps, len(rows), len(tokens)))
         return step
 
     def apply(self, result: StepResult) -> list[Ended]:

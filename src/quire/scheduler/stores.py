@@ -8,32 +8,32 @@ afterwards, it has read them. So no page is held for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from quire.cache.nodes import Chain
 from quire.cache.prefix import PrefixIndex
-from quire.core.events import What
+from quire.core.events import Publisher, RecordsStored
+from quire.core.reasons import WayBack
 from quire.core.step import Ints, Step
 from quire.core.tier import Keeper, Store
 from quire.plan.plan import Plan
 from quire.plan.records import Records, Span, boundary_name, mark_name, size_bytes, unit_name
-from quire.tiers.costs import WayBack
 
 Copy = tuple[int, int, Ints, Ints]
 
 
 class Stores:
     def __init__(
-        self, keeper: Keeper | None, plan: Plan, index: PrefixIndex, copies: Sequence[Copy], tell: Callable[..., None]
+        self, keeper: Keeper | None, plan: Plan, index: PrefixIndex, copies: Sequence[Copy], publisher: Publisher
     ) -> None:
         self._keeper = None if index.disabled else keeper
         self._records = Records(plan)
         self._index = index
         self._copies = copies
         """That the next step will do: what is read now comes behind them."""
-        self._tell = tell
+        self._publisher = publisher
         self.due: list[Store] = []
         """For the next step."""
 
@@ -59,7 +59,7 @@ class Stores:
                     break
         if taken:
             self.due += reversed(taken)  # a chain's beginning comes last, and so is the last to be forgotten
-            self._tell(What.STORED, records=len(taken))
+            self._publisher.publish(RecordsStored(self._publisher.step, len(taken)))
 
     def _mark_ends(self, chain: Chain, places: list[int], keys: list[bytes], taken: list[Store]) -> None:
         """The unit before an end that lies between two of them says so: nothing that grows leads there."""

@@ -15,11 +15,11 @@ from quire.cache.keys import Hash
 from quire.cache.nodes import NO_NODES, Chain
 from quire.cache.prefix import Place
 from quire.core.errors import QueueFull
+from quire.core.reasons import QUEUED, Reason, WayBack, Why
 from quire.core.request import Request
 from quire.core.rules import Policy
 from quire.scheduler.shares import Shares
 
-JUST_CAME = "it just came"
 PATIENCE = 256
 """Admissions by which others may go before a request because more of their prompt is cached."""
 NO_GAP = Gap()
@@ -74,13 +74,13 @@ class Waiting:
     hit_tokens: int = 0
     loaded_tokens: int = 0
     """That a tier brought beyond those, since it entered."""
-    miss: str = ""
+    miss: Why | None = None
     gap: Gap = NO_GAP
     """What it did not find though it was computed before, and why."""
     is_reported: bool = False
     """That was reported; it is let in again after a load failed."""
-    reason: str = JUST_CAME
-    way_back: str = ""
+    reason: Reason = QUEUED
+    way_back: WayBack | None = None
     """After it was preempted, where there is a tier: how its tokens come back, and what that costs."""
 
     def tokens(self, begin: int, end: int) -> npt.NDArray[np.int32]:

@@ -15,6 +15,7 @@ import numpy as np
 from quire.core.errors import InputError
 from quire.core.request import Tokens
 from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, GrammarSort, Sampling
+from quire.core.sentences import sheets_short
 from quire.core.vocabulary import known_prompt, require_known_biases
 from quire.plan import bound
 from quire.plan.plan import Plan
@@ -196,7 +197,7 @@ class Asking:
         lower = f" or lower {limit} to {longest - prompt:,}" if prompt < longest else ""
         message = (
             f"this model's maximum context length is {longest:,} tokens here, and this is {size}{more}: "
-            f"{tight.why}shorten the {field}{lower}"
+            f"{sheets_short(tight.numbers)}shorten the {field}{lower}"
         )
         numbers = {"prompt_tokens": prompt, "max_length": longest}
         numbers |= {"sheets_needed": tight.needed, "sheets": tight.sheets}

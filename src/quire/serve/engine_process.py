@@ -14,7 +14,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING
 from quire.cache.audit import BooksDoNotBalance, audit
 from quire.core.dtypes import DType
 from quire.core.errors import QueueFull, QuireError
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFinished, RequestAdmitted, RequestEnded
 from quire.core.logprobs import Logprob
+from quire.core.reasons import Explanation, Reason, Why
 from quire.core.request import Request
 from quire.core.step import Runner, Step, StepResult
 from quire.engine.engine import Engine, Stream
@@ -132,12 +133,12 @@ class News:
         self.came: dict[str, Came] = {}
 
     def __call__(self, event: Event) -> None:
-        if event.what is What.ADMITTED and not event.numbers["preemptions"]:
-            self.came[event.request] = replace(self.of(event.request), hit_tokens=event.numbers["hit_tokens"])
-        elif event.what is What.LOADED and not event.numbers["preemptions"]:
-            self.came[event.request] = replace(self.of(event.request), hit_tokens=event.numbers["tokens"])
-        elif event.what is What.ENDED:
-            self.came[event.request] = replace(self.of(event.request), ending=event.reason)
+        if isinstance(event, RequestAdmitted) and not event.preemptions:
+            self.came[event.request] = replace(self.of(event.request), hit_tokens=event.hit_tokens)
+        elif isinstance(event, LoadFinished) and not event.preemptions:
+            self.came[event.request] = replace(self.of(event.request), hit_tokens=event.tokens)
+        elif isinstance(event, RequestEnded):
+            self.came[event.request] = replace(self.of(event.request), ending=event.ending.value)
 
     def of(self, name: str) -> Came:
         return self.came.get(name) or Came(name)
@@ -255,14 +256,10 @@ class EngineLoop:
             self.news.came[request.name] = Came(request.name, refusal=str(error), is_queue_full=full)
 
     def _told(self, name: str) -> Told | None:
-        events = tuple(event._asdict() | {"what": event.what.value} for event in self.engine.history.of(name))
-        found = self.engine.explain(name)
+        events, found = self.engine.history.of(name), self.engine.explain(name)
         if self.beside.is_waiting(name):
-            return Told(name, "waiting", "another engine computes its prompt")
-        if found is None:
-            return Told(name, "ended", "", events=events) if events else None
-        kinds = tuple(asdict(kind) for kind in found.kinds)
-        return Told(name, found.status, found.reason, kinds, found.steps, found.load_seconds, found.after, events)
+            return Told(name, Explanation(name, "waiting", Reason(Why.ANOTHER_ENGINE)))
+        return Told(name, found, events) if found or events else None
 
 
 def _taken(logprobs: dict[int, Logprob], count: int) -> list[Logprob]:

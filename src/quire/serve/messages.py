@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.core.events import RequestEvent
 from quire.core.logprobs import Logprob
+from quire.core.reasons import Explanation
 from quire.core.request import Request
 from quire.core.rules import Rules
 from quire.core.tier import TierStatus
@@ -125,13 +127,9 @@ class Told:
     """What is known of one request: the explanation while it waits or runs, and its latest events."""
 
     name: str
-    status: str
-    reason: str
-    kinds: tuple[Mapping[str, Any], ...] = ()
-    steps: int = 0
-    load_seconds: float = 0.0
-    after: tuple[str, ...] = ()
-    events: tuple[Mapping[str, Any], ...] = field(default_factory=tuple)
+    explanation: Explanation | None
+    """None: it has ended."""
+    events: tuple[RequestEvent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

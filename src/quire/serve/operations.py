@@ -8,7 +8,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from quire.core.events import RequestEvent, reason_of
+from quire.core.reasons import KindShort, Reason, explained_without_others, without_others
 from quire.core.request import Tokens
+from quire.core.sentences import sentence, why
 from quire.serve.asking import tools_of
 from quire.serve.calls import gone
 from quire.serve.client import EngineAway
@@ -92,32 +95,52 @@ async def explain(call: str, request: Request) -> Response:
 
 
 def _told(told: Told, tenant: Tenant, own: set[str]) -> dict[str, Any]:
-    """Whoever is no admin learns nothing of others: neither their names nor that they asked something alike."""
-    hide = not tenant.is_admin
+    """A key that is no admin's learns nothing of others: neither their names nor that they asked something alike."""
 
-    def name(one: str) -> str:
-        return "another" if hide and one not in own and _is_name(one) else one
+    def hidden(reason: Reason | None) -> Reason | None:
+        return reason if reason is None or tenant.is_admin else without_others(reason, own)
 
-    def words(text: str) -> str:
-        shown = " ".join(map(name, text.split(" ")))
-        return "no_overlap" if hide and shown == "scope" else shown
-
+    found = told.explanation
+    if found is not None and not tenant.is_admin:
+        found = explained_without_others(found, own)
+    events = [_event(event, hidden(reason_of(event))) for event in told.events]
+    choice = {"choice": int(told.name.rpartition("-")[2])}
+    if found is None:
+        return choice | {"status": "ended", **_reason(None), **_NOT_WAITING, "events": events}
     return {
-        "choice": int(told.name.rpartition("-")[2]),
-        "status": told.status,
-        "reason": words(told.reason),
-        "kinds": [{**kind, "holders": [[name(who), pages] for who, pages in kind["holders"]]} for kind in told.kinds],
-        "at_most_steps": told.steps,
-        "at_most_load_seconds": told.load_seconds,
-        "after": [name(one) for one in told.after],
-        "events": [{**event, "reason": words(event["reason"])} for event in told.events],
+        **choice,
+        "status": found.status,
+        **_reason(found.reason),
+        "reason": why(found),
+        "kinds": [_kind(one) for one in found.kinds],
+        "at_most_steps": found.steps,
+        "at_most_load_seconds": found.load_seconds,
+        "after": found.after,
+        "events": events,
     }
 
 
-def _is_name(word: str) -> bool:
-    """As calls name their requests: 24 hexadecimal digits, a dash, the choice."""
-    digits, dash, choice = word.partition("-")
-    return bool(dash) and len(digits) == 24 and choice.isdigit()
+_NOT_WAITING = {"kinds": (), "at_most_steps": 0, "at_most_load_seconds": 0.0, "after": ()}
+
+
+def _reason(reason: Reason | None) -> dict[str, Any]:
+    """A code for programs, the requests and numbers that belong to it, and a sentence for people."""
+    if reason is None:
+        return {"code": None, "requests": (), "numbers": {}, "reason": ""}
+    return {"code": reason.code, "requests": reason.requests, "numbers": reason.numbers, "reason": sentence(reason)}
+
+
+def _event(event: RequestEvent, reason: Reason | None) -> dict[str, Any]:
+    code = None if reason is None else reason.code
+    label = event.label if reason is None else ""
+    head = {"what": event.name, "step": event.step, "request": event.request}
+    return {**head, "code": code or label or None, "reason": sentence(reason) or label, "numbers": event.numbers}
+
+
+def _kind(one: KindShort) -> dict[str, Any]:
+    holders = [*one.requests, *one.others]
+    pages = {"needs_pages": one.needs_pages, "free_pages": one.free_pages, "awaited_pages": one.awaited_pages}
+    return {"stage": one.stage, "kind": one.kind, **pages, "holders": holders}
 
 
 @router.get("/v1/cache")

@@ -8,7 +8,15 @@ import numpy as np
 
 from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder
-from quire.core.events import Event, What
+from quire.core.events import (
+    Event,
+    LoadFinished,
+    PrefixEvicted,
+    RequestAdmitted,
+    RequestEnded,
+    RequestPreempted,
+    StepLaunched,
+)
 from quire.core.step import Ints
 from quire.simulate.traces import Asked
 
@@ -42,26 +50,26 @@ class Recorder:
         self.row_of, self.place_in_row = row_of, np.zeros(rows, dtype=np.int64)
 
     def hear(self, event: Event) -> None:
-        if event.what is What.STEP:
+        if isinstance(event, StepLaunched):
             self.steps += 1
-            self.step_tokens += event.numbers["tokens"]
-        elif event.what is What.EVICTED:
+            self.step_tokens += event.tokens
+        elif isinstance(event, PrefixEvicted):
             self.evictions += 1
-            self.evicted_tokens += event.numbers["tokens"]
-        elif event.what is What.ADMITTED:
+            self.evicted_tokens += event.tokens
+        elif isinstance(event, RequestAdmitted):
             place = self.place_of[event.request]
             self.place_in_row[self.row_of[event.request]] = place
-            if not event.numbers["preemptions"]:
-                self.hit_tokens[place] = event.numbers["hit_tokens"]
+            if not event.preemptions:
+                self.hit_tokens[place] = event.hit_tokens
                 self.missed[place] = self.missed[place] or event.numbers
-        elif event.what is What.LOADED:
-            if not event.numbers["preemptions"]:
-                self.hit_tokens[self.place_of[event.request]] = event.numbers["tokens"]
+        elif isinstance(event, LoadFinished):
+            if not event.preemptions:
+                self.hit_tokens[self.place_of[event.request]] = event.tokens
                 self.missed[self.place_of[event.request]] = {}
-        elif event.what is What.PREEMPTED:
+        elif isinstance(event, RequestPreempted):
             self.preemptions += 1
             self.tenancy[self.place_of[event.request]] += 1
-        elif event.what is What.ENDED:
+        elif isinstance(event, RequestEnded):
             self.ended.append(self.place_of[event.request])
 
     def missed_tokens(self, cause: str) -> int:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from quire.core.events import What
+from quire.core.events import LoadFinished, RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
@@ -79,10 +79,10 @@ class Happened:
 
     def note(self, system: System) -> None:
         sums, events = system.engine.counters.sums, system.engine.counters.events
-        self.counts["hit tokens"] += sums[What.ADMITTED, "hit_tokens"]
-        self.counts["accepted drafts"] += sums[What.DRAFTED, "accepted"]
-        self.counts["preemptions"] += events[What.PREEMPTED, ""]
-        self.counts["tokens from host"] += sums[What.LOADED, "tokens"]
+        self.counts["hit tokens"] += sums[RequestAdmitted, "hit_tokens"]
+        self.counts["accepted drafts"] += sums[TokensDrafted, "accepted"]
+        self.counts["preemptions"] += events[RequestPreempted, ""]
+        self.counts["tokens from host"] += sums[LoadFinished, "tokens"]
         if system.engine.scheduler.drafts.disabled:
             self.impossible.add("accepted drafts")
         if system.engine.scheduler.reuse.index.disabled:

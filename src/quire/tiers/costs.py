@@ -10,47 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from quire.core.tier import TierStatus
-from quire.core.units import ceil_div, format_bytes
+from quire.core.units import ceil_div
 
 HOST_FAILURES = ("host_full", "load_without_room", "not_written_behind")
 RATE_DECAY, STEP_DECAY = 0.9, 0.99
 """What a measurement counts beside the next one: machines and traffic change."""
-
-
-@dataclass(frozen=True, slots=True)
-class WayBack:
-    """How a request that was sent away comes back. None: not measured yet."""
-
-    tokens: int
-    size_bytes: int
-    load_seconds: float | None
-    compute_seconds: float | None
-
-    @property
-    def is_load(self) -> bool:
-        """What nobody has measured is tried."""
-        if self.load_seconds is None or self.compute_seconds is None:
-            return True
-        return self.load_seconds <= self.compute_seconds
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """For the event; a cost that was not measured is left out."""
-        costs = {"load_microseconds": self.load_seconds, "compute_microseconds": self.compute_seconds}
-        known = {name: round(1e6 * seconds) for name, seconds in costs.items() if seconds is not None}
-        return {"to_tier": int(self.is_load), **known}
-
-    def __str__(self) -> str:
-        way = "brought back" if self.is_load else "computed again"
-        load, compute = (_milliseconds(seconds) for seconds in (self.load_seconds, self.compute_seconds))
-        return (
-            f"its {self.tokens:,} tokens will be {way}: {format_bytes(self.size_bytes)} from the tier take {load}, "
-            f"computing takes {compute}"
-        )
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "a time not measured yet" if seconds is None else f"{1e3 * seconds:,.3g} ms"
 
 
 class RateMeter:

@@ -45,6 +45,13 @@ def traffic_of(*kinds: str, forecast: Forecast | None = None, **numbers: int) ->
     return traffic
 
 
+def test_traffic_is_counted_in_tokens_from_the_start() -> None:
+    traffic = traffic_of("full")
+    assert traffic.index.eviction.now == 0
+    traffic.ask("one", words("one", 97), 3)
+    assert traffic.index.eviction.now >= 97 + 3
+
+
 def keys_of(traffic: Traffic, prompt: np.ndarray) -> list[bytes]:
     """Of the whole units of a prompt."""
     waiting = traffic.submit("keys", prompt) and traffic.waiting("keys")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import capacity
-from quire.cache.prefix import Miss
 from quire.cli.main import build_parser, main
-from quire.core.events import What
+from quire.core.events import counted_fields, event_classes
+from quire.core.reasons import Why
 from quire.models.catalogue import catalogue_names
 from quire.models.families import FAMILIES, TEXT_PARTS
 from quire.models.read import read_model
@@ -85,8 +85,11 @@ def test_the_readme_quotes_the_capacity_tables() -> None:
 
 def test_every_event_and_option_of_the_other_commands_is_documented() -> None:
     events = (DOCS / "events.md").read_text()
-    assert not {what.value for what in What if f"| `{what.value}` |" not in events}
-    assert not {miss.value for miss in Miss if f"`{miss.value}`" not in events}
+    rows = {name: re.search(rf"^\| `{name}` \|.*$", events, re.MULTILINE) for name in event_classes()}
+    assert not {name for name, row in rows.items() if row is None}
+    fields = [(row[0], field) for name, row in rows.items() if row for field in counted_fields(event_classes()[name])]
+    assert not {field for row, field in fields if f"`{field}`" not in (events if field.startswith("missed_") else row)}
+    assert not {why.value for why in Why if f"`{why.value}`" not in events}
     assert not {option for option in options_of("replay") - {"--help"} if option not in events}
 
 

@@ -17,7 +17,7 @@ from quire.check.scripts import script_for
 from quire.check.shadow import ShadowRunner
 from quire.core.drafting import Drafter, verified
 from quire.core.dtypes import DType
-from quire.core.events import What
+from quire.core.events import TokensDrafted
 from quire.core.memory import Follows, Memory, Part
 from quire.core.request import Ending, Request
 from quire.core.sampling import Grammar, GrammarSort, Sampling
@@ -198,7 +198,7 @@ def finish(engine: Engine) -> np.ndarray:
 
 def drafted(engine: Engine) -> tuple[int, int]:
     sums = engine.counters.sums
-    return sums[What.DRAFTED, "drafted"], sums[What.DRAFTED, "accepted"]
+    return sums[TokensDrafted, "drafted"], sums[TokensDrafted, "accepted"]
 
 
 @pytest.mark.parametrize("overlap", [1, 2, 3])

@@ -10,6 +10,7 @@ from shadow import ShadowRunner, token_for
 
 from quire.cache.audit import audit
 from quire.core.errors import InputError, NeverFits, QueueFull
+from quire.core.reasons import Why
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Step, StepResult
@@ -249,7 +250,7 @@ def test_a_small_request_passes_a_large_one_that_cannot_start_yet() -> None:
     assert large.ending is None
     waiting = engine.scheduler.queue.find("large")
     assert waiting is not None
-    assert "exceed the pool" in waiting.reason
+    assert waiting.reason.code is Why.MEMORY
     run(engine, 1000)
     assert first.ending is large.ending is Ending.LENGTH
 
@@ -322,7 +323,7 @@ def test_preemption_and_compaction_really_happen_here() -> None:
     """The laws above would be empty if the pool were never short."""
     events: list[str] = []
     plan = small_plan(["window", "chunked", "full"], None, budget=64)
-    engine, runner = engine_for(plan, listeners=[lambda event: events.append(event.what.value)])
+    engine, runner = engine_for(plan, listeners=[lambda event: events.append(event.name)])
     engine.scheduler.typical_output = 1.0
     for i in range(6):
         engine.submit(request(f"r{i}", 30 + 17 * i, 60))
@@ -383,11 +384,11 @@ def test_a_miss_says_why() -> None:
     engine, _ = engine_for(small_plan(["full", "window"], 200))
     engine.submit(request("short", 3, 2))
     engine.step()
-    assert engine.scheduler.tickets[0].miss == "below_unit"
+    assert engine.scheduler.tickets[0].miss is Why.BELOW_UNIT
     run(engine, 20)
     engine.submit(request("new", 150, 2))
     engine.step()
-    assert engine.scheduler.tickets[engine.scheduler.rows.row_of["new"]].miss == "no_overlap"
+    assert engine.scheduler.tickets[engine.scheduler.rows.row_of["new"]].miss is Why.NO_OVERLAP
     crossing, _ = engine_for(small_plan(["cross", "full"], 60))
     assert "depends on more than the tokens" in crossing.scheduler.reuse.index.disabled
 
@@ -398,7 +399,7 @@ def test_the_cache_gives_way_before_anyone_is_preempted() -> None:
     smallest = small_plan(["full", "window"], None).stages[0].sheets
     engine, _ = engine_for(
         small_plan(["full", "window"], smallest + 4),
-        listeners=[lambda event: events.append(event.what.value)],
+        listeners=[lambda event: events.append(event.name)],
     )
     for i in range(8):
         engine.submit(request(f"r{i}", 150, 60))

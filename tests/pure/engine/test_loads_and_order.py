@@ -10,12 +10,13 @@ from shadow import token_for
 from test_engine import check, engine_for, is_empty, request, run, small_plan
 
 from doubles import ScriptedTier
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFailed, RequestAdmitted, RequestEnded, RequestPreempted, StepLaunched
+from quire.core.reasons import Explanation, Reason, Why
 from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
+from quire.core.sentences import describe, sentence
 from quire.engine.engine import Engine
 from quire.plan.records import Records
-from quire.scheduler.explain import Explanation
 
 MIXES = [["full"], ["full", "window"], ["sink", "full"], ["chunked", "full"], ["state", "full", "window"]]
 
@@ -43,10 +44,11 @@ def test_a_load_that_finishes_saves_its_tokens(names: list[str]) -> None:
     tier.answer(0)
     engine.step()
     loaded = 2 * engine.scheduler.reuse.index.unit
-    assert f", {loaded} tokens came from a tier, " in engine.explain("r").reason  # type: ignore[union-attr]
+    assert engine.explain("r").reason.numbers["loaded_tokens"] == loaded  # type: ignore[union-attr]
+    assert f", {loaded} tokens came from a tier, " in describe(engine.explain("r"))  # type: ignore[arg-type]
     run(engine, 50)
     assert stream.tokens().tolist() == [token_for("r", 150 + i) for i in range(5)]
-    assert sum(e.numbers["tokens"] for e in events if e.what is What.STEP) == 154 - loaded
+    assert sum(e.tokens for e in events if isinstance(e, StepLaunched)) == 154 - loaded
     assert is_empty(engine)
 
 
@@ -72,8 +74,8 @@ def test_a_load_that_does_not_finish_costs_nothing_but_time(names: list[str], en
         tier.answer(1, is_done=False)
     run(engine, 50)
     assert stream.ending is Ending.LENGTH
-    reasons = {"failed": ["disk on fire"], "late": ["no answer in 3 s"], "cancelled": ["the tier failed"]}
-    assert [e.reason for e in events if e.what is What.LOAD_FAILED] == reasons[ending]
+    reasons = {"failed": ["disk on fire"], "late": ["no answer in 3 s"], "cancelled": ["the tier reported an error"]}
+    assert [sentence(e.reason) for e in events if isinstance(e, LoadFailed)] == reasons[ending]
     assert is_empty(engine)
 
 
@@ -91,10 +93,11 @@ def test_a_load_has_a_second_more_for_each_so_many_bytes(names: list[str], monke
     assert seconds > 4
     now[0] = seconds - 0.5
     engine.step()
-    assert [event for event in events if event.what is What.LOAD_FAILED] == []
+    assert [event for event in events if isinstance(event, LoadFailed)] == []
     now[0] = float(seconds)
     engine.step()
-    assert [event.reason for event in events if event.what is What.LOAD_FAILED] == [f"no answer in {seconds} s"]
+    (failed,) = [event for event in events if isinstance(event, LoadFailed)]
+    assert failed.reason == Reason(Why.NO_ANSWER, numbers={"seconds": seconds})
     run(engine, 50)
     assert is_empty(engine)
 
@@ -104,7 +107,7 @@ def test_tenants_get_tokens_by_their_weights_however_many_requests_they_send() -
     rules = Rules(policy=Policy.FAIR, weights={"heavy": 2.0})
     engine, _ = engine_for(small_plan(["full"], 60, rows=6), rules=rules)
     order: list[str] = []
-    engine.scheduler.listeners += (lambda e: order.append(e.request) if e.what is What.ADMITTED else None,)
+    engine.scheduler.events.subscribe(lambda e: order.append(e.request) if isinstance(e, RequestAdmitted) else None)
     for i in range(96):
         engine.submit(request(f"light{i}", 40, 20, tenant="light"))
     for i in range(24):
@@ -117,7 +120,7 @@ def test_tenants_get_tokens_by_their_weights_however_many_requests_they_send() -
 def test_first_come_ignores_priority() -> None:
     engine, _ = engine_for(small_plan(["full"], 12, rows=1), rules=Rules(policy=Policy.FIRST_COME))
     order: list[str] = []
-    engine.scheduler.listeners += (lambda e: order.append(e.request) if e.what is What.ENDED else None,)
+    engine.scheduler.events.subscribe(lambda e: order.append(e.request) if isinstance(e, RequestEnded) else None)
     for i in range(4):
         engine.submit(request(f"r{i}", 20, 5, priority=i))
     run(engine, 500)
@@ -129,7 +132,7 @@ def test_nobody_is_preempted_for_ever() -> None:
     preempted: dict[str, int] = {}
 
     def count(event: Event) -> None:
-        if event.what is What.PREEMPTED:
+        if isinstance(event, RequestPreempted):
             preempted[event.request] = preempted.get(event.request, 0) + 1
 
     engine, _ = engine_for(small_plan(["full", "window"], None, rows=6), listeners=[count])
@@ -160,7 +163,8 @@ def test_pages_that_are_free_but_awaited_are_told() -> None:
     assert full.needs_pages <= full.free_pages
     assert full.needs_pages + full.awaited_pages > full.free_pages
     assert full.short_pages == full.needs_pages + full.awaited_pages - full.free_pages
-    assert f"{full.free_pages:,} are free but running requests are likely to take {full.awaited_pages:,}," in str(told)
+    taken = f"running requests are likely to take {full.awaited_pages:,},"
+    assert f"{full.free_pages:,} are free, {taken}" in describe(told)
 
 
 def test_a_waiting_request_is_told_what_it_lacks_who_has_it_and_when_it_can_run() -> None:
@@ -168,18 +172,19 @@ def test_a_waiting_request_is_told_what_it_lacks_who_has_it_and_when_it_can_run(
     assert told.status == "waiting"
     (full,) = told.kinds
     assert full.short_pages > 0
-    assert full.holders[0][0] == "first"
+    assert full.requests[0][0] == "first"
     assert told.after == ("first",)
     assert 0 < told.steps <= 2 * 200
-    text = str(told)
-    assert text.startswith("large waits because its pages and those that the running ones are likely to need exceed")
-    assert "there is room for it when first has ended; it runs in at most" in text
+    text = describe(told)
+    assert told.reason == Reason(Why.MEMORY)
+    assert text.startswith("large waits: not enough free KV memory: ")
+    assert "there is room for it when first has ended; it runs within" in text
     assert text in (Path(__file__).parents[3] / "docs" / "events.md").read_text(encoding="utf-8")
     before = [memory.pool.free_sheets for memory in engine.scheduler.memories]
     assert engine.explain("nobody") is None
     assert before == [memory.pool.free_sheets for memory in engine.scheduler.memories]
     assert steps_until_it_runs(engine, "large") <= told.steps
-    assert "nothing was reused" in engine.explain("large").reason  # type: ignore[union-attr]
+    assert "nothing was reused" in describe(engine.explain("large"))  # type: ignore[arg-type]
 
 
 def steps_until_it_runs(engine: Engine, name: str) -> int:
@@ -199,12 +204,10 @@ def test_a_request_that_shares_a_prefix_waits_for_whoever_computes_it() -> None:
     engine.step()
     told = engine.explain("b")
     assert told is not None
-    assert told.reason == "a is computing its prefix"
+    assert told.reason == Reason(Why.PREFIX, ("a",))
     run(engine, 100)
-    (admitted,) = [e for e in engine.history.of("b") if e.what is What.ADMITTED]
-    assert (
-        admitted.numbers["hit_tokens"] == 140 // engine.scheduler.reuse.index.unit * engine.scheduler.reuse.index.unit
-    )
+    (admitted,) = [e for e in engine.history.of("b") if isinstance(e, RequestAdmitted)]
+    assert admitted.hit_tokens == 140 // engine.scheduler.reuse.index.unit * engine.scheduler.reuse.index.unit
 
 
 def test_a_miss_because_of_scope_says_so() -> None:
@@ -213,8 +216,8 @@ def test_a_miss_because_of_scope_says_so() -> None:
     for name, scope in (("a", "one"), ("b", "two")):
         engine.submit(Request(name, prompt, 5, scope=scope))
         run(engine, 50)
-    (admitted,) = [e for e in engine.history.of("b") if e.what is What.ADMITTED]
-    assert admitted.reason == "scope"
+    (admitted,) = [e for e in engine.history.of("b") if isinstance(e, RequestAdmitted)]
+    assert admitted.miss is Why.SCOPE
 
 
 def test_two_rows_that_give_the_same_page_back_in_one_step_both_let_go() -> None:

@@ -93,3 +93,10 @@ def test_equal_rules_are_one_kind() -> None:
     assert kind_of(Memory("window", (), window=8)) == Window(8)
     assert hash(Window(8)) == hash(Window(8))
     assert Window(8) != Window(9)
+
+
+def test_a_chunk_has_at_most_a_mebi_of_tokens() -> None:
+    assert Chunked(1 << 20).chunk == 1 << 20
+    for chunk in (0, (1 << 20) + 1):
+        with pytest.raises(PlanError, match="choose 1 to 1,048,576"):
+            Chunked(chunk)

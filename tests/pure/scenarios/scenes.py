@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.cache.audit import audit
-from quire.core.events import Event, What
+from quire.core.events import Event
 from quire.core.request import Request, Tokens
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
@@ -130,12 +130,16 @@ class World:
             steps += 1
             assert steps <= most_steps, "it does not end"
 
-    def place_of(self, what: What, name: str) -> int:
+    def place_of(self, what: type[Event], name: str) -> int:
         """Where in the stream of events something first happened to a request."""
-        return next(place for place, event in enumerate(self.events) if (event.what, event.request) == (what, name))
+        return next(
+            place
+            for place, event in enumerate(self.events)
+            if (type(event), getattr(event, "request", "")) == (what, name)
+        )
 
-    def told(self, what: What) -> list[str]:
-        return [event.request for event in self.events if event.what is what]
+    def told(self, what: type[Event]) -> list[str]:
+        return [event.request for event in self.events if isinstance(event, what)]
 
     def loading(self) -> list[str]:
         """Who holds pages for a load that is under way."""

@@ -11,6 +11,7 @@ from scenes import FreeRunner, World, ask
 
 from quire.check.definitions import fits_alone
 from quire.core.errors import DoesNotFit, NeverFits
+from quire.core.events import StepLaunched
 from quire.core.request import Ending
 from quire.engine.engine import Engine
 from quire.models.read import read_model
@@ -109,7 +110,7 @@ def test_a_window_model_takes_its_100_000_token_prompt_where_full_attention_refu
     stream = world.submit(ask("long", 100_000, 3))
     world.run(200)
     assert stream.ending is Ending.LENGTH
-    assert sum(event.numbers["tokens"] for event in world.events if event.what == "step") == 100_002
+    assert sum(event.tokens for event in world.events if isinstance(event, StepLaunched)) == 100_002
 
     layers = tuple(
         replace(layer, memories=tuple(replace(one, kind="full", window=None) for one in layer.memories))

@@ -6,7 +6,7 @@ import pytest
 from scenes import World, ask, paged_plan
 
 from quire.core.errors import NeverFits
-from quire.core.events import What
+from quire.core.events import RequestAccepted, RequestRefused
 from quire.core.request import Ending
 from quire.models.shape import ModelShape
 from quire.plan import bound
@@ -26,13 +26,13 @@ def test_what_could_never_run_is_refused_within_the_call_and_those_behind_it_fin
     )
     with pytest.raises(NeverFits, match=sentence):
         world.engine.submit(ask("long", 500, 13))
-    assert world.told(What.REFUSED) == ["long"]
+    assert world.told(RequestRefused) == ["long"]
     assert "long" not in world.engine.streams
     assert world.engine.scheduler.is_idle()
     streams = [world.submit(ask(f"short {i}", 40, 9)) for i in range(10)]
     world.run(1000)
     assert [stream.ending for stream in streams] == [Ending.LENGTH] * 10
-    assert "long" not in world.told(What.ACCEPTED)
+    assert "long" not in world.told(RequestAccepted)
 
 
 def test_the_longest_that_fits_is_accepted_and_runs_alone_to_its_last_token() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scenes import PAGE, World, ask, own_tokens, paged_plan
 
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFinished, LoadStarted, RequestAdmitted, RequestEnded, RequestPreempted
 from quire.core.request import Ending, Request
 from quire.core.units import ceil_div
 
@@ -15,10 +15,10 @@ def pages_at_loads(world: World) -> list[int]:
     pages: list[int] = []
 
     def watch(event: Event) -> None:
-        if event.what is What.LOADING:
+        if isinstance(event, LoadStarted):
             pages.append(sum(ceil_div(one.limit, PAGE) for one in world.engine.scheduler.rows.requests.values()))
 
-    world.engine.scheduler.listeners += (watch,)
+    world.engine.scheduler.events.subscribe(watch)
     return pages
 
 
@@ -31,10 +31,10 @@ def test_a_load_does_not_begin_before_its_request_can_stay_to_its_end() -> None:
     second = world.submit(ask("B", 19_100, 96), on_tier_tokens=11_776)
     world.run(1000)
     assert first.ending is second.ending is Ending.LENGTH
-    assert world.told(What.LOADED) == ["A", "B"]
+    assert world.told(LoadFinished) == ["A", "B"]
     assert max(pages) <= 2048
-    assert world.place_of(What.ENDED, "A") < world.place_of(What.LOADING, "B")
-    assert not world.told(What.PREEMPTED)
+    assert world.place_of(RequestEnded, "A") < world.place_of(LoadStarted, "B")
+    assert not world.told(RequestPreempted)
 
 
 def test_a_load_does_not_begin_on_the_hope_that_outputs_will_be_short() -> None:
@@ -47,7 +47,7 @@ def test_a_load_does_not_begin_on_the_hope_that_outputs_will_be_short() -> None:
     second = world.submit(Request("B", own_tokens("B", 12_000), 19_196 - 12_000, stop_tokens=(12_040,)), 11_776)
     world.run(1000)
     assert first.ending is second.ending is Ending.STOP
-    assert world.place_of(What.ADMITTED, "B") < world.place_of(What.ENDED, "A")
+    assert world.place_of(RequestAdmitted, "B") < world.place_of(RequestEnded, "A")
     assert max(pages, default=0) <= 2048
 
 
@@ -65,9 +65,9 @@ def test_a_head_that_cannot_load_yet_holds_up_neither_the_running_nor_the_small(
     world.run(1000)
     assert large.ending is head.ending is small.ending is Ending.LENGTH
     for name in ("L", "W"):
-        assert world.place_of(What.ENDED, name) < world.place_of(What.LOADING, "H")
-    assert world.told(What.LOADED) == ["H"]
-    assert not world.told(What.PREEMPTED)
+        assert world.place_of(RequestEnded, name) < world.place_of(LoadStarted, "H")
+    assert world.told(LoadFinished) == ["H"]
+    assert not world.told(RequestPreempted)
 
 
 def test_one_is_parked_at_a_time_where_two_could_not_both_go_on() -> None:
@@ -81,7 +81,7 @@ def test_one_is_parked_at_a_time_where_two_could_not_both_go_on() -> None:
     while world.step():
         most = max(most, len(world.loading()))
     assert most == 1
-    assert world.told(What.LOADED) == ["A", "B"]
+    assert world.told(LoadFinished) == ["A", "B"]
     assert first.ending is second.ending is Ending.LENGTH
 
 
@@ -104,5 +104,5 @@ def test_a_late_urgent_head_does_not_strand_a_finished_load(steps_after_loading:
     head = world.submit(ask("H", 60, 180, priority=9))
     world.run(1000)
     assert elder.ending is loaded.ending is head.ending is Ending.LENGTH
-    assert world.told(What.LOADED) == ["X"]
-    assert "X" not in world.told(What.PREEMPTED)
+    assert world.told(LoadFinished) == ["X"]
+    assert "X" not in world.told(RequestPreempted)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from scenes import FreeRunner, World, ask
 
-from quire.core.events import What
+from quire.core.events import RequestAdmitted
 from quire.core.request import Ending
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
@@ -28,5 +28,5 @@ def test_a_page_longer_than_the_budget_never_leaves_a_step_without_new_tokens(pr
         assert stream.ending is Ending.LENGTH, name
     assert min(runner.sizes) >= 1
     assert max(runner.sizes) <= 512
-    hits = [event.numbers["hit_tokens"] for event in world.events if event.what is What.ADMITTED]
+    hits = [event.hit_tokens for event in world.events if isinstance(event, RequestAdmitted)]
     assert hits == [0, (prompt - 1) // 528 * 528]

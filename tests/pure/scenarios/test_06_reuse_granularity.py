@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scenes import World, own_tokens
 
-from quire.core.events import What
+from quire.core.events import RequestAdmitted
 from quire.core.request import Request
 from quire.core.units import GIB
 from quire.models.read import read_model
@@ -34,7 +34,7 @@ def sharing(shared: int) -> list[Request]:
 def good_hits(world: World, shared: int) -> int:
     least = shared - world.engine.scheduler.reuse.index.unit
     assert least > 0
-    admitted = [event.numbers["hit_tokens"] for event in world.events if event.what is What.ADMITTED]
+    admitted = [event.hit_tokens for event in world.events if isinstance(event, RequestAdmitted)]
     assert len(admitted) == REQUESTS
     return sum(tokens >= least for tokens in admitted)
 

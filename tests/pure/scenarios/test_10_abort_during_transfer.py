@@ -13,7 +13,7 @@ from quire.check.doubles import FaultyTier
 from quire.check.promises import check_books, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.shadow import ShadowRunner
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFailed, LoadFinished, LoadStarted
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Step
@@ -71,10 +71,10 @@ class Disturbed:
         self.runner.attach(self.engine.scheduler)
         self.names = 0
         self.aborts = Counter[str]()
-        self.told = Counter[What]()
+        self.told = Counter[type[Event]]()
 
     def _count(self, event: Event) -> None:
-        self.told[event.what] += 1
+        self.told[type(event)] += 1
 
     def _check_owners(self, step: Step) -> None:
         """What was staged goes to the request that asked for it, and to nobody who has its row by now."""
@@ -134,7 +134,7 @@ def test_after_a_thousand_random_aborts_nothing_is_held_and_nobody_read_foreign_
         world.step()
     assert all(one.ending is Ending.LENGTH for one in survivors)
     assert min(world.aborts[where] for where in ("waiting", "loading", "running")) > 50, world.aborts
-    assert min(world.told[what] for what in (What.LOADING, What.LOADED, What.LOAD_FAILED)) > 20, world.told
+    assert min(world.told[what] for what in (LoadStarted, LoadFinished, LoadFailed)) > 20, world.told
     check_nothing_left(world.engine.scheduler)
 
 
@@ -168,7 +168,7 @@ def test_what_came_for_a_request_that_is_gone_goes_to_nobody() -> None:
     world = Crowded()
     world.tier.seconds = 0.0
     world.give_the_row_to_another()
-    assert world.told(What.LOADED) == world.noted.loads == []
+    assert world.told(LoadFinished) == world.noted.loads == []
 
 
 def test_what_came_goes_to_its_pages_though_nobody_can_compute_and_never_again() -> None:
@@ -176,7 +176,7 @@ def test_what_came_goes_to_its_pages_though_nobody_can_compute_and_never_again()
     world = Crowded()
     world.tier.seconds = 0.0
     world.step()
-    assert world.told(What.LOADED) == ["X"]
+    assert world.told(LoadFinished) == ["X"]
     assert [row for _, row in world.noted.loads] == [world.row]
     world.give_the_row_to_another()
     assert len(world.noted.loads) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scenes import FreeRunner, KeyedTier, World, own_tokens, paged_plan
 
-from quire.core.events import What
+from quire.core.events import LoadFinished, LoadStarted, RequestAdmitted
 from quire.core.request import Ending, Request
 
 PROMPT = own_tokens("secret", 200)
@@ -15,8 +15,8 @@ def admitted(world: World, name: str, scope: str) -> tuple[int, str]:
     stream = world.submit(Request(name, PROMPT, 5, scope=scope))
     world.run(100)
     assert stream.ending is Ending.LENGTH
-    (event,) = [one for one in world.events if (one.what, one.request) == (What.ADMITTED, name)]
-    return event.numbers["hit_tokens"], event.reason
+    (event,) = [one for one in world.events if (type(one), getattr(one, "request", "")) == (RequestAdmitted, name)]
+    return event.hit_tokens, event.label
 
 
 def test_a_scope_finds_on_the_device_what_it_computed_itself_and_nothing_else() -> None:
@@ -37,7 +37,7 @@ def test_a_scope_is_brought_from_the_tier_what_it_stored_itself_and_nothing_else
     assert len(tier.known) == 12
     foreign, own = (World(paged_plan(200), FreeRunner(), tier) for _ in range(2))
     admitted(foreign, "b", "two")
-    assert not foreign.told(What.LOADING)
+    assert not foreign.told(LoadStarted)
     admitted(own, "c", "one")
-    (load,) = [event for event in own.events if event.what is What.LOADED]
-    assert load.numbers["tokens"] == 192
+    (load,) = [event for event in own.events if isinstance(event, LoadFinished)]
+    assert load.tokens == 192

@@ -8,17 +8,18 @@ from hypothesis import strategies as st
 from scenes import FreeRunner, own_tokens
 
 from quire.core.drafting import LeftOpen, verified
-from quire.core.events import What
+from quire.core.events import RequestWaits
+from quire.core.reasons import Explanation, Reason, Why
 from quire.core.request import Request, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.sampling import Sampling
+from quire.core.sentences import describe
 from quire.core.step import Step
 from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.scheduler.explain import Explanation
 from small_kinds import KINDS
 
 LENGTH = 220
@@ -63,16 +64,16 @@ def test_what_waits_for_a_row_says_so_and_how_long_at_most() -> None:
     submit(engine, "high", 10, 150, priority=1)
     engine.step()
     told = explained(engine, "low")
-    assert told.reason == "all 2 rows are taken"
+    assert told.reason == Reason(Why.ROWS, numbers={"rows": 2})
     assert told.steps == 200 + 20 - 11, "all of r0 but what it has computed, and all of r1, who may be sent away"
-    ending = "there is room for it when r1 and r0 have ended; it runs in at most 209 steps, whoever comes"
-    assert str(told).splitlines()[-1] == ending
+    ending = "there is room for it when r1 and r0 have ended; it runs within 209 steps, whatever arrives"
+    assert describe(told).splitlines()[-1] == ending
     begin = engine.scheduler.steps
     while explained(engine, "low").status == "waiting":
         engine.step()
     assert 150 < engine.scheduler.steps - begin <= told.steps + 1, "the last step is the one that it runs in"
-    waits = [event.reason for event in engine.history.of("high") if event.what is What.WAITS]
-    assert waits == ["all 2 rows are taken"]
+    waits = [event.reason for event in engine.history.of("high") if isinstance(event, RequestWaits)]
+    assert waits == [told.reason]
 
 
 def test_what_waits_for_the_steps_tokens_says_so() -> None:
@@ -81,16 +82,16 @@ def test_what_waits_for_the_steps_tokens_says_so() -> None:
         submit(engine, f"r{i}", 30, 5)
     engine.step()
     engine.step()
-    used_up = "those before it use up the step's 2 tokens"
+    used_up = Reason(Why.STEP_TOKENS, numbers={"tokens": 2})
     assert explained(engine, "r1").reason == used_up
-    assert explained(engine, "r2").reason == f"it is number 2 in line: r1 waits because {used_up}"
-    assert explained(engine, "r4").reason == f"it is number 4 in line: r1 waits because {used_up}"
+    assert explained(engine, "r2").reason == Reason(Why.IN_LINE, ("r1",), {"place": 2}, because=used_up)
+    assert explained(engine, "r4").reason == Reason(Why.IN_LINE, ("r1",), {"place": 4}, because=used_up)
 
 
 def test_the_first_to_come_runs_in_the_next_step() -> None:
     engine = engine_of(rows=2)
     submit(engine, "r0", 10, 5)
-    assert str(explained(engine, "r0")).endswith("it runs in the next step, whoever comes")
+    assert describe(explained(engine, "r0")).endswith("it runs in the next step, whatever arrives")
     engine.step()
     assert explained(engine, "r0").status == "running"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scenes import World, own_tokens
 
-from quire.core.events import What
+from quire.core.events import RequestAdmitted
 from quire.core.request import Request
 from quire.core.units import GIB
 from quire.models.read import read_model
@@ -30,7 +30,7 @@ def said(plan: Plan, *prompts: tuple[str, int, int]) -> list[str]:
         prompt = np.concatenate([own_tokens("everyone", shared), own_tokens(f"own {place}", own)])
         world.submit(Request(f"r{place}", prompt, 3, scope=scope))
         world.run(100)
-    return [event.reason for event in world.events if event.what is What.ADMITTED]
+    return [event.label for event in world.events if isinstance(event, RequestAdmitted)]
 
 
 FIRST = ("", 150, 1)

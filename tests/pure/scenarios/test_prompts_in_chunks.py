@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scenes import World, own_tokens
 
-from quire.core.events import What
+from quire.core.events import RequestAdmitted
 from quire.core.request import Request
 from quire.core.units import GIB
 from quire.models.read import read_model
@@ -28,8 +28,8 @@ def second(model: str, shared: int) -> tuple[int, int, int]:
     came = scheduler.steps
     world.submit(Request("second", np.concatenate([common, own_tokens("second", 300)]), 4))
     world.run(1000)
-    (admitted,) = [event for event in world.events if event.what is What.ADMITTED and event.request == "second"]
-    return admitted.numbers["hit_tokens"], admitted.step - came, scheduler.reuse.index.unit
+    (admitted,) = [event for event in world.events if isinstance(event, RequestAdmitted) and event.request == "second"]
+    return admitted.hit_tokens, admitted.step - came, scheduler.reuse.index.unit
 
 
 @pytest.mark.parametrize(("shared", "waits"), [(512, 1), (1024, 1), (1536, 3)])

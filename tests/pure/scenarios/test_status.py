@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from scenes import FreeRunner, own_tokens
@@ -10,7 +12,7 @@ from cached_traffic import warm_and_cold_after_an_elder
 from quire.cache.audit import audit
 from quire.core.request import Request
 from quire.engine.engine import Engine
-from quire.engine.status import WAITING_REASONS, reason_word, status_of
+from quire.engine.status import status_of
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
@@ -47,7 +49,7 @@ def test_dropping_a_scope_forgets_its_prefixes_and_no_others(kinds: tuple[str, .
     assert engine.drop_cache("one") == 0
     run(engine, "again-two", np.append(shared, own_tokens("x", 70)), "two")
     run(engine, "again-one", np.append(shared, own_tokens("x", 70)), "one")
-    hits = {name: engine.history.of(name)[1].numbers["hit_tokens"] for name in ("again-one", "again-two")}
+    hits = {name: engine.history.of(name)[1].hit_tokens for name in ("again-one", "again-two")}
     assert hits["again-one"] == 0 < hits["again-two"]
     engine.drop_cache("one"), engine.drop_cache("two")
     assert all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
@@ -98,18 +100,18 @@ def test_the_pages_of_a_status_add_up_to_the_sheets() -> None:
     assert sum(count for (what, _), count in status.events.items() if what == "admitted") == 5
 
 
-def test_every_reason_to_wait_has_a_word() -> None:
-    """A reason that the scheduler gives and nobody named would be `other`."""
+def test_those_that_wait_are_counted_by_the_code_of_their_reason() -> None:
     engine = engine_of(("full",), sheets=8)
     for name in ("a", "b", "c"):
         engine.submit(Request(name, own_tokens("same", 60), 60))
-    seen = set()
+    seen: Counter[str] = Counter()
     for _ in range(300):
         if not engine.step():
             break
-        seen |= {waiting.reason for waiting in engine.scheduler.queue}
-    assert len(seen) > 1
-    assert {reason_word(reason) for reason in seen} <= set(WAITING_REASONS.values())
+        waiting = status_of(engine).waiting
+        assert waiting == Counter(one.reason.code.value for one in engine.scheduler.queue)
+        seen.update(waiting.keys())
+    assert {"memory", "prefix"} <= seen.keys()
 
 
 @pytest.mark.story
@@ -117,4 +119,4 @@ def test_waiting_for_requests_with_more_in_the_cache_has_a_word() -> None:
     """It was `other`."""
     traffic = warm_and_cold_after_an_elder()
     traffic.step()
-    assert status_of(traffic.engine).waiting == {"memory": 1, "cached": 1}
+    assert status_of(traffic.engine).waiting == {"memory": 1, "cached_first": 1}

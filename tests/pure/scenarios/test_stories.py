@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scenes import World, ask
 
-from quire.core.events import What
+from quire.core.events import RequestAdmitted, RequestEnded, RequestPreempted
 from quire.core.request import Ending, Request
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
@@ -39,7 +39,7 @@ def test_nobody_is_preempted_for_ever_though_chunks_take_most_on_the_way() -> No
     for name in ("A", "B"):
         world.submit(ask(name, 71, 70))
     world.run(400)
-    assert world.told(What.PREEMPTED) == ["B", "B"]
+    assert world.told(RequestPreempted) == ["B", "B"]
 
 
 @pytest.mark.story
@@ -55,6 +55,6 @@ def test_the_elder_takes_no_page_of_one_who_may_stay_while_its_own_are_in_flight
     assert waiting is not None
     waiting.preemptions = 2
     world.run(400)
-    assert world.told(What.ADMITTED) == ["elder", "R"]
-    assert world.place_of(What.ADMITTED, "R") < world.place_of(What.ENDED, "elder")
-    assert world.told(What.PREEMPTED) == []
+    assert world.told(RequestAdmitted) == ["elder", "R"]
+    assert world.place_of(RequestAdmitted, "R") < world.place_of(RequestEnded, "elder")
+    assert world.told(RequestPreempted) == []

@@ -6,7 +6,8 @@ import pytest
 
 from cached_traffic import UNIT, Traffic, joined, plan_of, warm_and_cold_after_an_elder, words
 from quire.cache.keys import keys_of
-from quire.core.events import What
+from quire.core.events import RequestAdmitted, RequestEnded, RequestPreempted, StepLaunched
+from quire.core.reasons import Why
 from quire.core.rules import Policy, Rules
 from quire.scheduler import waiting
 
@@ -106,8 +107,8 @@ def test_while_a_request_with_a_cached_prefix_waits_for_room_those_with_less_wai
     traffic = warm_and_cold_after_an_elder()
     for _ in range(3):
         traffic.step()
-    assert "exceed the pool" in traffic.waiting("warm").reason
-    assert traffic.waiting("cold").reason == "requests with more of their prompt in the cache go first"
+    assert traffic.waiting("warm").reason.code is Why.MEMORY
+    assert traffic.waiting("cold").reason.code is Why.CACHED_FIRST
     traffic.finish()
     assert traffic.order()[2:] == ["warm", "cold"]
 
@@ -143,9 +144,9 @@ def test_pages_that_are_shared_with_running_requests_count_once() -> None:
     assert set(traffic.scheduler.rows.row_of) >= {"first", "third"}
     assert "other" not in traffic.scheduler.rows.row_of
     traffic.finish()
-    events = [(event.what, event.request) for event in traffic.events]
-    assert events.index((What.ADMITTED, "third")) < events.index((What.ENDED, "first"))
-    assert not [event for event in traffic.events if event.what is What.PREEMPTED]
+    events = [(type(event), getattr(event, "request", "")) for event in traffic.events]
+    assert events.index((RequestAdmitted, "third")) < events.index((RequestEnded, "first"))
+    assert not [event for event in traffic.events if isinstance(event, RequestPreempted)]
 
 
 @pytest.mark.parametrize(("sheets", "together"), [(20, True), (12, False)])
@@ -160,8 +161,8 @@ def test_beside_states_shared_pages_count_once_while_half_of_the_pool_is_left(sh
     for number in range(4):
         traffic.submit(f"r{number}", words("shared", 161), 8)
     traffic.finish()
-    events = [(event.what, event.request) for event in traffic.events]
-    assert (events.index((What.ADMITTED, "r3")) < events.index((What.ENDED, "r0"))) == together
+    events = [(type(event), getattr(event, "request", "")) for event in traffic.events]
+    assert (events.index((RequestAdmitted, "r3")) < events.index((RequestEnded, "r0"))) == together
 
 
 def test_without_shared_pages_as_many_requests_do_not_run_together() -> None:
@@ -170,8 +171,8 @@ def test_without_shared_pages_as_many_requests_do_not_run_together() -> None:
     for name in ("first", "second"):
         traffic.submit(name, words(name, 161), 8)
     traffic.finish()
-    events = [(event.what, event.request) for event in traffic.events]
-    assert events.index((What.ADMITTED, "second")) > events.index((What.ENDED, "first"))
+    events = [(type(event), getattr(event, "request", "")) for event in traffic.events]
+    assert events.index((RequestAdmitted, "second")) > events.index((RequestEnded, "first"))
 
 
 # ── what running requests take ────────────────────────────────────────────
@@ -194,7 +195,7 @@ def prefilling(is_awaited: bool) -> Traffic:
 
 def sizes(traffic: Traffic) -> list[int]:
     """Tokens of each step."""
-    return [event.numbers["tokens"] for event in traffic.events if event.what is What.STEP]
+    return [event.tokens for event in traffic.events if isinstance(event, StepLaunched)]
 
 
 def cached_units(traffic: Traffic, name: str, count: int) -> int:

@@ -11,7 +11,7 @@ from cached_traffic import UNIT, Traffic, joined, plan_of, words
 from doubles import ScriptedTier
 from quire.cache.pool import Holder
 from quire.check.promises import check_books
-from quire.core.events import What
+from quire.core.events import RequestAdmitted
 from quire.core.sampling import Sampling
 
 
@@ -178,14 +178,16 @@ def test_a_preempted_request_does_not_report_again() -> None:
     for name in "abc":
         traffic.submit(f"{name} again", words(name, 60), 60)
     traffic.finish()
-    admitted = [event for event in traffic.events if event.what is What.ADMITTED and event.request.endswith("again")]
-    again = [event for event in admitted if event.numbers["preemptions"]]
+    admitted = [
+        event for event in traffic.events if isinstance(event, RequestAdmitted) and event.request.endswith("again")
+    ]
+    again = [event for event in admitted if event.preemptions]
     assert again, "the test is about them"
-    first = [event for event in admitted if not event.numbers["preemptions"]]
+    first = [event for event in admitted if not event.preemptions]
     assert sum("missed_evicted" in event.numbers for event in first) == 3
     assert not any(name.startswith("missed") for event in again for name in event.numbers)
     sums = traffic.engine.counters.sums
-    assert sums[What.ADMITTED, "missed_evicted"] == sum(event.numbers["missed_evicted"] for event in first)
+    assert sums[RequestAdmitted, "missed_evicted"] == sum(event.missed_evicted for event in first)
 
 
 @pytest.mark.story
@@ -202,7 +204,7 @@ def test_what_was_missed_is_reported_once_though_a_load_fails() -> None:
     tier.answer(tier.begun[-1].number, is_done=False)
     traffic.finish()
     assert traffic.order().count("again") == 2
-    assert traffic.engine.counters.sums[What.ADMITTED, "missed_evicted"] == 96
+    assert traffic.engine.counters.sums[RequestAdmitted, "missed_evicted"] == 96
 
 
 @pytest.mark.law
@@ -224,12 +226,12 @@ def test_hits_and_misses_are_never_more_than_was_computed_before(kinds: list[str
         earlier = list(before)
         before += [joined(one.request.prompt, one.tokens()) for one in asked.values()]
         for name, stream in asked.items():
-            first = next(e for e in traffic.events if e.what is What.ADMITTED and e.request == name)
+            first = next(e for e in traffic.events if isinstance(e, RequestAdmitted) and e.request == name)
             gap = {cause: count for cause, count in first.numbers.items() if cause.startswith("missed_")}
             causes |= gap.keys()
             others = earlier + [one for other, one in zip(asked, before[len(earlier) :], strict=True) if other != name]
             computed = max((shared(stream.request.prompt, one) for one in others), default=0)
-            assert first.numbers["hit_tokens"] + sum(gap.values()) <= min(computed, len(stream.request.prompt) - 1)
+            assert first.hit_tokens + sum(gap.values()) <= min(computed, len(stream.request.prompt) - 1)
     assert causes, "some of it was missed"
 
 

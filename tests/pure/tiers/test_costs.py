@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from quire.check.promises import check_nothing_left
-from quire.core.events import Event, What
+from quire.core.events import Event, LoadFinished, LoadStarted, RequestPreempted
+from quire.core.reasons import WayBack
 from quire.core.request import Ending, Request
+from quire.core.sentences import way, why
 from quire.core.step import Step
 from quire.core.tier import Blocks
 from quire.engine.engine import Engine
 from quire.plan.records import Records
-from quire.tiers.costs import RateMeter, StepMeter, WayBack
+from quire.tiers.costs import RateMeter, StepMeter
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, small_plan
 
@@ -28,13 +30,13 @@ def test_the_cheaper_way_is_taken_and_what_is_not_measured_is_tried(
 
 
 def test_a_choice_is_told_with_both_costs() -> None:
-    way = WayBack(1000, 3 << 20, 0.002, 0.5)
-    assert str(way) == (
-        "its 1,000 tokens will be brought back: 3.00 MiB from the tier take 2 ms, computing takes 500 ms"
+    back = WayBack(1000, 3 << 20, 0.002, 0.5)
+    assert way(back) == (
+        "its 1,000 tokens will be loaded from the tier: loading 3.00 MiB takes 2 ms, computing them takes 500 ms"
     )
-    assert way.numbers == {"to_tier": 1, "load_microseconds": 2000, "compute_microseconds": 500_000}
-    assert "computed again" in str(WayBack(1000, 3 << 20, 0.7, 0.5))
-    assert "not measured yet" in str(WayBack(1000, 3 << 20, None, 0.5))
+    assert back.numbers == {"to_tier": 1, "load_microseconds": 2000, "compute_microseconds": 500_000}
+    assert "computed again" in way(WayBack(1000, 3 << 20, 0.7, 0.5))
+    assert "not measured yet" in way(WayBack(1000, 3 << 20, None, 0.5))
 
 
 def test_a_rate_follows_what_was_measured_last() -> None:
@@ -106,8 +108,8 @@ class World:
             self.engine.drain()
             assert all(stream.ending is Ending.LENGTH for stream in streams)
 
-    def events(self, what: What) -> list[Event]:
-        return [event for event in self.told if event.what is what]
+    def events(self, what: type[Event]) -> list[Event]:
+        return [event for event in self.told if isinstance(event, what)]
 
 
 SMALL = {"full window": 36, "full state": 9}
@@ -119,12 +121,12 @@ def test_a_preempted_request_goes_to_the_tier_where_copies_are_quick(names: str)
     """It comes back with all that it had computed, be it in the middle of a unit."""
     world = World(names.split(), token_seconds=1.0, byte_seconds=1e-9, sheets=SMALL[names])
     world.run()
-    sent = world.events(What.PREEMPTED)
+    sent = world.events(RequestPreempted)
     measured = [event for event in sent if "load_microseconds" in event.numbers]
     assert measured, "nobody was sent away after a load was measured"
     assert all(event.numbers["to_tier"] == 1 for event in sent)
     assert all(e.numbers["load_microseconds"] < e.numbers["compute_microseconds"] for e in measured)
-    assert any(event.numbers["tokens"] % 8 for event in world.events(What.LOADED))
+    assert any(event.tokens % 8 for event in world.events(LoadFinished))
     check_nothing_left(world.engine.scheduler)
 
 
@@ -132,12 +134,12 @@ def test_a_preempted_request_goes_to_the_tier_where_copies_are_quick(names: str)
 def test_a_preempted_request_is_computed_again_where_copies_are_slow(names: str) -> None:
     world = World(names.split(), token_seconds=1e-6, byte_seconds=1.0, sheets=SMALL[names])
     world.run()
-    measured = [event for event in world.events(What.PREEMPTED) if "load_microseconds" in event.numbers]
+    measured = [event for event in world.events(RequestPreempted) if "load_microseconds" in event.numbers]
     assert measured, "nobody was sent away after a load was measured"
     assert all(event.numbers["to_tier"] == 0 for event in measured)
-    assert "will be computed again" in measured[-1].reason
+    assert "will be computed again" in way(measured[-1].way_back)
     last = world.told.index(measured[0])
-    loaded = {event.request for event in world.told[last:] if event.what is What.LOADING}
+    loaded = {event.request for event in world.told[last:] if isinstance(event, LoadStarted)}
     assert not loaded & {event.request for event in measured}
     check_nothing_left(world.engine.scheduler)
 
@@ -147,9 +149,9 @@ def test_who_asks_why_is_told_the_way_back() -> None:
     world.engine.scheduler.typical_output = 1.0
     for one in range(3):
         world.engine.submit(Request(f"r{one}", np.arange(1000 * one, 1000 * one + 40, dtype=np.int32), 60))
-    while not world.events(What.PREEMPTED):
+    while not world.events(RequestPreempted):
         world.engine.step()
-    told = world.engine.explain(world.events(What.PREEMPTED)[0].request)
+    told = world.engine.explain(world.events(RequestPreempted)[0].request)
     assert told is not None
-    assert "tokens will be brought back" in told.reason
+    assert "tokens will be loaded from the tier" in why(told)
     world.engine.drain()

@@ -10,8 +10,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from quire.core.events import Event, What
-from quire.core.request import Request
+from quire.core.events import Event, LoadFinished, RecordsStored, RequestEnded, RequestPreempted
+from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Step
 from quire.engine.engine import Engine
@@ -58,9 +58,9 @@ def test_a_recording_with_stores_and_loads_plays_back_event_by_event(
 ) -> None:
     path, again = tmp_path / "run.jsonl", list[Event]()
     told = record(path, names, sheets)
-    happened = {event.what for event in told}
-    assert {What.STORED, What.LOADED} <= happened, happened
-    assert What.PREEMPTED in happened or "chunked" in names
+    happened = {type(event) for event in told}
+    assert {RecordsStored, LoadFinished} <= happened, happened
+    assert RequestPreempted in happened or "chunked" in names
     replay(path, listeners=[again.append])
     assert again == told
 
@@ -96,6 +96,8 @@ def test_a_request_that_could_not_go_on_ends_in_the_same_step_again(tmp_path: Pa
         for number in range(3):
             engine.submit(Request(f"r{number}", np.arange(10 + number, dtype=np.int32), 20))
         engine.drain()
-    assert [event.request for event in told if event.what is What.ENDED and event.reason == "cancelled"] == ["r0"]
+    assert [
+        event.request for event in told if isinstance(event, RequestEnded) and event.ending is Ending.CANCELLED
+    ] == ["r0"]
     replay(path, listeners=[again.append])
     assert again == told

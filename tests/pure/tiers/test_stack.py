@@ -14,8 +14,17 @@ import numpy as np
 import pytest
 
 from quire.check.promises import check_books
-from quire.core.events import What
+from quire.core.events import (
+    LoadFailed,
+    LoadFinished,
+    LoadStarted,
+    PrefixKept,
+    RecordsStored,
+    RequestAdmitted,
+    RequestEnded,
+)
 from quire.core.memory import Memory, Part
+from quire.core.reasons import Reason, Why
 from quire.core.request import Request
 from quire.kinds import counts
 from quire.models.read import read_model
@@ -66,8 +75,8 @@ def test_a_talk_goes_on_from_where_its_last_turn_ended_between_two_units(
     world = World(names, [Drawer()] * has_tier_below, blocks=64)
     prompt = np.arange(100)
     world.ask("first turn", prompt)
-    answer = next(event for event in world.told if event.what is What.ENDED)
-    assert answer.numbers["outputs"] == 3
+    answer = next(event for event in world.told if isinstance(event, RequestEnded))
+    assert answer.outputs == 3
     world.forget() if has_tier_below else world.drop_cache()
     world.ask("second turn", np.concatenate([prompt, [100, 101, 102], 500 + np.arange(20)]))
     assert world.loaded() == [102]
@@ -120,8 +129,8 @@ def test_a_tier_that_never_answers_costs_one_deadline_and_its_late_bytes_touch_n
     world.forget()
     drawer.gate.clear()
     world.ask("late", np.arange(100))
-    (failed,) = [event for event in world.told if event.what is What.LOAD_FAILED]
-    assert failed.reason == "no answer in 0.05 s"
+    (failed,) = [event for event in world.told if isinstance(event, LoadFailed)]
+    assert failed.reason == Reason(Why.NO_ANSWER, numbers={"seconds": 0.05})
     (opened,) = world.stack._open.values()
     assert opened.is_cancelled
     held = {block for record in opened.records for block in record.blocks}
@@ -145,7 +154,7 @@ def test_when_every_thread_waits_for_a_tier_that_never_answers_nobody_else_is_se
     for place in range(4):
         world.ask(f"late {place}", 1000 * place + np.arange(100))
         world.drop_cache()
-    begun = [event.request for event in world.told if event.what is What.LOADING]
+    begun = [event.request for event in world.told if isinstance(event, LoadStarted)]
     assert begun == ["late 0", "late 1"]
     drawer.gate.set()
     while world.stack._open:
@@ -182,8 +191,8 @@ def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_
     while world.stack._open:
         time.sleep(0.001)
     world.check_nothing_is_held()
-    told = Counter(event.what for event in world.told)
-    assert min(told[What.LOADED], told[What.LOAD_FAILED], told[What.STORED]) > 5, told
+    told = Counter(type(event) for event in world.told)
+    assert min(told[LoadFinished], told[LoadFailed], told[RecordsStored]) > 5, told
     assert world.runner.checked > 20
     assert drawer.calls["failed"] > 0
 
@@ -240,11 +249,11 @@ def test_routers_are_told_how_much_of_a_request_can_be_reused() -> None:
     for names, tokens in ((["full"], 96), (["full", "window"], 102)):
         world = World(names, [], blocks=64)
         world.ask("first", np.arange(100))
-        (kept,) = [event for event in world.told if event.what is What.KEPT]
-        assert (kept.request, kept.numbers["tokens"]) == ("first", tokens)
-        assert len(bytes.fromhex(kept.reason)) == 32
+        (kept,) = [event for event in world.told if isinstance(event, PrefixKept)]
+        assert (kept.request, kept.tokens) == ("first", tokens)
+        assert len(bytes.fromhex(kept.key)) == 32
         world.ask("second", np.concatenate([np.arange(103), 500 + np.arange(9)]))
-        found = [event.numbers["hit_tokens"] for event in world.told if event.what is What.ADMITTED]
+        found = [event.hit_tokens for event in world.told if isinstance(event, RequestAdmitted)]
         assert found == [0, tokens]
 
 

@@ -13,7 +13,7 @@ import torch
 
 from device_models import DeviceService
 from quire.core.dtypes import DType
-from quire.core.events import What
+from quire.core.events import TokensDrafted
 from quire.worker import graphs, opaque
 from tiny_models import Service, plan_of
 
@@ -54,7 +54,7 @@ def test_guesses_of_a_draft_model_change_no_token(draft: str) -> None:
     plan = plan_of("lfm2", batch_tokens=24, lookahead=2, draft=draft)
     service = DeviceService("lfm2", plan, counts=(2,), draft=draft)
     service.check(PLACES, OUTPUTS)
-    drafted, accepted = (service.engine.counters.sums[What.DRAFTED, told] for told in ("drafted", "accepted"))
+    drafted, accepted = (service.engine.counters.sums[TokensDrafted, told] for told in ("drafted", "accepted"))
     assert drafted > 0
     assert draft != "lfm2" or accepted == drafted
 

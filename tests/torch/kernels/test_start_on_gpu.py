@@ -16,7 +16,7 @@ from command import run_text
 from quire import assemble
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
-from quire.core.events import What
+from quire.core.events import TokensDrafted
 from quire.core.step import Step
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
@@ -290,7 +290,7 @@ def test_a_draft_model_guesses_there_and_answers_are_those_of_the_model_alone(tm
     answers = both.generate(["the fox", "a dog"], max_tokens=6)
     assert [answer.text for answer in answers] == [answer.text for answer in expected]
     sums = both.engine.counters.sums
-    assert sums[What.DRAFTED, "accepted"] == sums[What.DRAFTED, "drafted"] > 0
+    assert sums[TokensDrafted, "accepted"] == sums[TokensDrafted, "drafted"] > 0
 
 
 @pytest.mark.usefixtures("on_gpu")

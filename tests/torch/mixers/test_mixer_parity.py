@@ -18,7 +18,7 @@ from drafters import Reminded
 from quire.core.drafting import Drafter
 from quire.core.dtypes import DType
 from quire.core.errors import ModelError
-from quire.core.events import Event, What
+from quire.core.events import Event, PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.core.request import Request
 from quire.core.step import Step
 from quire.engine.engine import Engine
@@ -76,16 +76,17 @@ class System:
         arena = Arena(plan.stages[0], torch.device("cpu"))
         arena.bytes.view(torch.float32).fill_(float("nan"))
         self.case = case
-        self.seen: Counter[What] = Counter()
+        self.seen: Counter[type[Event]] = Counter()
         self.hit_tokens = 0
         self.moved: Counter[str] = Counter()
         self.runner = Listening(plan, TorchModel(case.model, arena), arena)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap, listeners=[self._hear])
 
     def _hear(self, event: Event) -> None:
-        self.seen[event.what] += 1
-        self.hit_tokens += event.numbers.get("hit_tokens", 0) if event.what is What.ADMITTED else 0
-        self.moved[event.reason] += event.numbers["pages"] if event.what is What.COMPACTED else 0
+        self.seen[type(event)] += 1
+        self.hit_tokens += event.numbers.get("hit_tokens", 0) if isinstance(event, RequestAdmitted) else 0
+        if isinstance(event, PagesCompacted):
+            self.moved[event.kind] += event.pages
 
     def drain(self) -> None:
         self.engine.drain()
@@ -141,7 +142,7 @@ def test_tokens_stay_equal_in_the_smallest_pool(case: Case) -> None:
     system.engine.scheduler.typical_output = 1
     system.send_all()
     grows = any(kind.kind.grows for kind in system.runner.plan.stages[0].kinds)
-    assert (system.seen[What.PREEMPTED] > 0) == grows
+    assert (system.seen[RequestPreempted] > 0) == grows
 
 
 class Gathering(System):
@@ -180,14 +181,14 @@ def test_tokens_stay_equal_with_guesses(case: Case, chunk: int, overlap: int) ->
     system.send_all()
     system.send_all("second")
     sums = system.engine.counters.sums
-    assert 0 < sums[What.DRAFTED, "accepted"] < sums[What.DRAFTED, "drafted"]
+    assert 0 < sums[TokensDrafted, "accepted"] < sums[TokensDrafted, "drafted"]
 
 
 def test_tokens_stay_equal_with_guesses_in_the_smallest_pool(case: Case) -> None:
     system = System(case, smallest_plan(case, lookahead=3), overlap=2, drafter=reminded(case))
     system.engine.scheduler.typical_output = 1
     system.send_all()
-    assert system.engine.counters.sums[What.DRAFTED, "accepted"] > 0
+    assert system.engine.counters.sums[TokensDrafted, "accepted"] > 0
 
 
 @pytest.mark.parametrize("name", RELATIVES)

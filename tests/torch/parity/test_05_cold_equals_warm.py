@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from quire.core.events import What
+from quire.core.events import RequestAdmitted
 from quire.worker.tiny import WINDOW
 from tiny_models import PAGE, Service, plan_of, reference
 
@@ -71,5 +71,5 @@ def test_every_length_after_every_boundary_yields_the_same(name: str, batch_toke
     for (length, boundary), stream, tokens in zip(PAIRS, streams, undisturbed(name), strict=True):
         assert stream.tokens().tolist() == tokens, f"length {length}, hit at {boundary}"
         events = service.engine.history.of(stream.request.name)
-        hits = [event.numbers["hit_tokens"] for event in events if event.what is What.ADMITTED]
+        hits = [event.hit_tokens for event in events if isinstance(event, RequestAdmitted)]
         assert hits == [boundary], f"length {length}"

@@ -12,7 +12,8 @@ import torch
 
 from drafters import Reminded
 from quire.cache.audit import audit
-from quire.core.events import What
+from quire.core.events import RequestAdmitted, RequestPreempted, TokensDrafted, reason_of
+from quire.core.reasons import Why
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.core.step import Step
@@ -114,12 +115,12 @@ def test_whoever_asks_about_its_prompt_computes_all_of_it(name: str) -> None:
     service.engine.drain()
     check(service, streams)
     for stream, other in zip(streams, others, strict=True):
-        (admitted,) = (e for e in service.engine.history.of(stream.request.name) if e.what is What.ADMITTED)
-        assert (admitted.numbers["hit_tokens"], admitted.reason) == (0, "prompt_logprobs")
+        (admitted,) = (e for e in service.engine.history.of(stream.request.name) if isinstance(e, RequestAdmitted))
+        assert (admitted.hit_tokens, admitted.miss) == (0, Why.PROMPT_LOGPROBS)
         events = service.engine.history.of(other.request.name)
-        (admitted,) = (event for event in events if event.what is What.ADMITTED)
-        assert admitted.numbers["hit_tokens"] == (len(other.request.prompt) - 1) // PAGE * PAGE
-        assert not [event for event in events if "computing its prefix" in event.reason]
+        (admitted,) = (event for event in events if isinstance(event, RequestAdmitted))
+        assert admitted.hit_tokens == (len(other.request.prompt) - 1) // PAGE * PAGE
+        assert not [event for event in events if (why := reason_of(event)) and why.code is Why.PREFIX]
         assert [one.value for one in other.logprobs.values()] == pytest.approx(
             [stream.logprobs[position].value for position in other.logprobs], abs=1e-4
         )
@@ -135,7 +136,7 @@ def test_a_request_that_was_put_off_gives_the_same(overlap: int) -> None:
     streams = send(service)
     service.engine.drain()
     check(service, streams)
-    assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+    assert service.engine.counters.events[RequestPreempted, ""] > 0
 
 
 def test_rows_that_guess_beside_them_change_nothing() -> None:
@@ -149,7 +150,7 @@ def test_rows_that_guess_beside_them_change_nothing() -> None:
     check(service, streams)
     assert [stream.tokens().tolist() for stream in guessing] == model.tokens
     assert not any(stream.logprobs for stream in guessing)
-    assert service.engine.counters.sums[What.DRAFTED, "accepted"] > 0
+    assert service.engine.counters.sums[TokensDrafted, "accepted"] > 0
 
 
 def test_they_are_the_models_own_whatever_was_done_to_the_logits() -> None:

@@ -12,7 +12,7 @@ import torch
 from _pytest.mark import ParameterSet
 
 from drafters import Reminded
-from quire.core.events import What
+from quire.core.events import PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.scheduler.ngrams import NGramDrafter
 from tiny_models import PAGE, Service, plan_of, reference, tight_plan
 
@@ -62,9 +62,9 @@ def test_prompts_that_come_again_are_found_and_yield_the_same(name: str) -> None
     """Prefix hits; without overlapped steps too."""
     service = Service(name, plan_of(name, batch_tokens=64), overlap=1)
     service.check()
-    before = service.engine.counters.sums[What.ADMITTED, "hit_tokens"]
+    before = service.engine.counters.sums[RequestAdmitted, "hit_tokens"]
     service.check("again")
-    assert service.engine.counters.sums[What.ADMITTED, "hit_tokens"] > before
+    assert service.engine.counters.sums[RequestAdmitted, "hit_tokens"] > before
 
 
 @pytest.mark.parametrize(("name", "overlap"), each_way(2, (1,)))
@@ -73,7 +73,7 @@ def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str, overlap: i
     service = Service(name, tight_plan(name, more_sheets=1), overlap)
     service.engine.scheduler.typical_output = 1.0
     service.check()
-    assert service.engine.counters.events[What.PREEMPTED, ""] > 0
+    assert service.engine.counters.events[RequestPreempted, ""] > 0
 
 
 @pytest.mark.parametrize(("name", "overlap"), each_way(2, (1,)))
@@ -83,8 +83,8 @@ def test_guesses_change_no_token(name: str, overlap: int) -> None:
     before = service.engine.counters.sums
     service.check("again")
     after = service.engine.counters.sums
-    assert after[What.DRAFTED, "drafted"] > before[What.DRAFTED, "drafted"] > 0
-    assert after[What.ADMITTED, "hit_tokens"] > before[What.ADMITTED, "hit_tokens"]
+    assert after[TokensDrafted, "drafted"] > before[TokensDrafted, "drafted"] > 0
+    assert after[RequestAdmitted, "hit_tokens"] > before[RequestAdmitted, "hit_tokens"]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 7, PAGE, UNBOUNDED])
@@ -94,7 +94,7 @@ def test_guesses_that_come_true_change_no_token_however_prompts_are_cut(name: st
     plan = plan_of(name, batch_tokens=batch_tokens, lookahead=LOOKAHEAD)
     service = Service(name, plan, drafter=Reminded(_said(name)))
     service.check()
-    accepted, drafted = (service.engine.counters.sums[What.DRAFTED, word] for word in ("accepted", "drafted"))
+    accepted, drafted = (service.engine.counters.sums[TokensDrafted, word] for word in ("accepted", "drafted"))
     assert 0 < accepted < drafted if batch_tokens > 1 else drafted == 0
 
 
@@ -106,8 +106,8 @@ def test_guesses_that_come_true_in_a_pool_that_is_too_small_change_no_token(name
     service.engine.scheduler.typical_output = 1.0
     service.check()
     counters = service.engine.counters
-    assert counters.events[What.PREEMPTED, ""] > 0
-    assert 0 < counters.sums[What.DRAFTED, "accepted"] < counters.sums[What.DRAFTED, "drafted"]
+    assert counters.events[RequestPreempted, ""] > 0
+    assert 0 < counters.sums[TokensDrafted, "accepted"] < counters.sums[TokensDrafted, "drafted"]
 
 
 def _said(name: str) -> list[np.ndarray]:
@@ -133,5 +133,5 @@ def test_pages_that_are_moved_together_change_no_token(name: str) -> None:
         service = Service(name, tight_plan(name, more_sheets, {"full": 4, other: PAGE}))
         service.engine.scheduler.typical_output = 1.0
         service.check()
-        moved += service.engine.counters.sums[What.COMPACTED, "pages"]
+        moved += service.engine.counters.sums[PagesCompacted, "pages"]
     assert moved > 0

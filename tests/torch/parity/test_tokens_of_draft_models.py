@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from quire.core.events import What
+from quire.core.events import PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
 from tiny_models import PAGE, Service, plan_of, tight_plan
 
 torch.set_num_threads(1)
@@ -25,8 +25,8 @@ def test_guesses_of_a_draft_model_change_no_token(name: str, draft: str, overlap
     before = service.engine.counters.sums
     service.check("again")
     after = service.engine.counters.sums
-    assert after[What.DRAFTED, "drafted"] > 0
-    assert after[What.ADMITTED, "hit_tokens"] > before[What.ADMITTED, "hit_tokens"]
+    assert after[TokensDrafted, "drafted"] > 0
+    assert after[RequestAdmitted, "hit_tokens"] > before[RequestAdmitted, "hit_tokens"]
 
 
 @pytest.mark.parametrize("batch_tokens", [7, PAGE])
@@ -39,8 +39,8 @@ def test_guesses_of_the_model_itself_come_true(name: str, overlap: int, batch_to
     service.check()
     service.check("again")
     sums = service.engine.counters.sums
-    assert sums[What.ADMITTED, "hit_tokens"] > 0
-    assert sums[What.DRAFTED, "accepted"] == sums[What.DRAFTED, "drafted"] > 0
+    assert sums[RequestAdmitted, "hit_tokens"] > 0
+    assert sums[TokensDrafted, "accepted"] == sums[TokensDrafted, "drafted"] > 0
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,8 @@ def test_a_pool_that_is_too_small_for_all_changes_no_guess(name: str, draft: str
     service.engine.scheduler.typical_output = 1.0
     service.check()
     counters = service.engine.counters
-    drafted, accepted = (counters.sums[What.DRAFTED, word] for word in ("drafted", "accepted"))
-    assert counters.events[What.PREEMPTED, ""] > 0
+    drafted, accepted = (counters.sums[TokensDrafted, word] for word in ("drafted", "accepted"))
+    assert counters.events[RequestPreempted, ""] > 0
     assert accepted == drafted if name == draft else accepted < drafted
 
 
@@ -64,5 +64,5 @@ def test_pages_of_two_models_are_moved_together() -> None:
     service.engine.scheduler.typical_output = 1.0
     service.check()
     sums = service.engine.counters.sums
-    assert sums[What.COMPACTED, "pages"] > 0
-    assert sums[What.DRAFTED, "accepted"] == sums[What.DRAFTED, "drafted"] > 0
+    assert sums[PagesCompacted, "pages"] > 0
+    assert sums[TokensDrafted, "accepted"] == sums[TokensDrafted, "drafted"] > 0

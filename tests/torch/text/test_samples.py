@@ -13,7 +13,7 @@ from quire import LLM, Sampling
 from quire.cache.audit import audit
 from quire.cache.pool import Holder
 from quire.core.errors import InputError
-from quire.core.events import What
+from quire.core.events import StepLaunched
 from quire.fetch.convert import folder_of_gguf
 from quire.fetch.folder import in_silence
 from quire.plan.settings import Budget, Settings
@@ -62,7 +62,7 @@ def test_the_prompts_whole_units_are_computed_once_and_its_pages_are_shared(llm:
         audit(memory, {row: request.name for row, request in llm.engine.scheduler.rows.requests.items()})
     assert shared == 4, "each page of the prompt's whole units had four holders"
     assert [talk.completion(talks[0]).reused_tokens for talk in talks] == [0, 3 * UNIT, 3 * UNIT, 3 * UNIT]
-    computed = llm.engine.counters.sums[What.STEP, "tokens"]
+    computed = llm.engine.counters.sums[StepLaunched, "tokens"]
     outputs = 4 * 8 - 4 + 4  # the last one of each is not computed; a step that was under way already may have begun it
     assert computed <= len(PROMPT) + 3 * (len(PROMPT) - 3 * UNIT) + outputs
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from quire.core.dtypes import DType
-from quire.core.events import What
+from quire.core.events import LoadFailed, LoadFinished
 from quire.core.step import Step
 from quire.core.tier import Place, Store
 from quire.movers.disk import SUFFIX, DiskFolder
@@ -53,7 +53,7 @@ def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(w
             service.events.clear()
             warm = service.ask(prompt, OUTPUTS, f"warm {length} {again} ")
             assert warm.tokens().tolist() == cold, f"length {length}"
-            assert service.tokens(What.LOADED) == [(length - 1) // PAGE * PAGE], f"length {length}"
+            assert service.tokens(LoadFinished) == [(length - 1) // PAGE * PAGE], f"length {length}"
     service.stack.close()
 
 
@@ -65,7 +65,7 @@ def test_pages_of_8_bits_come_back_as_they_were(name: str) -> None:
     cold = service.ask(prompt, OUTPUTS, "cold ").tokens().tolist()
     service.drop_cache()
     assert service.ask(prompt, OUTPUTS, "warm ").tokens().tolist() == cold
-    assert service.tokens(What.LOADED) == [4 * PAGE]
+    assert service.tokens(LoadFinished) == [4 * PAGE]
     service.stack.close()
 
 
@@ -83,7 +83,7 @@ def test_a_talk_that_comes_back_goes_on_from_where_its_turn_ended_between_two_un
         answer = service.ask(talk, outputs, f"turn {turn} ").tokens()
         cold.engine.scheduler.reuse.index.drop()
         assert answer.tolist() == cold.ask(talk, outputs, f"{turn}: {what} ").tokens().tolist()
-        assert service.tokens(What.LOADED) == ([ended] if turn else [])
+        assert service.tokens(LoadFinished) == ([ended] if turn else [])
         assert ended % PAGE or not turn
         ended = len(talk) + outputs - 1
         talk = np.concatenate([talk, answer, prompt_of(PAGE + 4, seed=turn)])
@@ -101,7 +101,7 @@ def test_every_byte_of_every_layer_comes_back_from_disk_into_other_pages(name: s
     first.stack.flush()
     second.ask(prompt_of(PAGE, seed=9), 1, "in the way ")
     second.ask(prompt, 1, "warm ")
-    assert second.tokens(What.LOADED) == [4 * PAGE]
+    assert second.tokens(LoadFinished) == [4 * PAGE]
     for one, other in zip(cached(first), cached(second), strict=True):
         assert torch.equal(one, other)
     for service in (first, second):
@@ -139,8 +139,8 @@ def test_a_record_that_is_gone_shortens_the_load_to_what_every_kind_can_prove(tm
     torn = next(tmp_path.rglob(f"*{keys.keys[3].hex()}{SUFFIX}"))
     torn.write_bytes(torn.read_bytes()[:-1])
     assert second.ask(prompt, OUTPUTS, "warm ").tokens().tolist() == cold
-    assert second.tokens(What.LOAD_FAILED) == [5 * PAGE]
-    assert second.tokens(What.LOADED) == [3 * PAGE]
+    assert second.tokens(LoadFailed) == [5 * PAGE]
+    assert second.tokens(LoadFinished) == [3 * PAGE]
     for service in (first, second):
         service.stack.close()
 

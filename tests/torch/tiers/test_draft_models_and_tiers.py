@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.core.events import What
+from quire.core.events import LoadFinished, RequestPreempted, TokensDrafted
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
 from quire.tiered import Tiers
@@ -48,9 +48,9 @@ def test_tokens_and_guesses_after_a_round_trip_are_those_of_a_run_without(name: 
         for place, prompt in enumerate(prompts()):
             assert service.ask(prompt, OUTPUTS, f"{turn}{place}").tokens().tolist() == expected[place]
         service.drop_cache()
-    assert sum(service.tokens(What.LOADED)) >= 3 * PAGE
+    assert sum(service.tokens(LoadFinished)) >= 3 * PAGE
     sums = service.engine.counters.sums
-    drafted, accepted = (sums[What.DRAFTED, word] for word in ("drafted", "accepted"))
+    drafted, accepted = (sums[TokensDrafted, word] for word in ("drafted", "accepted"))
     assert accepted == drafted > 0 if name == draft else drafted > 0
     service.stack.close()
 
@@ -66,10 +66,10 @@ def test_requests_that_are_sent_away_in_the_midst_of_guesses_come_back(
     streams = service.send(prompts(), OUTPUTS)
     service.engine.drain()
     assert [stream.tokens().tolist() for stream in streams] == expected
-    sent = {event.request for event in service.events if event.what is What.PREEMPTED}
-    assert sent & {event.request for event in service.events if event.what is What.LOADED}
+    sent = {event.request for event in service.events if isinstance(event, RequestPreempted)}
+    assert sent & {event.request for event in service.events if isinstance(event, LoadFinished)}
     sums = service.engine.counters.sums
-    assert sums[What.DRAFTED, "accepted"] == sums[What.DRAFTED, "drafted"] > 0
+    assert sums[TokensDrafted, "accepted"] == sums[TokensDrafted, "drafted"] > 0
     service.stack.close()
 
 
@@ -88,6 +88,6 @@ def test_both_are_asked_for_together(tmp_path: Path) -> None:
     llm.engine.scheduler.reuse.index.drop()
     (second,) = llm.generate(prompt, max_tokens=24)
     assert first.text == second.text
-    assert llm.engine.counters.sums[What.LOADED, "tokens"] >= 64
-    assert llm.engine.counters.sums[What.DRAFTED, "accepted"] == llm.engine.counters.sums[What.DRAFTED, "drafted"] > 0
+    assert llm.engine.counters.sums[LoadFinished, "tokens"] >= 64
+    assert llm.engine.counters.sums[TokensDrafted, "accepted"] == llm.engine.counters.sums[TokensDrafted, "drafted"] > 0
     llm.close()

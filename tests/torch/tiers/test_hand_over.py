@@ -17,7 +17,7 @@ from forked_peer import ForkedPeer
 from handed import DecodeSide, PrefillSide, prompt_of
 from quire import LLM, Tiers
 from quire.core.errors import InputError
-from quire.core.events import What
+from quire.core.events import Event, LoadFailed, LoadFinished
 from quire.core.peer import Peer, Role
 from quire.plan.plan import Plan
 from real_server import Proxy
@@ -111,8 +111,8 @@ KILLED = HYBRIDS if KILLS > 10 else HYBRIDS[1:]
 """A process that forks takes seconds to start."""
 
 
-def told(decode: DecodeSide, what: What) -> int:
-    return sum(event.what is what for event in decode.events)
+def told(decode: DecodeSide, what: type[Event]) -> int:
+    return sum(isinstance(event, what) for event in decode.events)
 
 
 def free_port() -> int:
@@ -188,7 +188,7 @@ def test_requests_aborted_at_random_moments_leave_nothing_behind_on_either_side(
         while crowd.aborted < ABORTS:
             crowd.turn(with_aborts=True)
         crowd.end()
-        loaded, counters = told(decode, What.LOADED), decode.hand_over.counters
+        loaded, counters = told(decode, LoadFinished), decode.hand_over.counters
         decode.check_nothing_is_held()
         decode.close()
     prefill.check_nothing_is_held()
@@ -215,7 +215,7 @@ def test_a_prefill_engine_killed_at_random_moments_loses_no_request(name: str) -
             until(lambda: decode.stack.find([], lambda _: ()).units > 0 or decode.tier.can_read)  # in its own time
         crowd.turn(with_aborts=False)
         crowd.end()
-    loaded, failed, counters = told(decode, What.LOADED), told(decode, What.LOAD_FAILED), decode.hand_over.counters
+    loaded, failed, counters = told(decode, LoadFinished), told(decode, LoadFailed), decode.hand_over.counters
     decode.check_nothing_is_held()
     decode.close()
     print(

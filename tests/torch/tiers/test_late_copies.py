@@ -12,7 +12,7 @@ import torch
 from by_hand import Chunk, make_by_hand
 from late import LateCopies, make_late
 from quire.check.promises import check_nothing_left
-from quire.core.events import What
+from quire.core.events import LoadFinished
 from quire.engine.engine import Stream
 from quire.worker.copies import Pieces
 from quire.worker.staging import Staging, places
@@ -69,7 +69,7 @@ def test_tokens_are_right_however_late_copies_are(name: str) -> None:
     assert not service.stack._open
     assert not service.stack._coming
     check_nothing_left(service.engine.scheduler)
-    assert service.tokens(What.LOADED)
+    assert service.tokens(LoadFinished)
     assert copies.forced, "no step ever needed a page that was being copied"
     service.stack.close()
 
@@ -112,11 +112,11 @@ def test_others_go_on_while_a_load_is_being_copied() -> None:
         service.engine.step()
     assert other.tokens().tolist() == expected.of(talk_of(1, 20))
     assert not len(loading.tokens())
-    assert service.tokens(What.LOADED) == []
+    assert service.tokens(LoadFinished) == []
     copies.gate.set()
     service.engine.drain()
     assert loading.tokens().tolist() == expected.of(talk_of(0, 60))
-    assert service.tokens(What.LOADED) == [3 * PAGE]
+    assert service.tokens(LoadFinished) == [3 * PAGE]
     service.stack.close()
 
 

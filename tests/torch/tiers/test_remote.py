@@ -12,7 +12,7 @@ import redis
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.errors import InputError
-from quire.core.events import What
+from quire.core.events import LoadFinished
 from quire.movers.remote import RemoteStore
 from real_server import Proxy, certificate, server
 from tiered import MODELS, TieredService
@@ -176,7 +176,7 @@ class Day:
             shelf.unpin(block)
 
     def loaded(self) -> list[int]:
-        loaded = self.service.tokens(What.LOADED)
+        loaded = self.service.tokens(LoadFinished)
         self.service.events.clear()
         return loaded
 
@@ -194,9 +194,9 @@ def test_an_engine_goes_on_from_what_another_one_computed(valkey: Any, client: r
     first.stack.flush()
     assert client.dbsize() > 0
     assert second.ask(PROMPT, OUTPUTS, "warm ").tokens().tolist() == cold
-    assert second.tokens(What.LOADED) == [4 * PAGE]
+    assert second.tokens(LoadFinished) == [4 * PAGE]
     assert second.ask(PROMPT, OUTPUTS, "other scope ", scope="tenant").tokens().tolist() == cold
-    assert second.tokens(What.LOADED) == [4 * PAGE]
+    assert second.tokens(LoadFinished) == [4 * PAGE]
     for service in (first, second):
         service.stack.close()
 

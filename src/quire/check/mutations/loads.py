@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from quire.check.mutations.base import Mutation, Original
+from quire.core.events import LoadStarted
 from quire.scheduler.loads import Loads
 from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.stores import Stores
@@ -37,7 +38,7 @@ def _without_deadlines(over: Original) -> Original:
 
 
 def _always_done(over: Original) -> Original:
-    done = partial(replace, reason="", is_staged=True, is_over=True, again=None)
+    done = partial(replace, reason=None, is_staged=True, is_over=True, again=None)
     return lambda self, now: map(done, over(self, now))
 
 
@@ -51,7 +52,18 @@ def _with_time(begin: Original) -> Original:
 
 
 def _may_have_less(close: Original) -> Original:
-    return lambda self, number, reason, has_less=False: close(self, number, reason, has_less or bool(reason))
+    return lambda self, number, reason, has_less=False: close(self, number, reason, has_less or reason is not None)
+
+
+def _load_first(report: Original) -> Original:
+    """Reports the load of a newcomer before its admission."""
+
+    def wrong(self: Scheduler, row: int, load: Any = None) -> None:
+        if load is not None:
+            self.events.publish(LoadStarted(self.steps, load.request, load.tokens, load.number))
+        report(self, row)
+
+    return wrong
 
 
 LOADS: dict[str, Mutation] = {
@@ -64,6 +76,9 @@ LOADS: dict[str, Mutation] = {
     "failed-load-used": Mutation("a load that failed or is late counts as done", Loads, "over", _always_done),
     "second-try-has-more-time": Mutation(
         "a load that is tried again has a deadline of its own", Loads, "begin", _with_time
+    ),
+    "load-reported-first": Mutation(
+        "a load is reported before its request is admitted", Scheduler, "_report_admitted", _load_first
     ),
     "failed-load-asked-again": Mutation("a load that failed is asked for again", Loads, "_close", _may_have_less),
 }
