@@ -22,13 +22,13 @@ import torch
 from quire.bench.decode import Case, Decoding
 from quire.bench.report import Report, Table, about
 from quire.bench.unprompted import Unprompted
+from quire.build.tiers import layout_of
 from quire.core.dtypes import DType
 from quire.core.step import Step, TableView
 from quire.core.tier import Load, Store
 from quire.core.units import GIB, format_bytes
 from quire.movers.host import HostMemory
 from quire.plan.records import Records, unit_name
-from quire.tiered import layout_of
 from quire.tiers.stack import Stack
 from quire.worker.bus import Bus
 from quire.worker.copies import Pieces

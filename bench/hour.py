@@ -19,9 +19,9 @@ from quire.check.promises import check_nothing_left
 from quire.core.rules import Rules
 from quire.core.units import GIB
 from quire.models.read import read_model
-from quire.plan.devices import device_bytes
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.devices import device_bytes
 from quire.simulate.cost import cost_model
 from quire.simulate.devices import speed_of
 from quire.simulate.replay import Played, Replay, Stalled

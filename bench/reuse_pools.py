@@ -20,8 +20,8 @@ from quire.models.read import read_model
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import KindPlan, Plan
-from quire.plan.reverse import reverse
 from quire.plan.settings import Budget, Settings
+from quire.planner.reverse import reverse
 from quire.simulate.cost import CostModel, cost_model
 from quire.simulate.devices import speed_of
 from quire.simulate.tokens import scrambled

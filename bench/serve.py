@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from chaos import Crowd
-from quire.assemble import assemble
+from quire.build.assemble import assemble
 from quire.core.request import Request
 from quire.engine.engine import Engine
 from quire.fetch.default import fetch_default

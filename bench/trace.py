@@ -23,9 +23,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from quire.models.read import read_model
-from quire.plan.devices import device_bytes
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.devices import device_bytes
 from quire.simulate.traces import Trace, read_trace
 
 RANKS = 8

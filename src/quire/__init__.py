@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from quire.core.extras import naming_extras
 from quire.core.version import __version__
 
 if TYPE_CHECKING:
+    from quire.build.tiers import Tiers
     from quire.core.sampling import Sampling
     from quire.llm import LLM
     from quire.plan.settings import Budget, Settings
     from quire.talk import Completion
-    from quire.tiered import Tiers
 
 __all__ = ["LLM", "Budget", "Completion", "Sampling", "Settings", "Tiers", "__version__"]
+_MODULES = {
+    "LLM": "quire.llm",
+    "Budget": "quire.plan.settings",
+    "Completion": "quire.talk",
+    "Sampling": "quire.core.sampling",
+    "Settings": "quire.plan.settings",
+    "Tiers": "quire.build.tiers",
+}
+"""Imported when they are asked for: `LLM` and `Completion` need torch, planning does not."""
 
 
 def __getattr__(name: str) -> Any:
-    """`from quire import LLM` needs torch; everything else does not, so it comes when it is asked for."""
-    if name == "LLM":
-        with naming_extras(name):
-            from quire.llm import LLM
+    if name not in _MODULES:
+        raise AttributeError(f"module 'quire' has no attribute {name!r}")
+    with naming_extras(name):
+        return getattr(import_module(_MODULES[name]), name)
 
-        return LLM
-    if name == "Completion":
-        with naming_extras(name):
-            from quire.talk import Completion
 
-        return Completion
-    if name == "Sampling":
-        from quire.core.sampling import Sampling
-
-        return Sampling
-    if name in ("Budget", "Settings"):
-        from quire.plan import settings
-
-        return getattr(settings, name)
-    if name == "Tiers":
-        from quire.tiered import Tiers
-
-        return Tiers
-    raise AttributeError(f"module 'quire' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return sorted(__all__)

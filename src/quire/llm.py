@@ -21,7 +21,8 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from quire.assemble import NO_TIERS, assemble
+from quire.build.assemble import NO_TIERS, assemble
+from quire.build.tiers import Tiers
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError, QueueFull
 from quire.core.extras import naming_extras
@@ -33,7 +34,6 @@ from quire.fetch.find import find_source
 from quire.fetch.folder import Progress, in_silence
 from quire.plan.settings import DRAFT_TOKENS, Budget, Settings, guessing
 from quire.talk import Completion, Talk
-from quire.tiered import Tiers
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token numbers, or a conversation: messages with `role` and `content`."""

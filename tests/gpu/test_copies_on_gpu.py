@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from quire.build.tiers import Tiers, attach
 from quire.core.events import LoadFinished
 from quire.engine.engine import Engine
-from quire.tiered import Tiers, attach
 from tiny_models import PAGE, plan_of
 
 if not torch.cuda.is_available():

@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from quire.build.peers import fingerprint_of
+from quire.build.tiers import Tiers, attach
 from quire.cache.audit import audit
 from quire.core.events import Event, LoadFinished
 from quire.core.request import Request
 from quire.core.rules import Rules
 from quire.engine.engine import Engine, Stream
-from quire.engine.handing import HandOver
-from quire.engine.prefills import Prefills
+from quire.handover.decode_side import HandOver
+from quire.handover.prefill_side import Prefills
 from quire.movers.offering import PeerServer
 from quire.movers.peer import PeerSource
-from quire.peered import fingerprint_of
 from quire.plan.plan import Plan
-from quire.tiered import Tiers, attach
 from quire.tiers.stack import Stack
 from ranked import RankedRunner
 from tiny_models import Service

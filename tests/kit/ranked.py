@@ -12,16 +12,16 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from quire.build.tiers import layout_of
 from quire.core.connector import Connector
 from quire.core.step import Step, StepResult, TableView
 from quire.core.tier import Blocks, Store
 from quire.core.units import round_up
+from quire.handover.portable import Portable
 from quire.movers.host import HostMemory
 from quire.plan.layout import GRANULE_BYTES, PART_ALIGNMENT, Entry
 from quire.plan.plan import KindPlan, Plan, StagePlan
-from quire.plan.portable import Portable
 from quire.plan.records import Records, Span, size_bytes
-from quire.tiered import layout_of
 from quire.tiers.stack import Stack
 from quire.worker.arena import Arena
 from tiny_models import Service

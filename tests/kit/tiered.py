@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from quire.build.tiers import Tiers, attach
 from quire.core.connector import Connector
 from quire.core.drafting import LeftOpen
 from quire.core.events import Event, LoadFailed
@@ -14,7 +15,6 @@ from quire.core.rules import Rules
 from quire.core.sentences import sentence
 from quire.engine.engine import Engine, Stream
 from quire.plan.plan import Plan
-from quire.tiered import Tiers, attach
 from quire.tiers.stack import Stack
 from tiny_models import Service
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.assemble import plan_folder
+from quire.build.assemble import plan_folder
 from quire.core.dtypes import DType
 from quire.core.request import Request
 from quire.plan.settings import Budget, Settings

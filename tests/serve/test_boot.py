@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from command import refused
-from quire import assemble, machine
+from quire.build import assemble, machine
+from quire.build.machine import Machine
 from quire.cli import boot, serve
 from quire.cli.boot import boot_plan
 from quire.cli.configuration import complete
@@ -19,7 +20,6 @@ from quire.cli.main import main
 from quire.cli.serve import _add
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, ModelError, PlanFileError
-from quire.machine import Machine
 from quire.plan.settings import DRAFT_TOKENS
 from quire.serve import server
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from quire.assemble import assemble
+from quire.build.assemble import assemble
+from quire.build.tiers import Tiers
 from quire.cli.main import main
 from quire.core.errors import InputError, QuireError
 from quire.core.peer import Peer, Role
-from quire.engine.replay import replay
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
-from quire.tiered import Tiers
+from quire.recording.replay import replay
 from running_server import running_server
 
 SIZE = ("--pool", "4MiB", "--max-length", "256", "--max-requests", "4", "--batch-tokens", "64")

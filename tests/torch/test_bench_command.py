@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from command import refused, run_text
-from quire import machine
 from quire.bench import decode, started
 from quire.bench.random_models import config_of, model_of, shape_of, weights_read
 from quire.bench.unprompted import spoil
+from quire.build import machine
 from quire.cli import bench
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError

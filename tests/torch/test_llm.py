@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from quire import LLM, Sampling
-from quire.assemble import plan_folder
+from quire.build.assemble import plan_folder
 from quire.cli.main import main
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, NeverFits
@@ -99,7 +99,7 @@ def test_what_cannot_run_is_told_at_once(llm: LLM, folder: Path) -> None:
 
 
 def test_a_pool_beyond_the_machines_memory_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.assemble.available_bytes", lambda: 1 << 30)
+    monkeypatch.setattr("quire.build.assemble.available_bytes", lambda: 1 << 30)
     with pytest.raises(DoesNotFit, match=r"a pool of 2.00 GiB and weights of .* exceed the 1.00 GiB"):
         plan_folder(folder, Settings(max_length=512, kv_dtype=DType.FP32), Budget(pool_bytes=2 << 30), DType.FP32)
 

@@ -1,4 +1,4 @@
-"""An engine on random weights, started as `quire.assemble` starts one on a checkpoint's, without text.
+"""An engine on random weights, started as `quire.build.assemble` starts one on a checkpoint's, without text.
 
 shape of the catalogue ──▶ plan ──▶ random weights ──▶ runner ──▶ engine
 """
@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-from quire.assemble import following, memory_of, require_gpu, require_memory
 from quire.bench.random_models import model_of, shape_of
+from quire.build.assemble import following, memory_of, require_gpu, require_memory
+from quire.build.machine import available_bytes, machine_of
 from quire.core.dtypes import DType
 from quire.core.step import TableView
 from quire.engine.engine import Engine
-from quire.machine import available_bytes, machine_of
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.reverse import reverse
 from quire.plan.settings import Budget, Settings
+from quire.planner.reverse import reverse
 from quire.worker.arena import Arena
 from quire.worker.meter import Measured, Meter
 from quire.worker.model import TorchModel

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.build.machine import Machine, machine_of, this_machine
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.laid_out import Held
 from quire.core.units import MIB
 from quire.fetch.find import configuration, is_gguf
-from quire.machine import Machine, machine_of, this_machine
 from quire.models.read import read_config, read_model
 from quire.models.shape import ModelShape
-from quire.plan.devices import device_bytes
 from quire.plan.settings import DEFAULT_FRACTION, DRAFT_TOKENS, Budget, Settings, guessing
+from quire.planner.devices import device_bytes
 
 if TYPE_CHECKING:
-    from quire.tiered import Tiers
+    from quire.build.tiers import Tiers
 
 SMALLEST_DEVICE = MIB
 
@@ -109,7 +109,7 @@ def with_draft(options: argparse.Namespace, settings: Settings) -> Settings:
 
 
 def tiers_of(options: argparse.Namespace) -> Tiers:
-    from quire.tiered import Tiers, connector_of
+    from quire.build.tiers import Tiers, connector_of
 
     folder, quota = options.disk or (None, None)
     connectors = tuple(connector_of(name) for name in options.connector)

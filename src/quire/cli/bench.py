@@ -14,12 +14,12 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
+from quire.build.machine import DEVICES, chosen_device, machine_of
 from quire.cli import options as common
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
 from quire.core.units import parse_tokens
-from quire.machine import DEVICES, chosen_device, machine_of
 
 if TYPE_CHECKING:
     from quire.bench.report import Report

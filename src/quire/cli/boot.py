@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from quire.assemble import memory_of, plan_folder, require_memory
+from quire.build.assemble import memory_of, plan_folder, require_memory
+from quire.build.machine import machine_of
 from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.report import budget_line, print_plan
 from quire.core.dtypes import DType
 from quire.core.errors import InputError, PlanError
-from quire.machine import machine_of
-from quire.plan.document import document, load
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
 from quire.plan.settings import Settings
+from quire.planner.document import document, load
 
 BESIDE_A_PLAN = ("device", "compile", "deterministic", "host_memory", "draft_model")
 """Where it runs and how fast; what tiers take; a draft model is loaded beside what the plan says of it."""

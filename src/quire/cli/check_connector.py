@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from quire.tiered import connector_of
+    from quire.build.tiers import connector_of
 
     layout = Layout("c0ffee" * 10 + "c0de", 64, 1 << 20, 1 << 16, "[]")
     failed = 0

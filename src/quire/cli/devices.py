@@ -6,7 +6,7 @@ import argparse
 
 from quire.cli.text import table
 from quire.core.units import format_bytes
-from quire.plan.devices import DEVICES, device_bytes
+from quire.planner.devices import DEVICES, device_bytes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -92,10 +92,10 @@ def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]
 
 
 def start(options: argparse.Namespace) -> LLM:
+    from quire.build.tiers import describe
     from quire.cli.fetch import Bar
     from quire.llm import LLM
     from quire.plan.settings import Budget, Settings
-    from quire.tiered import describe
 
     settings = Settings(
         max_length=options.max_length,

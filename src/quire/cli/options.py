@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from quire.build.machine import DEVICES
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
 from quire.core.units import parse_bytes, parse_tokens
 from quire.fetch.find import DEFAULT_MODEL
-from quire.machine import DEVICES
 from quire.plan.settings import (
     DRAFT_TOKENS,
     KV_DTYPES,

@@ -19,13 +19,13 @@ from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
 from quire.core.units import counted, parse_tokens
 from quire.models.drafted import drafted
-from quire.plan.advice import Offer, ways_to_fit
-from quire.plan.document import document, load
 from quire.plan.file import is_plan_file, save
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.reverse import Target, reverse
-from quire.plan.workload import EXAMPLE, Served, parse_workload, serve
+from quire.planner.advice import Offer, ways_to_fit
+from quire.planner.document import document, load
+from quire.planner.reverse import Target, reverse
+from quire.planner.workload import EXAMPLE, Served, parse_workload, serve
 
 PLOT_FORMATS = (".svg", ".png")
 

@@ -12,7 +12,7 @@ from quire.core.events import RequestEvent, RequestPreempted, reason_of
 from quire.core.sentences import describe, sentence, way
 from quire.engine import history
 from quire.engine.engine import Engine
-from quire.engine.replay import replay
+from quire.recording.replay import replay
 
 NAMES_SHOWN = 10
 

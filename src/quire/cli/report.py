@@ -7,11 +7,11 @@ from typing import Any
 
 from quire.cli.text import bar, bold, heading, table
 from quire.core.units import counted, format_bytes, format_tokens
-from quire.plan.advice import Offer
 from quire.plan.plan import KindPlan, Plan
-from quire.plan.reverse import Target
 from quire.plan.settings import Budget
-from quire.plan.workload import Served
+from quire.planner.advice import Offer
+from quire.planner.reverse import Target
+from quire.planner.workload import Served
 
 BLOCKS = {
     "weights": "█",

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from socket import socket
 
+from quire.build.machine import chosen_device, torch_elsewhere_has_cuda
 from quire.cli import asked
 from quire.cli import options as common
 from quire.cli.configuration import complete
@@ -22,7 +23,6 @@ from quire.cli.peers import add_peer_options, peer_of
 from quire.core.errors import InputError
 from quire.core.units import parse_bytes
 from quire.fetch.find import converted, find_source
-from quire.machine import chosen_device, torch_elsewhere_has_cuda
 from quire.serve.settings import ServeSettings
 
 DEFAULTS = ServeSettings()
@@ -112,7 +112,7 @@ def _add_limit_options(group: argparse._ArgumentGroup) -> None:
 
 def run(typed: argparse.Namespace) -> None:
     options = complete(_add, typed)
-    from quire.engine.recorder import require_recordable
+    from quire.recording.recorder import require_recordable
     from quire.serve.keys import read_keys
     from quire.serve.server import listen
 
@@ -127,7 +127,7 @@ def run(typed: argparse.Namespace) -> None:
 def _serve(options: argparse.Namespace, settings: ServeSettings, listener: socket) -> None:
     peer = peer_of(options)
     device = chosen_device(options.device, torch_elsewhere_has_cuda)
-    from quire.assemble import require_gpu, weights_dtype
+    from quire.build.assemble import require_gpu, weights_dtype
     from quire.cli.boot import boot_plan
     from quire.serve.server import run as serve
 

@@ -13,7 +13,7 @@ from quire.cli.text import bold, table
 from quire.core.errors import InputError
 from quire.core.units import format_tokens
 from quire.plan.file import is_plan_file
-from quire.plan.whatif import REFERENCE_LENGTHS, Outcome, what_if
+from quire.planner.whatif import REFERENCE_LENGTHS, Outcome, what_if
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

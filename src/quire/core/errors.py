@@ -12,7 +12,7 @@
     ├── QueueFull                   1      too many requests wait already
     ├── FetchError                  1      a model that cannot be had (`quire.fetch.errors`)
     ├── EngineAway                  1      the engine starts, died, is silent or stops (`quire.serve.client`)
-    ├── Diverged                    1      a replay that went another way (`quire.engine.replay`)
+    ├── Diverged                    1      a replay that went another way (`quire.recording.replay`)
     └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
 
 Each message is one line: what, the numbers, and the smallest change that helps.

@@ -19,9 +19,9 @@ import numpy as np
 
 from quire.core.connector import TierFailed
 from quire.core.peer import Desk, Errand, Offer
+from quire.handover.portable import Piece, Portable, page_sizes
 from quire.movers.wire import Gone, Head, Wire, hang_up, welcome
 from quire.plan.plan import Plan
-from quire.plan.portable import Piece, Portable, page_sizes
 from quire.plan.records import Records, Span
 
 FRAME_SECONDS = 5.0

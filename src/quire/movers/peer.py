@@ -18,9 +18,9 @@ import numpy as np
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.request import Tokens
+from quire.handover.portable import Portable, common_boundary, lacking, pieces_of
 from quire.movers.wire import Gone, Wire, greet, hang_up
 from quire.plan.plan import Plan
-from quire.plan.portable import Portable, common_boundary, lacking, pieces_of
 from quire.plan.records import Records, Span, boundary_name, size_bytes, unit_name
 
 CONNECT_SECONDS, FRAME_SECONDS = 1.0, 5.0

@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.build.peers import Beside
 from quire.cache.audit import BooksDoNotBalance, audit
 from quire.core.dtypes import DType
 from quire.core.errors import QueueFull, QuireError
@@ -29,7 +30,6 @@ from quire.core.request import Request
 from quire.core.step import Runner, Step, StepResult
 from quire.engine.engine import Engine, Stream
 from quire.engine.status import status_of
-from quire.peered import Beside
 from quire.plan.file import decode
 from quire.serve import logs
 from quire.serve.messages import (
@@ -48,7 +48,7 @@ from quire.serve.messages import (
 )
 
 if TYPE_CHECKING:
-    from quire.assemble import Assembled
+    from quire.build.assemble import Assembled
     from quire.tiers.stack import Stack
 
 IDLE_BEAT_SECONDS = 0.1
@@ -84,8 +84,8 @@ def main(connection: Connection) -> None:
 
 def _boot(setup: EngineSetup, news: News) -> tuple[Assembled, tuple[str, ...]]:
     """And a line for each tier."""
-    from quire.assemble import assemble, tiers_from
-    from quire.tiered import describe
+    from quire.build.assemble import assemble, tiers_from
+    from quire.build.tiers import describe
 
     tiers = tiers_from(setup.tiers)
     plan = decode(dict(setup.plan))

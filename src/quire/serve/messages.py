@@ -38,7 +38,7 @@ class EngineSetup:
     freeze_file: str | None = None
     """For drills: while this file exists, the runner stands still."""
     tiers: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `quire.tiered.Tiers`, connectors by name."""
+    """Fields of `quire.build.tiers.Tiers`, connectors by name."""
     draft: str | None = None
     """The folder of a draft model."""
     record: str | None = None

@@ -7,9 +7,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from quire.plan.document import document
 from quire.plan.file import fingerprint
 from quire.plan.plan import Plan
+from quire.planner.document import document
 from quire.serve.allowance import Allowances
 from quire.serve.asking import Asked, Asking
 from quire.serve.calls import Call

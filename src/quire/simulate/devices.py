@@ -1,6 +1,6 @@
 """How fast well-known accelerators read memory and multiply: figures of public datasheets, and what of them is reached.
 
-The names are those of `quire.plan.devices`.
+The names are those of `quire.planner.devices`.
 """
 
 from __future__ import annotations

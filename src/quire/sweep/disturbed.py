@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from quire.build.tiers import Tiers, attach
 from quire.core.events import LoadFinished, RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.core.request import Request
 from quire.core.sampling import Sampling
@@ -26,7 +27,6 @@ from quire.plan.plan import Plan
 from quire.scheduler.ngrams import NGramDrafter
 from quire.sweep.case import Case, planned
 from quire.sweep.watched import WatchedRunner
-from quire.tiered import Tiers, attach
 from quire.worker.arena import Arena
 from quire.worker.model import NAME, TorchModel
 from quire.worker.positions import fix_positions

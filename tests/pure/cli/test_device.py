@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from quire import machine
+from quire.build import machine
+from quire.build.machine import Machine, chosen_device, machine_of
 from quire.core.errors import InputError
 from quire.core.units import GIB, MIB
-from quire.machine import Machine, chosen_device, machine_of
 
 GPU = Machine("a GPU", 80 * GIB, 0.92, is_accelerator=True)
 

@@ -15,7 +15,7 @@ import quire
 from command import run_json, run_text
 from quire.cli.main import main
 from quire.core.units import GIB, format_bytes
-from quire.plan.document import load
+from quire.planner.document import load
 
 REQUIRED = {
     "schema", "model", "fingerprint", "fits", "sheet_bytes", "sheets", "pool_bytes", "kinds", "max_length",

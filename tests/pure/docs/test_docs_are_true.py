@@ -146,3 +146,26 @@ def test_every_catalogue_model_plans(name: str) -> None:
     plan = make_plan(read_model(name), Settings(), Budget(pool_bytes=1 << 38))
     assert plan.fits
     assert plan.max_length > 0
+
+
+def test_the_table_of_the_house_lists_every_part_of_the_package() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text()
+    rows = re.findall(r"^\| ((?:`[a-z_.]+`(?:, )?)+) \|.*\|.*\|$", table, re.MULTILINE)
+    listed = {name for row in rows for name in re.findall(r"`([a-z_.]+)`", row)}
+    package = ROOT / "src" / "quire"
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    files = {path.name for path in package.glob("*.py")} - {"__init__.py", "__main__.py"}
+    assert listed == folders | files
+
+
+def test_every_file_that_the_reading_guide_names_is_there() -> None:
+    """Named from the package's folder, or beside the file named before."""
+    guide = (DOCS / "reading-guide.md").read_text().split("```")[0]
+    package, folder = ROOT / "src" / "quire", ROOT
+    names = re.findall(r"`([a-z_/]+\.py)`", guide)
+    assert len(names) > 15
+    for name in names:
+        places = [ROOT / name, package / name, folder / name]
+        found = [place for place in places if place.is_file()]
+        assert found, name
+        folder = found[0].parent

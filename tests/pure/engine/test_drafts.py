@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.assemble import plan_folder
+from quire.build.assemble import plan_folder
 from quire.check.promises import check_books, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.shadow import ShadowRunner
@@ -23,12 +23,12 @@ from quire.core.request import Ending, Request
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import Step
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine
-from quire.engine.replay import replay
 from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.recording.recorder import RecordingEngine
+from quire.recording.replay import replay
 from quire.scheduler.ngrams import MOST_TOKENS, NGramDrafter
 from small_kinds import KINDS
 

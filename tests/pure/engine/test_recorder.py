@@ -23,8 +23,8 @@ from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import Capture, Step, StepResult
 from quire.engine import history
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine, checksum, open_recording, require_recordable
-from quire.engine.replay import Diverged, replay
+from quire.recording.recorder import RecordingEngine, checksum, open_recording, require_recordable
+from quire.recording.replay import Diverged, replay
 
 
 def record(path: Path) -> Engine:

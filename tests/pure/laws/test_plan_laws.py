@@ -20,7 +20,7 @@ from quire.models.shape import Layer, ModelShape
 from quire.plan import bound
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
-from quire.plan.waste import waste
+from quire.planner.waste import waste
 
 pytestmark = pytest.mark.law
 

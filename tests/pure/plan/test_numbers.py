@@ -16,7 +16,7 @@ from quire.kinds import Chunked, Full, Window
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.plan.waste import waste
+from quire.planner.waste import waste
 
 GEMMA_POOL = Budget(pool_bytes=int(64.68 * GIB))
 

@@ -10,12 +10,12 @@ import pytest
 
 from quire.core.dtypes import DType
 from quire.core.memory import Memory, Part
+from quire.handover.portable import Piece, Portable, common_boundary, lacking, page_sizes, pieces_of
 from quire.models.read import read_model
 from quire.models.shape import Layer, ModelShape
 from quire.plan.layout import Entry
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.portable import Piece, Portable, common_boundary, lacking, page_sizes, pieces_of
 from quire.plan.records import Records, Span, size_bytes
 from quire.plan.settings import Budget, Settings
 from small_kinds import KINDS, layer

@@ -12,10 +12,10 @@ from quire.core.units import GIB
 from quire.models.read import read_model
 from quire.models.shape import Layer
 from quire.plan import bound
-from quire.plan.document import index_view
 from quire.plan.file import layout_fingerprint
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.document import index_view
 
 POOL = Budget(pool_bytes=8 * GIB)
 

@@ -9,15 +9,15 @@ from shapes import FULL, model
 
 from quire.core.errors import PlanError
 from quire.core.units import GIB
+from quire.handover.portable import Portable
 from quire.models.drafted import drafted
 from quire.models.read import read_config, read_model
 from quire.models.shape import ModelShape, Rope
-from quire.plan.document import document, plan_of
 from quire.plan.file import fingerprint, layout_fingerprint
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.portable import Portable
 from quire.plan.settings import Budget, Settings
+from quire.planner.document import document, plan_of
 
 LLAMA: dict[str, object] = {
     "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "intermediate_size": 128,

@@ -10,7 +10,7 @@ from quire.models.read import read_model
 from quire.models.shape import Layer
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.plan.waste import tail_ratio, waste
+from quire.planner.waste import tail_ratio, waste
 
 LENGTHS = (512, 513, 1000, 2048, 5001, 8192, 32_768, 131_072)
 MODELS = (

@@ -11,10 +11,10 @@ from quire.core.request import Request
 from quire.core.units import GIB
 from quire.models.read import read_model
 from quire.models.shape import ModelShape
-from quire.plan.document import document
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.document import document
 from small_kinds import KINDS
 
 

@@ -12,9 +12,9 @@ from quire.cli.main import main
 from quire.core.errors import InputError
 from quire.core.step import Capture
 from quire.models.read import read_model
-from quire.plan.devices import DEVICES, device_bytes
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.devices import DEVICES, device_bytes
 from quire.simulate.cost import EXPERT_EFFICIENCY, LAYER_SECONDS, cost_model
 from quire.simulate.devices import DATASHEETS, Speed, speed_of
 

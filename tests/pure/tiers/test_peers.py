@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quire.build.peers import Beside, join_engine
 from quire.core.connector import TierFailed
 from quire.core.peer import Errand, Offer, Peer, Role
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine
-from quire.engine.handing import HandOver
-from quire.engine.prefills import Prefills
+from quire.handover.decode_side import HandOver
+from quire.handover.prefill_side import Prefills
 from quire.movers import offering
 from quire.movers.offering import PeerServer
 from quire.movers.peer import PeerSource
 from quire.movers.wire import Wire, greet
-from quire.peered import Beside, join_engine
 from quire.plan.plan import Plan
 from quire.plan.records import Records, size_bytes
 from quire.tiers.guarded import FIRST_PAUSE_SECONDS, GuardedTier

@@ -15,9 +15,9 @@ from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Step
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine
-from quire.engine.replay import Diverged, replay
 from quire.plan.records import Records
+from quire.recording.recorder import RecordingEngine
+from quire.recording.replay import Diverged, replay
 from quire.tiers.stack import Stack
 from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, Drawer, Idle, small_plan
 

@@ -13,6 +13,8 @@ from random import Random
 import numpy as np
 import pytest
 
+from quire.build.peers import fingerprint_of
+from quire.build.tiers import layout_of
 from quire.check.promises import check_books
 from quire.core.events import (
     LoadFailed,
@@ -29,11 +31,9 @@ from quire.core.request import Request
 from quire.kinds import counts
 from quire.models.read import read_model
 from quire.models.shape import Layer, ModelShape
-from quire.peered import fingerprint_of
 from quire.plan.make import make_plan
 from quire.plan.records import Records, host_plan, size_bytes
 from quire.plan.settings import Budget, Settings
-from quire.tiered import layout_of
 from quire.tiers.shelf import HostShelf
 from scenes_of_tiers import Bytes, Drawer, World, small_plan
 from small_kinds import KINDS
@@ -341,7 +341,7 @@ def test_records_are_named_without_an_installed_package(monkeypatch: pytest.Monk
     names = layout_of(plan, "weights").fingerprint, fingerprint_of(plan, "weights")
     monkeypatch.setattr(importlib.metadata.Distribution, "from_name", not_installed)
     assert (layout_of(plan, "weights").fingerprint, fingerprint_of(plan, "weights")) == names
-    monkeypatch.setattr("quire.tiered.__version__", "0.0.0")
-    monkeypatch.setattr("quire.peered.__version__", "0.0.0")
+    monkeypatch.setattr("quire.build.tiers.__version__", "0.0.0")
+    monkeypatch.setattr("quire.build.peers.__version__", "0.0.0")
     assert layout_of(plan, "weights").fingerprint != names[0]
     assert fingerprint_of(plan, "weights") != names[1]

@@ -13,7 +13,7 @@ import torch
 
 import quire.llm
 from command import run_text
-from quire import assemble
+from quire.build import assemble
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import TokensDrafted

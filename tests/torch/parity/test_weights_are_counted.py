@@ -12,18 +12,18 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from command import run_json
-from quire import machine
-from quire.assemble import plan_folder
+from quire.build import machine
+from quire.build.assemble import plan_folder
+from quire.build.machine import Machine
 from quire.core import laid_out
 from quire.core.dtypes import DType
 from quire.core.laid_out import Held
 from quire.core.units import GIB
-from quire.machine import Machine
 from quire.models.families import dense, sparse
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
-from quire.plan.document import document
 from quire.plan.settings import Settings
+from quire.planner.document import document
 from quire.worker.linears import lay_out
 from quire.worker.model import build
 from quire.worker.tiny import tiny_config

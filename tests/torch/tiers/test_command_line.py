@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from doubles import Sieve
+from quire.build.identity import PIECE_BYTES, weights_identity
+from quire.build.tiers import Tiers, _connectors, describe, layout_of
 from quire.cli.asked import tiers_of
 from quire.cli.main import build_parser, main
 from quire.core.errors import DoesNotFit
 from quire.fetch.default import fetch_default
 from quire.fetch.errors import FetchError
-from quire.identity import PIECE_BYTES, weights_identity
 from quire.movers.host import check_budget
-from quire.tiered import Tiers, _connectors, describe, layout_of
 from quire.tiers.guarded import GuardedTier
 from tiny_models import plan_of
 

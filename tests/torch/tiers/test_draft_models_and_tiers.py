@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from quire.build.tiers import Tiers
 from quire.core.events import LoadFinished, RequestPreempted, TokensDrafted
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
-from quire.tiered import Tiers
 from tiered import TieredService
 from tiny_folder import make_folder
 from tiny_models import PAGE, plan_of, tight_plan

@@ -1,4 +1,4 @@
-"""Plays back what `quire.engine.recorder` wrote, to any step: runner, tier and clock say again what they said."""
+"""Plays back what `quire.recording.recorder` wrote, to any step: runner, tier and clock say again what they said."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from quire.core.sampling import Grammar, Sampling
 from quire.core.step import Step, StepResult
 from quire.core.tier import Answer, Ends, Found, Load, Place
 from quire.engine.engine import Engine
-from quire.engine.recorder import FORMAT, Line, checksum
 from quire.plan.file import decode
+from quire.recording.recorder import FORMAT, Line, checksum
 
 
 class Diverged(QuireError):

@@ -14,7 +14,7 @@ from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-from quire.plan.waste import waste
+from quire.planner.waste import waste
 
 REFERENCE_LENGTHS = (8192, 32768)
 

@@ -56,7 +56,7 @@ def torch_has_cuda() -> bool:
 
 def torch_elsewhere_has_cuda() -> bool:
     """Asked in a process of its own, for one that shall not load torch."""
-    question = "from quire.machine import torch_has_cuda; raise SystemExit(not torch_has_cuda())"
+    question = "from quire.build.machine import torch_has_cuda; raise SystemExit(not torch_has_cuda())"
     return subprocess.run([sys.executable, "-c", question], check=False).returncode == 0
 
 

@@ -1,4 +1,4 @@
-"""Records what an engine was given: the engine depends on nothing else. `quire.engine.replay` plays it back.
+"""Records what an engine was given: the engine depends on nothing else. `quire.recording.replay` plays it back.
 
     first line   the plan, the rules, the overlap
     then         one line per call: submit, cancel, drop_cache, step (the clock's readings, the runner's tokens, the

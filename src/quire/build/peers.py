@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from quire.build.tiers import Tiers
 from quire.core.bell import Bell
 from quire.core.errors import InputError
 from quire.core.events import Event
@@ -18,11 +19,10 @@ from quire.core.peer import Peer, Role
 from quire.core.request import Request
 from quire.core.version import __version__
 from quire.engine.engine import Engine
-from quire.engine.handing import HandOver
-from quire.engine.prefills import Prefills
+from quire.handover.decode_side import HandOver
+from quire.handover.portable import Portable
+from quire.handover.prefill_side import Prefills
 from quire.plan.plan import Plan
-from quire.plan.portable import Portable
-from quire.tiered import Tiers
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def fingerprint_of(plan: Plan, weights: str) -> str:
-    """`weights`: tells models of one shape apart (`quire.identity`)."""
+    """`weights`: tells models of one shape apart (`quire.build.identity`)."""
     return Portable(plan).fingerprint(weights, __version__)
 
 

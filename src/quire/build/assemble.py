@@ -13,6 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire.build.identity import weights_identity
+from quire.build.machine import Machine, available_bytes, chosen_device, machine_of
+from quire.build.peers import Beside, join_engine, join_stack, tiers_beside
+from quire.build.tiers import Tiers, attach, connector_of
 from quire.core.drafting import LeftOpen
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
@@ -21,20 +25,16 @@ from quire.core.laid_out import Held
 from quire.core.rules import Rules
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
-from quire.engine.recorder import RecordingEngine, open_recording, require_recordable
 from quire.fetch.find import configuration, converted
 from quire.fetch.folder import Progress, in_silence, keep_compiled
-from quire.identity import weights_identity
-from quire.machine import Machine, available_bytes, chosen_device, machine_of
 from quire.models.drafted import drafted
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
-from quire.peered import Beside, join_engine, join_stack, tiers_beside
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
+from quire.recording.recorder import RecordingEngine, open_recording, require_recordable
 from quire.scheduler.ngrams import NGramDrafter
-from quire.tiered import Tiers, attach, connector_of
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from quire.core.errors import PlanFileError, QuireError
 from quire.plan import bound
 from quire.plan.file import SCHEMA, Json, decode, encode, fingerprint, layout_fingerprint
 from quire.plan.plan import HostPlan, KindPlan, LedgerLine, Plan, RankPlan, StagePlan
-from quire.plan.waste import tail_ratio, waste
+from quire.planner.waste import tail_ratio, waste
 
 DEFAULT_LENGTHS = (1024, 8192, 32768, 131072)
 

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
+from quire.build.machine import available_bytes
 from quire.core.connector import Connector, Layout
 from quire.core.errors import InputError
 from quire.core.peer import Peer, Role
 from quire.core.units import MIB, format_bytes
 from quire.core.version import __version__
-from quire.machine import available_bytes
 from quire.plan.file import encode, layout_fingerprint
 from quire.plan.plan import Plan
 from quire.plan.records import Records, host_plan
@@ -51,7 +51,7 @@ class Tiers:
     connectors: tuple[Connector, ...] = ()
     """Asked behind the others, in this order."""
     peer: Peer | None = None
-    """An engine that computes prompts for this one, or for which this one does (`quire.peered`)."""
+    """An engine that computes prompts for this one, or for which this one does (`quire.build.peers`)."""
 
     @property
     def is_empty(self) -> bool:
@@ -68,7 +68,7 @@ class Tiers:
 
 
 def attach(plan: Plan, runner: TorchRunner, tiers: Tiers, weights: str) -> Stack:
-    """`weights`: tells models of one shape apart (`quire.identity`)."""
+    """`weights`: tells models of one shape apart (`quire.build.identity`)."""
     from quire.movers.host import HostMemory, check_budget
     from quire.worker.staging import Staging
 

@@ -1,0 +1,1 @@
+"""Composes an engine: the plan, the model, the runner, tiers and peers."""
