@@ -1,7 +1,7 @@
-"""How fast this machine is, with random weights: no checkpoint is needed.
+"""Measures this machine's speed with random weights: no checkpoint is needed.
 
-  kernels   Quire's kernels on a GPU, beside FlashInfer where it is installed
-  decode    decode steps of the whole engine, beside the memory's limit
+  kernels   Quire's kernels on a GPU, compared with FlashInfer if it is installed
+  decode    decode steps of the whole engine, compared with the limit of memory bandwidth
   serve     requests from beginning to end, all at once: the engine, without HTTP
 
 A model is a shape of the catalogue (`quire models`). Without one, decode and serve take those of docs/performance.md on
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from quire.bench.report import Report
 
 BENCHES = {
-    "kernels": "on a GPU, beside FlashInfer where it is installed",
-    "decode": "decode steps of the whole engine",
-    "serve": "requests from beginning to end, all at once",
+    "kernels": "measure attention kernels on a GPU, compared with FlashInfer if it is installed",
+    "decode": "measure decode steps of the whole engine",
+    "serve": "measure whole requests, all sent at once, without HTTP",
 }
 KERNELS = ("pages", "decode", "fp8", "window", "prefill", "latent", "recurrent")
 KV_DTYPES = {"bf16": DType.BF16, "fp8": DType.FP8}
@@ -39,30 +39,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         what.add_parser(name, help=summary, formatter_class=parser.formatter_class, allow_abbrev=False)
         for name, summary in BENCHES.items()
     )
-    kernels.add_argument("--tables", nargs="+", choices=KERNELS, default=list(KERNELS), help="these alone")
+    kernels.add_argument(
+        "--tables", nargs="+", choices=KERNELS, default=list(KERNELS), help="kernels to measure (default: all)"
+    )
     count, tokens = common.reading(common.positive), common.reading(parse_tokens)
     for command in (decode, serve):
         _add_model_options(command)
-    decode.add_argument("--rows", type=count, metavar="N", help="that decode (default 256; on a CPU 4)")
-    decode.add_argument("--length", type=tokens, metavar="N", help="tokens of each (default 1024; on a CPU 256)")
-    decode.add_argument("--deterministic", action="store_true", help="on a GPU: as quire serve does it, compiled")
-    decode.add_argument("--temperature", type=float, default=0.0, metavar="T", help="rows draw (default 0: none does)")
-    decode.add_argument("--top-p", type=float, default=1.0, metavar="P", help="of what they draw from (default 1)")
-    decode.add_argument("--steps", type=count, default=48, metavar="N", help="timed, twice (default 48)")
-    serve.add_argument("--requests", type=count, metavar="N", help="all at once (default 128; on a CPU 4)")
-    serve.add_argument("--prompt", type=tokens, metavar="N", help="tokens of each (default 512; on a CPU 32)")
-    serve.add_argument("--outputs", type=tokens, metavar="N", help="tokens of each (default 128; on a CPU 16)")
+    decode.add_argument("--rows", type=count, metavar="N", help="concurrent requests (default 256; 4 on a CPU)")
+    decode.add_argument(
+        "--length", type=tokens, metavar="N", help="context length of each request (default 1024; 256 on a CPU)"
+    )
+    decode.add_argument(
+        "--deterministic",
+        action="store_true",
+        help="use the batch-independent kernels of quire serve --deterministic (GPU only)",
+    )
+    decode.add_argument(
+        "--temperature", type=float, default=0.0, metavar="T", help="sampling temperature (default 0: greedy)"
+    )
+    decode.add_argument("--top-p", type=float, default=1.0, metavar="P", help="nucleus sampling threshold (default 1)")
+    decode.add_argument("--steps", type=count, default=48, metavar="N", help="steps to time, twice (default 48)")
+    serve.add_argument(
+        "--requests", type=count, metavar="N", help="requests, all sent at once (default 128; 4 on a CPU)"
+    )
+    serve.add_argument(
+        "--prompt", type=tokens, metavar="N", help="prompt tokens of each request (default 512; 32 on a CPU)"
+    )
+    serve.add_argument(
+        "--outputs", type=tokens, metavar="N", help="output tokens of each request (default 128; 16 on a CPU)"
+    )
     for command in (kernels, decode, serve):
-        command.add_argument("--json", action="store_true", help="instead of tables")
+        command.add_argument("--json", action="store_true", help="print JSON instead of tables")
         command.set_defaults(parser=command)
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="a shape of the catalogue")
-    parser.add_argument("--layers", type=common.reading(common.positive), metavar="N", help="the first N alone")
-    parser.add_argument("--device", choices=DEVICES, default="auto", help="default auto: a GPU, if there is one")
-    parser.add_argument("--no-compile", action="store_true", help="on a GPU: leave out torch.compile")
-    parser.add_argument("--kv-dtype", choices=KV_DTYPES, default="bf16", help="bf16 (on a CPU: fp32) or fp8")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="model from the catalogue (quire models)")
+    parser.add_argument(
+        "--layers", type=common.reading(common.positive), metavar="N", help="use only the first N layers"
+    )
+    parser.add_argument(
+        "--device", choices=DEVICES, default="auto", help="device to measure (default auto: the GPU if there is one)"
+    )
+    parser.add_argument("--no-compile", action="store_true", help="do not use torch.compile (GPU only)")
+    parser.add_argument(
+        "--kv-dtype", choices=KV_DTYPES, default="bf16", help="data type of the KV cache (default bf16; fp32 on a CPU)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from quire.cli.generate import add_model_arguments, fitting, sampling_of, start
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    parser.add_argument("--system", metavar="TEXT", help="system message")
     add_model_arguments(parser, stats=False)
 
 

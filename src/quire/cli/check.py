@@ -1,6 +1,6 @@
-"""Random small systems, driven by the real engine with every book audited after every step.
+"""Checks the engine's guarantees: random systems on the real engine, each guarantee checked after every step.
 
-The last line is the verdict: clean, a violation with the command that repeats it, or what was not exercised.
+The last line is the verdict: clean, a violation with the command that repeats it, or what the run did not reach.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ UNHEARD = {"exhaustive": ("steps", "seed", "episode_seed"), "episode_seed": ("st
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, help="engine steps to take (default 20,000)")
-    parser.add_argument("--seed", type=int, help="which random systems (default 0)")
+    parser.add_argument("--seed", type=int, help="random seed of the systems (default 0)")
+    parser.add_argument("--episode-seed", type=int, metavar="X", help="repeat the one episode that a violation names")
     parser.add_argument(
-        "--episode-seed", type=int, metavar="X", help="repeat one episode only, as a violation names it"
+        "--mutate",
+        metavar="NAME",
+        help="plant a known bug, which the run must find; list prints the names, all tries each",
     )
     parser.add_argument(
-        "--mutate", metavar="NAME", help="plant a known bug, which must be found; list: print their names, all: each"
-    )
-    parser.add_argument("--exhaustive", action="store_true", help="every schedule of a list of small systems instead")
-    parser.add_argument(
-        "--seconds", type=float, metavar="N", help="with --exhaustive: stop after so long (default: never)"
+        "--exhaustive", action="store_true", help="try every schedule of a list of small systems instead of random ones"
     )
     parser.add_argument(
-        "--processes", type=int, metavar="P", help="with --exhaustive: systems side by side (default 1)"
+        "--seconds", type=float, metavar="N", help="with --exhaustive: stop after N seconds (default: run to the end)"
     )
-    parser.add_argument("--json", action="store_true", help="verdict and counts on standard output")
+    parser.add_argument(
+        "--processes", type=int, metavar="P", help="with --exhaustive: number of parallel processes (default 1)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the verdict and counts as JSON")
 
 
 def run(options: argparse.Namespace) -> None:

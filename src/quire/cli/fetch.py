@@ -20,9 +20,9 @@ BAR_CELLS = 32
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="MODEL", nargs="?", default=DEFAULT_MODEL, help="what to fetch (default: %(default)s)"
+        "model", metavar="MODEL", nargs="?", default=DEFAULT_MODEL, help="model to fetch (default: %(default)s)"
     )
-    parser.add_argument("--folder", type=Path, help="where it goes instead of the cache folder ($QUIRE_CACHE)")
+    parser.add_argument("--folder", type=Path, help="target folder (default: the cache folder, $QUIRE_CACHE)")
 
 
 def run(options: argparse.Namespace) -> None:

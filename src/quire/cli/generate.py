@@ -1,7 +1,7 @@
-"""Answers one prompt with a model on this machine. Standard output has the text and nothing else.
+"""Answers one prompt with a model on this machine. Only the answer is printed to standard output.
 
-Without MODEL the default one answers: smollm2-135m-instruct, fetched once. Exit 3: the plan does not fit,
-or the prompt does not fit into it. An answer that cannot be as long as --max-tokens is told on standard error.
+Without MODEL the default model is used: smollm2-135m-instruct, downloaded once. If the answer must be shorter than
+--max-tokens, a warning is printed to standard error. Exit 3: the plan, or the prompt, does not fit.
 """
 
 from __future__ import annotations
@@ -24,37 +24,61 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="what to answer; - reads standard input")
+    parser.add_argument("--prompt", required=True, metavar="TEXT", help="prompt text; - reads standard input")
     add_model_arguments(parser)
     parser.add_argument(
         "--n",
         type=common.reading(common.positive),
         default=1,
         metavar="N",
-        help="so many answers, one after another with an empty line between; the prompt is computed once",
+        help="number of answers, separated by an empty line; the prompt is computed once (default 1)",
     )
-    parser.add_argument("--raw", action="store_true", help="go on from the text itself, without a chat template")
+    parser.add_argument(
+        "--raw", action="store_true", help="continue the prompt as plain text, without the chat template"
+    )
 
 
 def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> None:
     common.add_run_model_argument(parser)
     parser.add_argument(
-        "--max-tokens", type=common.reading(common.positive), default=256, metavar="N", help="of an answer (256)"
+        "--max-tokens",
+        type=common.reading(common.positive),
+        default=256,
+        metavar="N",
+        help="maximum tokens of an answer (default 256)",
     )
     parser.add_argument(
-        "--temperature", type=float, default=0.0, metavar="T", help="0: the likeliest token (default; a server's is 1)"
+        "--temperature",
+        type=float,
+        default=0.0,
+        metavar="T",
+        help="sampling temperature; 0 takes the most likely token (default 0; the server's default is 1)",
     )
     parser.add_argument(
-        "--top-p", type=float, default=1.0, metavar="P", help="the likeliest tokens up to P (default 1: all)"
+        "--top-p",
+        type=float,
+        default=1.0,
+        metavar="P",
+        help="sample from the smallest set of most likely tokens whose probabilities sum to P (default 1)",
     )
-    parser.add_argument("--seed", type=int, metavar="S", help="repeats what chance decides")
     parser.add_argument(
-        "--max-length", type=common.reading(parse_tokens), metavar="N", help="longest request: 8k (default: what fits)"
+        "--seed", type=int, metavar="S", help="random seed, for reproducible sampling (default: a new one)"
+    )
+    parser.add_argument(
+        "--max-length",
+        type=common.reading(parse_tokens),
+        metavar="N",
+        help="longest request in tokens, for example 8k (default: the longest that fits)",
     )
     common.add_device_options(parser)
-    parser.add_argument("--pool", type=common.reading(parse_bytes), metavar="BYTES", help="memory for requests")
+    parser.add_argument(
+        "--pool",
+        type=common.reading(parse_bytes),
+        metavar="BYTES",
+        help="size of the KV pool (default: what is left of the memory)",
+    )
     common.add_run_kv_dtype_option(parser)
-    guess = "guess up to K tokens from those before and compute them in one step (default 0; answers stay the same)"
+    guess = "draft up to K tokens a step by n-gram lookup; answers stay the same (default 0: off)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
     common.add_draft_options(parser)
     common.add_tier_options(parser)

@@ -1,4 +1,4 @@
-"""API keys of a server: adds one (and shows it, once), lists them, removes one. A running server follows the file."""
+"""Manages the API keys of a server. A running server rereads the file when it changes."""
 
 from __future__ import annotations
 
@@ -12,29 +12,49 @@ from quire.cli.text import table
 if TYPE_CHECKING:
     from quire.serve.keys import Tenant
 
-ACTIONS = {"add": "a key, which is shown once", "list": "all names", "remove": "a key"}
+ACTIONS = {"add": "create a key and print it once", "list": "list the names of all keys", "remove": "delete a key"}
 LIMITS = {"most_requests": "requests", "most_tokens": "tokens a request", "tokens_per_minute": "tokens a minute"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     count = common.reading(common.positive)
-    parser.add_argument("--file", type=Path, default=Path("keys.json"), metavar="FILE", help="default keys.json")
+    parser.add_argument(
+        "--file", type=Path, default=Path("keys.json"), metavar="FILE", help="file of the keys (default keys.json)"
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add, show, remove = (
         actions.add_parser(name, help=summary, formatter_class=parser.formatter_class, allow_abbrev=False)
         for name, summary in ACTIONS.items()
     )
     for action in (add, remove):
-        action.add_argument("name", metavar="NAME", help="of the key, for logs and for you")
+        action.add_argument("name", metavar="NAME", help="name of the key, shown in logs")
     for action in (add, show, remove):
-        action.add_argument("--file", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="default keys.json")
+        action.add_argument(
+            "--file", type=Path, default=argparse.SUPPRESS, metavar="FILE", help="file of the keys (default keys.json)"
+        )
         action.set_defaults(parser=action)
-    add.add_argument("--scope", metavar="SCOPE", help="whose cache it shares (default: its own, under its name)")
-    add.add_argument("--weight", type=float, default=1.0, metavar="W", help="its share where tenants compete (1)")
-    add.add_argument("--most-requests", type=count, metavar="N", help="running and waiting at once")
-    add.add_argument("--most-tokens", type=count, metavar="N", help="of one request, prompt and output together")
-    add.add_argument("--tokens-per-minute", type=count, metavar="N", help="prompt and output together")
-    add.add_argument("--admin", action="store_true", help="may drop any cache and ask about any request")
+    add.add_argument(
+        "--scope", metavar="SCOPE", help="keys of one scope share cached prefixes (default: the key's own name)"
+    )
+    add.add_argument(
+        "--weight", type=float, default=1.0, metavar="W", help="share of tokens when tenants compete (default 1)"
+    )
+    add.add_argument(
+        "--most-requests", type=count, metavar="N", help="maximum requests running and queued (default: no limit)"
+    )
+    add.add_argument(
+        "--most-tokens",
+        type=count,
+        metavar="N",
+        help="maximum tokens of a request, prompt and output (default: no limit)",
+    )
+    add.add_argument(
+        "--tokens-per-minute",
+        type=count,
+        metavar="N",
+        help="maximum tokens per minute, prompts and outputs (default: no limit)",
+    )
+    add.add_argument("--admin", action="store_true", help="allow dropping any cache and explaining any request")
 
 
 def run(options: argparse.Namespace) -> None:

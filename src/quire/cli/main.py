@@ -18,20 +18,20 @@ from quire.core.errors import QuireError
 from quire.core.extras import naming_extras
 
 COMMANDS = {
-    "generate": "an answer to one prompt, on this machine",
-    "chat": "a conversation in the terminal",
-    "serve": "a model over HTTP, in OpenAI's protocol",
-    "keys": "API keys of a server",
-    "fetch": "the default model, fetched and converted once",
-    "plan": "from a model's configuration to an exact memory plan",
-    "whatif": "what each setting would change about a plan",
-    "simulate": "the engine on virtual time: how a model would serve a trace",
-    "bench": "how fast this machine is, with random weights",
-    "models": "the catalogue of known models",
-    "devices": "the accelerators that --device knows",
-    "replay": "a recorded engine, played back to any step",
-    "check": "random runs of the engine with every book audited",
-    "check-connector": "whether a store of your own can keep prefixes",
+    "generate": "answer one prompt on this machine",
+    "chat": "chat in the terminal",
+    "serve": "serve a model over HTTP with the OpenAI API",
+    "keys": "manage the API keys of a server",
+    "fetch": "download the default model",
+    "plan": "plan the memory of a model exactly, from its configuration",
+    "whatif": "show what each setting would change about a plan",
+    "simulate": "simulate serving a trace, with the real engine on virtual time",
+    "bench": "measure this machine's speed, with random weights",
+    "models": "list the known models",
+    "devices": "list the known accelerators",
+    "replay": "replay a recording of an engine, to any step",
+    "check": "check the engine's guarantees in random or exhaustive runs",
+    "check-connector": "check your own connector for a prefix store",
 }
 
 

@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("filter", nargs="?", default="", help="only models with a name that contains this")
-    parser.add_argument("--json", action="store_true", help="a list on standard output")
+    parser.add_argument("filter", nargs="?", default="", help="show only models whose name contains this")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--check", action="store_true", help="run each type that transformers has, and compare its tokens (minutes)"
+        "--check",
+        action="store_true",
+        help="run every model type of transformers and compare its tokens (takes minutes)",
     )
     parser.add_argument(
         "--options",
         action="store_true",
-        help="with --check: run configurations with other options than their types' defaults (about 8 minutes)",
+        help="with --check: run configurations with non-default options (about 8 minutes)",
     )
-    parser.add_argument("--only", metavar="TYPE", help="with --check: one type alone, as transformers names it")
+    parser.add_argument("--only", metavar="TYPE", help="with --check: check only this model type")
 
 
 def run(options: argparse.Namespace) -> None:

@@ -109,7 +109,7 @@ def add_planning_options(parser: argparse.ArgumentParser, shows_saved_plans: boo
         "--dtype",
         type=weights_dtype,
         metavar="DTYPE",
-        help=f"of the weights: {names} (default: as the checkpoint has them; fp32 on a CPU)",
+        help=f"data type of the weights: {names} (default: the checkpoint's; fp32 on a CPU)",
     )
     add_ignore_option(parser)
 
@@ -126,17 +126,19 @@ def add_ignore_option(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="a field of the configuration that you know does not touch memory (may be repeated)",
+        help="ignore this unknown configuration field, because it does not affect memory (may be repeated)",
     )
 
 
 def add_memory_shape_options(parser: argparse.ArgumentParser, runs: bool = False) -> None:
     """`runs`: of a command that runs what it plans, so --device says where."""
-    group = parser.add_argument_group("memory (none given: this machine)")
+    group = parser.add_argument_group("memory (default: this machine's)")
     if runs:
         add_device_options(group)
     else:
-        group.add_argument("--device", help="a known accelerator: h200, h100, rtx-4090 …; cpu: this machine's")
+        group.add_argument(
+            "--device", help="plan for this accelerator: h200, h100, rtx-4090, …; cpu: this machine's main memory"
+        )
     _add_memory_options(group)
     _add_limit_options(parser.add_argument_group("limits"))
     layout = parser.add_argument_group("layout")
@@ -149,36 +151,81 @@ def add_memory_shape_options(parser: argparse.ArgumentParser, runs: bool = False
 
 def _add_memory_options(group: argparse._ArgumentGroup) -> None:
     size = reading(parse_bytes)
-    group.add_argument("--memory", type=size, metavar="BYTES", help="of one device: 80GiB")
-    part = "of it that may be used (default 0.92; 0.5 of this machine's main memory)"
+    group.add_argument("--memory", type=size, metavar="BYTES", help="memory of one device, for example 80GiB")
+    part = "fraction of device memory that Quire may use (default 0.92; 0.5 of main memory on a CPU)"
     group.add_argument("--memory-fraction", type=float, metavar="F", help=part)
-    group.add_argument("--pool", type=size, metavar="BYTES", help="fix the pool, per rank: 64.68GiB")
-    group.add_argument("--sheets", type=reading(_numbers), metavar="N[,N…]", help="fix the pool in sheets, per stage")
-    group.add_argument("--host-memory", type=size, metavar="BYTES", help="size a host tier of this budget")
     group.add_argument(
-        "--host-block", type=reading(positive), metavar="N", help="tokens of its blocks (default: one match unit)"
+        "--pool",
+        type=size,
+        metavar="BYTES",
+        help="size of the KV pool of each rank, for example 64.68GiB (default: what is left)",
+    )
+    group.add_argument(
+        "--sheets",
+        type=reading(_numbers),
+        metavar="N[,N…]",
+        help="size of the KV pool in sheets, for each pipeline stage",
+    )
+    group.add_argument(
+        "--host-memory", type=size, metavar="BYTES", help="cache prefixes in this much host memory, for example 4GiB"
+    )
+    group.add_argument(
+        "--host-block",
+        type=reading(positive),
+        metavar="N",
+        help="block size of the host cache in tokens (default: one match unit)",
     )
 
 
 def add_device_options(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
     group.add_argument(
-        "--device", choices=DEVICES, default="auto", help="where the model runs (default auto: a GPU, if there is one)"
+        "--device",
+        choices=DEVICES,
+        default="auto",
+        help="device to run the model on (default auto: the GPU if there is one, else the CPU)",
     )
-    group.add_argument("--compile", action="store_true", help="on a GPU: faster steps, for some seconds at the start")
+    group.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile layers with torch.compile: faster decode, adds seconds to startup (GPU only)",
+    )
     group.add_argument(
         "--deterministic",
         action="store_true",
-        help="on a GPU: what a request yields does not depend on others (slower; compiles, with or without --compile)",
+        help="make outputs independent of batching: slower, implies --compile (GPU only)",
     )
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
     whole, tokens = reading(_whole), reading(parse_tokens)
     length = reading(_length_or_auto)
-    group.add_argument("--max-length", type=length, metavar="N|auto", help="longest request (default auto: what fits)")
-    group.add_argument("--max-requests", type=whole, default=256, metavar="N", help="rows of tables (default 256)")
-    group.add_argument("--batch-tokens", type=tokens, default=8192, metavar="N", help="tokens a step (default 8192)")
-    group.add_argument("--speculative-tokens", type=whole, default=0, metavar="K", help="lookahead (default 0)")
+    group.add_argument(
+        "--max-length",
+        type=length,
+        metavar="N|auto",
+        help="longest request in tokens, prompt and output (default auto: the longest that fits)",
+    )
+    group.add_argument(
+        "--max-requests",
+        type=whole,
+        default=256,
+        metavar="N",
+        help="maximum concurrent requests (batch slots; default 256)",
+    )
+    group.add_argument(
+        "--batch-tokens",
+        type=tokens,
+        default=8192,
+        metavar="N",
+        help="maximum tokens computed in one step (default 8192)",
+    )
+    group.add_argument(
+        "--speculative-tokens",
+        type=whole,
+        default=0,
+        metavar="K",
+        help="draft tokens per step, for speculative decoding (default 0: off)",
+    )
 
 
 def add_run_kv_dtype_option(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
@@ -194,7 +241,7 @@ def _add_kv_dtype_option(
         "--kv-dtype",
         type=_one_of("--kv-dtype", known),
         metavar="DTYPE",
-        help=f"of keys and values: {names} (default {default})",
+        help=f"data type of the KV cache: {names} (default {default})",
     )
 
 
@@ -205,62 +252,83 @@ def _add_layout_options(group: argparse._ArgumentGroup) -> None:
         "--state-dtype",
         type=_one_of("--state-dtype", STATE_DTYPES),
         metavar="DTYPE",
-        help=f"{state_dtypes} (default: as the model says)",
+        help=f"data type of recurrent states: {state_dtypes} (default: the model's)",
     )
     group.add_argument(
         "--page-tokens",
         type=reading(_page_tokens),
         default=MappingProxyType({}),
         metavar="N|KIND=N,…",
-        help="force page sizes (default: least waste)",
+        help="page size of each kind in tokens (default: the size that wastes least)",
     )
     group.add_argument(
         "--match-unit",
         type=whole,
         default=LARGEST_MATCH_UNIT,
         metavar="N",
-        help=f"tokens per prefix key (default {LARGEST_MATCH_UNIT})",
+        help=f"largest unit of prefix reuse in tokens (default {LARGEST_MATCH_UNIT})",
     )
     group.add_argument(
         "--reserved-pages",
         type=whole,
         default=0,
         metavar="N",
-        help="pages of each kind that the backend keeps for itself (default 0)",
+        help="pages of each kind reserved for the attention backend (default 0)",
     )
-    group.add_argument("--tensor-parallel", type=whole, default=1, metavar="N", help="ranks per stage (default 1)")
-    group.add_argument("--pipeline-parallel", type=whole, default=1, metavar="N", help="stages (default 1)")
-    group.add_argument("--stage-layers", type=reading(_numbers), metavar="N,N…", help="layers of each stage")
+    group.add_argument(
+        "--tensor-parallel", type=whole, default=1, metavar="N", help="tensor-parallel ranks in each stage (default 1)"
+    )
+    group.add_argument("--pipeline-parallel", type=whole, default=1, metavar="N", help="pipeline stages (default 1)")
+    group.add_argument(
+        "--stage-layers", type=reading(_numbers), metavar="N,N…", help="number of layers in each stage (default: even)"
+    )
 
 
 def add_draft_options(parser: argparse.ArgumentParser) -> None:
     """Of commands that plan for a draft model, or run one."""
-    group = parser.add_argument_group("a draft model (none given: nobody guesses, or n-grams)")
-    group.add_argument("--draft-model", metavar="MODEL", help="a smaller model with the same tokenizer guesses tokens")
+    group = parser.add_argument_group(
+        "speculative decoding with a draft model (default: off, or n-gram lookup with --speculative-tokens)"
+    )
     group.add_argument(
-        "--draft-tokens", type=reading(positive), metavar="K", help=f"how many at most (default {DRAFT_TOKENS})"
+        "--draft-model", metavar="MODEL", help="smaller model with the same tokenizer that drafts tokens"
+    )
+    group.add_argument(
+        "--draft-tokens",
+        type=reading(positive),
+        metavar="K",
+        help=f"maximum draft tokens per step (default {DRAFT_TOKENS})",
     )
 
 
 def add_tier_options(parser: argparse.ArgumentParser) -> None:
     """Of commands that run a model: where prefixes live beyond the pool."""
-    group = parser.add_argument_group("tiers (none given: prefixes live in the pool alone)")
-    group.add_argument("--host-memory", type=reading(parse_bytes), metavar="BYTES", help="keep prefixes there: 4GiB")
+    group = parser.add_argument_group("caches of prefixes outside the pool (default: none)")
+    group.add_argument(
+        "--host-memory",
+        type=reading(parse_bytes),
+        metavar="BYTES",
+        help="cache prefixes in this much host memory, for example 4GiB",
+    )
     add_store_options(group)
 
 
 def add_store_options(group: argparse._ArgumentGroup) -> None:
     """The tiers beside host memory."""
     group.add_argument(
-        "--disk", type=reading(_folder_and_quota), metavar="DIR[:QUOTA]", help="and in files: cache:50GiB"
+        "--disk",
+        type=reading(_folder_and_quota),
+        metavar="DIR[:QUOTA]",
+        help="also cache prefixes on disk: directory and optional quota, for example cache:50GiB",
     )
-    group.add_argument("--remote", metavar="URL", help="and in a Redis or Valkey server: redis://[user:password@]host")
+    group.add_argument(
+        "--remote", metavar="URL", help="also cache prefixes in a Redis or Valkey server: redis://[user:password@]host"
+    )
     group.add_argument(
         "--connector",
         action="append",
         default=[],
         metavar="MODULE:NAME",
-        help="and in a store of your own (docs/tiers.md)",
+        help="also cache prefixes through your own connector class (docs/tiers.md; may be repeated)",
     )
 
 

@@ -14,18 +14,23 @@ SECONDS = 30.0
 
 def add_peer_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--role", choices=[role.value for role in Role], help="prefill: compute prompts for others; decode: let others"
+        "--role",
+        choices=[role.value for role in Role],
+        help="prefill: compute KV for decode servers; decode: fetch prompts' KV from a prefill server",
     )
     group.add_argument(
-        "--peer", type=reading(parse_address), metavar="HOST:PORT", help="of the prefill server: it listens there"
+        "--peer",
+        type=reading(parse_address),
+        metavar="HOST:PORT",
+        help="address of the prefill server, where it listens for decode servers",
     )
-    group.add_argument("--peer-secret", type=Path, metavar="FILE", help="with a secret that both servers know")
+    group.add_argument("--peer-secret", type=Path, metavar="FILE", help="file with the secret shared by both servers")
     group.add_argument(
         "--peer-seconds",
         type=float,
         default=SECONDS,
         metavar="S",
-        help="until a prompt is computed here after all (30)",
+        help="time limit for the prefill server; after it the prompt is computed locally (default 30)",
     )
 
 

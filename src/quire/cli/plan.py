@@ -35,20 +35,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_draft_options(parser)
     questions = parser.add_argument_group("questions")
     tokens = common.reading(parse_tokens)
-    questions.add_argument("--target-length", type=tokens, metavar="L", help="the pool and devices needed for …")
     questions.add_argument(
-        "--target-requests", type=common.reading(common.positive), metavar="N", help="… so many requests of that length"
+        "--target-length",
+        type=tokens,
+        metavar="L",
+        help="print the pool and the devices needed for requests of L tokens",
+    )
+    questions.add_argument(
+        "--target-requests",
+        type=common.reading(common.positive),
+        metavar="N",
+        help="with --target-length: number of concurrent requests",
     )
     workload = common.reading(parse_workload)
-    questions.add_argument("--workload", type=workload, metavar="SPEC", help=f"how many users: {EXAMPLE}")
+    questions.add_argument(
+        "--workload", type=workload, metavar="SPEC", help=f"print how many users a workload allows: {EXAMPLE}"
+    )
     output = parser.add_argument_group("output")
     rows = common.reading(common.lengths)
     output.add_argument(
-        "--lengths", type=rows, metavar="N,N…", help="rows of the tables (default 1k,8k,32k,128k, longest)"
+        "--lengths",
+        type=rows,
+        metavar="N,N…",
+        help="request lengths shown in the tables (default 1k,8k,32k,128k, longest)",
     )
     output.add_argument("--explain", action="store_true", help="print the arithmetic with the model's own field names")
-    output.add_argument("--json", action="store_true", help="the documented JSON on standard output")
-    output.add_argument("--output", type=Path, metavar="FILE", help="save the plan, to boot from later")
+    output.add_argument("--json", action="store_true", help="print JSON (docs/plan.md) instead of the report")
+    output.add_argument("--output", type=Path, metavar="FILE", help="save the plan for quire serve --plan")
     output.add_argument("--plot", type=Path, metavar="FILE.svg|png", help="draw the plan (needs matplotlib)")
 
 

@@ -18,11 +18,9 @@ NAMES_SHOWN = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recording", type=Path, help="a file written by quire serve --record, gzipped or not")
-    parser.add_argument(
-        "--to-step", type=int, metavar="N", help="stop when N steps were launched (default: at the end)"
-    )
-    parser.add_argument("--explain", metavar="NAME", help="one request: why it waits, and what happened to it")
+    parser.add_argument("recording", type=Path, help="file written by quire serve --record, plain or gzipped")
+    parser.add_argument("--to-step", type=int, metavar="N", help="stop after N steps (default: at the end)")
+    parser.add_argument("--explain", metavar="NAME", help="print why this request waits, and its events")
 
 
 def run(options: argparse.Namespace) -> None:

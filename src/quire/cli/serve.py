@@ -1,9 +1,9 @@
-"""Serves a model over HTTP, in OpenAI's protocol, until a signal comes.
+"""Serves a model over HTTP with the OpenAI API, until it is stopped by a signal.
 
-Without MODEL the default one: smollm2-135m-instruct, fetched once. Every option may also stand in a TOML file
-(--config, else quire.toml where there is one: max-length = 4096) or in the environment (QUIRE_MAX_LENGTH=4096); what is
-typed counts before the environment, and that before the file. The plan's report comes first. Exit 3: it does not fit.
-A request that names no temperature draws at 1, as at OpenAI; quire generate, quire chat and LLM take 0.
+Without MODEL the default is served: smollm2-135m-instruct, downloaded once. Options can also be set in a TOML file
+(--config, or quire.toml in this folder: max-length = 4096) or in the environment (QUIRE_MAX_LENGTH=4096); the command
+line overrides the environment, which overrides the file. The plan is printed first. Exit 3: it does not fit.
+Requests without a temperature are sampled at 1, as at OpenAI; quire generate, quire chat and LLM use 0.
 """
 
 from __future__ import annotations
@@ -42,72 +42,130 @@ def _add(parser: argparse.ArgumentParser) -> None:
     common.add_memory_shape_options(parser, runs=True)
     common.add_ignore_option(parser)
     common.add_draft_options(parser)
-    common.add_store_options(parser.add_argument_group("tiers beside --host-memory: prefixes live on there"))
+    common.add_store_options(parser.add_argument_group("caches of prefixes below --host-memory (default: none)"))
     add_peer_options(parser.add_argument_group("hand-over between two servers"))
     _add_engine_options(parser.add_argument_group("engine"))
     _add_http_options(parser.add_argument_group("http"))
-    _add_limit_options(parser.add_argument_group("limits of calls"))
+    _add_limit_options(parser.add_argument_group("limits of HTTP requests"))
     parser.set_defaults(kv_dtype=None)  # as the weights
 
 
 def _add_engine_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--config", type=Path, metavar="FILE", help="options in TOML (default: quire.toml, if there)")
-    group.add_argument("--plan", type=Path, metavar="FILE", help="boot from a plan saved with quire plan --output")
+    group.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML file with options (default: quire.toml in this folder, if it exists)",
+    )
+    group.add_argument("--plan", type=Path, metavar="FILE", help="start from a plan saved with quire plan --output")
     group.add_argument(
         "--dtype",
         type=common.weights_dtype,
         metavar="DTYPE",
-        help="of the weights: fp32, bf16, fp16 (default: fp32 on a CPU, else bf16)",
+        help="data type of the weights: fp32, bf16, fp16 (default: fp32 on a CPU, else bf16)",
     )
     group.add_argument(
-        "--threads", type=common.reading(common.positive), metavar="N", help="of torch (default: its own)"
+        "--threads",
+        type=common.reading(common.positive),
+        metavar="N",
+        help="CPU threads for torch (default: torch chooses)",
     )
     group.add_argument(
-        "--record", type=Path, metavar="FILE", help="write down all that the engine is given, for quire replay"
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="record everything the engine is given, prompts included, for quire replay",
     )
     group.add_argument(
         "--step-seconds", type=float, default=DEFAULTS.step_seconds, metavar="S",
-        help="a step that takes longer is no progress (default 30)",
+        help="seconds without a finished step after which /health/progress reports a stall (default 30)",
     )  # fmt: skip
     group.add_argument(
         "--load-seconds", type=float, default=DEFAULTS.load_seconds, metavar="S",
-        help="what a tier has not brought by then is computed (default 5; and 1 more for each 256 MiB)",
+        help="time limit for loading a prefix from a tier, else it is computed (default 5, plus 1 per 256 MiB)",
     )  # fmt: skip
 
 
 def _add_http_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", default=DEFAULTS.host, help="where to listen (default 127.0.0.1: this machine alone)")
-    group.add_argument("--port", type=int, default=DEFAULTS.port, help="default 8000; 0 takes a free one")
     group.add_argument(
-        "--model-name", default="", metavar="NAME", help="as clients call it (default: the folder's name)"
+        "--host", default=DEFAULTS.host, help="address to listen on (default 127.0.0.1: this machine only)"
     )
     group.add_argument(
-        "--keys", type=Path, metavar="FILE", help="of API keys (quire keys add); none: everybody may come in"
+        "--port", type=int, default=DEFAULTS.port, help="port to listen on (default 8000; 0: any free port)"
     )
-    group.add_argument("--log-level", choices=LOG_LEVELS, default=DEFAULTS.log_level, help="default info")
-    group.add_argument("--log-text", action="store_true", help="prompts and answers in the logs")
+    group.add_argument(
+        "--model-name", default="", metavar="NAME", help="model name in the API (default: the folder's name)"
+    )
+    group.add_argument(
+        "--keys", type=Path, metavar="FILE", help="file of API keys, made by quire keys add (default: no key is needed)"
+    )
+    group.add_argument(
+        "--log-level",
+        choices=LOG_LEVELS,
+        default=DEFAULTS.log_level,
+        help="least severe messages to log (default info)",
+    )
+    group.add_argument("--log-text", action="store_true", help="include prompts and answers in the logs")
 
 
 def _add_limit_options(group: argparse._ArgumentGroup) -> None:
     size, count = common.reading(parse_bytes), common.reading(common.positive)
-    group.add_argument("--queue", type=count, default=DEFAULTS.queue, metavar="N", help="requests that may wait (1024)")
     group.add_argument(
-        "--request-seconds", type=float, default=DEFAULTS.request_seconds, metavar="S", help="of an answer (600)"
+        "--queue",
+        type=count,
+        default=DEFAULTS.queue,
+        metavar="N",
+        help="maximum queued requests; more are refused with 429 (default 1024)",
     )
     group.add_argument(
-        "--drain-seconds", type=float, default=DEFAULTS.drain_seconds, metavar="S", help="after a signal (60)"
-    )
-    group.add_argument("--body-bytes", type=size, default=DEFAULTS.body_bytes, metavar="BYTES", help="of a body (4MiB)")
-    group.add_argument(
-        "--body-seconds", type=float, default=DEFAULTS.body_seconds, metavar="S", help="until a body is here (30)"
-    )
-    group.add_argument(
-        "--header-bytes", type=size, default=DEFAULTS.header_bytes, metavar="BYTES", help="of all headers (16KiB)"
+        "--request-seconds",
+        type=float,
+        default=DEFAULTS.request_seconds,
+        metavar="S",
+        help="end a request with 504 after this many seconds (default 600)",
     )
     group.add_argument(
-        "--header-seconds", type=float, default=DEFAULTS.header_seconds, metavar="S", help="until they are here (10)"
+        "--drain-seconds",
+        type=float,
+        default=DEFAULTS.drain_seconds,
+        metavar="S",
+        help="time for running requests to finish after a stop signal (default 60)",
     )
-    group.add_argument("--connections", type=count, default=DEFAULTS.connections, metavar="N", help="at once (2048)")
+    group.add_argument(
+        "--body-bytes",
+        type=size,
+        default=DEFAULTS.body_bytes,
+        metavar="BYTES",
+        help="maximum size of a request body (default 4MiB)",
+    )
+    group.add_argument(
+        "--body-seconds",
+        type=float,
+        default=DEFAULTS.body_seconds,
+        metavar="S",
+        help="time limit for receiving a request body (default 30)",
+    )
+    group.add_argument(
+        "--header-bytes",
+        type=size,
+        default=DEFAULTS.header_bytes,
+        metavar="BYTES",
+        help="maximum size of all headers of a request (default 16KiB)",
+    )
+    group.add_argument(
+        "--header-seconds",
+        type=float,
+        default=DEFAULTS.header_seconds,
+        metavar="S",
+        help="time limit for receiving the headers (default 10)",
+    )
+    group.add_argument(
+        "--connections",
+        type=count,
+        default=DEFAULTS.connections,
+        metavar="N",
+        help="maximum open connections (default 2048)",
+    )
 
 
 def run(typed: argparse.Namespace) -> None:

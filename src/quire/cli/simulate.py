@@ -59,44 +59,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_cost_options(parser.add_argument_group("cost model"))
     output = parser.add_argument_group("output")
     output.add_argument(
-        "--compare", action="append", default=[], metavar="SETTING=VALUE", help="run again with it (may be repeated)"
+        "--compare",
+        action="append",
+        default=[],
+        metavar="SETTING=VALUE",
+        help="run again with this setting and compare (may be repeated)",
     )
-    output.add_argument("--json", action="store_true", help="the documented JSON on standard output")
+    output.add_argument("--json", action="store_true", help="print JSON (docs/simulate.md) instead of the report")
     output.add_argument(
-        "--plot", type=Path, metavar="FILE.svg|png", help="draw waiting times and memory (needs matplotlib)"
+        "--plot", type=Path, metavar="FILE.svg|png", help="plot waiting times and memory (needs matplotlib)"
     )
 
 
 def _add_load_options(group: argparse._ArgumentGroup) -> None:
     whole, seed = common.reading(common.positive), common.reading(common.seed)
     sorts = ", ".join(SYNTHETIC + sort for sort in SORTS)
-    trace = f"a Mooncake or Azure file, or {sorts} (default chat)"
-    requests = f"the first N (default all; {DEFAULT_REQUESTS} made up)"
+    trace = f"trace to replay: a Mooncake or Azure file, or {sorts} (default synthetic:chat)"
+    requests = f"use the first N requests (default: all; {DEFAULT_REQUESTS} of a synthetic trace)"
     policies, default = [policy.value for policy in Policy], Rules().policy.value
     group.add_argument("--trace", default=SYNTHETIC + "chat", metavar="FILE|synthetic:SORT", help=trace)
     group.add_argument("--requests", type=whole, metavar="N", help=requests)
-    group.add_argument("--rate", type=_number(1e-6, 1e6), metavar="R", help="requests a second (default: the trace's)")
-    group.add_argument("--seed", type=seed, default=0, metavar="S", help="of made-up traces (default 0)")
-    group.add_argument("--policy", choices=policies, default=default, help=f"who goes first (default {default})")
+    group.add_argument(
+        "--rate", type=_number(1e-6, 1e6), metavar="R", help="arrivals per second (default: the trace's)"
+    )
+    group.add_argument("--seed", type=seed, default=0, metavar="S", help="random seed of synthetic traces (default 0)")
+    group.add_argument("--policy", choices=policies, default=default, help=f"queueing policy (default {default})")
 
 
 def _add_cost_options(group: argparse._ArgumentGroup) -> None:
     speed, share = _number(1e-6, 1e6), _number(1e-6, 1)
-    group.add_argument("--bandwidth", type=speed, metavar="GB/S", help="memory that one device reads in a second")
-    group.add_argument("--flops", type=speed, metavar="TFLOP/S", help="what one device computes in a second")
+    group.add_argument("--bandwidth", type=speed, metavar="GB/S", help="memory bandwidth of one device")
+    group.add_argument("--flops", type=speed, metavar="TFLOP/S", help="compute throughput of one device")
     group.add_argument(
-        "--host-bandwidth", type=speed, default=50.0, metavar="GB/S", help="of loads from --host-memory (default 50)"
+        "--host-bandwidth",
+        type=speed,
+        default=50.0,
+        metavar="GB/S",
+        help="bandwidth of loads from --host-memory (default 50)",
     )
     group.add_argument(
         "--tier-faults",
         type=common.reading(common.seed),
         metavar="S",
-        help="loads fail, come late; the tier is lost and back",
+        help="inject faults with this seed: failed and late loads, tier outages",
     )
-    overhead = "of each step (default 0.04 for each layer)"
+    overhead = "fixed time of each step (default 0.04 per layer)"
     group.add_argument("--overhead", type=_number(0, 1e6), metavar="MS", help=overhead)
     group.add_argument(
-        "--active-share", type=share, metavar="F", help="of the weights in one token (default: as the model has it)"
+        "--active-share", type=share, metavar="F", help="fraction of the weights used per token (default: the model's)"
     )
 
 

@@ -24,13 +24,23 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._first = self._histogram(
-            "quire_time_to_first_token_seconds", "From a request's arrival", FIRST_TOKEN_BUCKETS
+            "quire_time_to_first_token_seconds", "Time from a request's arrival to its first token", FIRST_TOKEN_BUCKETS
         )
-        self._between = self._histogram("quire_time_between_tokens_seconds", "Of one request", TOKEN_BUCKETS)
-        self._whole = self._histogram("quire_call_seconds", "From a call's arrival to its last byte", REQUEST_BUCKETS)
-        self._calls = Counter("quire_http_calls", "Answers given", ("path", "method", "status"), registry=self.registry)
-        self.refused = Counter("quire_refused", "Calls refused, by error code", ("code",), registry=self.registry)
-        self.disconnects = Counter("quire_disconnects", "Clients that left early", registry=self.registry)
+        self._between = self._histogram(
+            "quire_time_between_tokens_seconds", "Time between two tokens of one request", TOKEN_BUCKETS
+        )
+        self._whole = self._histogram(
+            "quire_call_seconds", "Time from an HTTP request's arrival to its last byte", REQUEST_BUCKETS
+        )
+        self._calls = Counter(
+            "quire_http_calls", "HTTP responses", ("path", "method", "status"), registry=self.registry
+        )
+        self.refused = Counter(
+            "quire_refused", "HTTP requests refused, by error code", ("code",), registry=self.registry
+        )
+        self.disconnects = Counter(
+            "quire_disconnects", "Clients that disconnected before the answer was complete", registry=self.registry
+        )
         self.registry.register(_Engine(plan, client, is_draining))
         ProcessCollector(registry=self.registry)
         client.on_tokens = self._tokens
@@ -73,20 +83,24 @@ class _Engine:
 
     def _health(self) -> Iterable[Metric]:
         client, beat = self._client, self._client.beat
-        yield _gauge("quire_ready", "1: requests are taken", client.is_ready and not self._is_draining())
+        yield _gauge("quire_ready", "1 if the server accepts requests", client.is_ready and not self._is_draining())
         yield _gauge(
-            "quire_progressing", "1: steps settle in time, or there is nothing to do", client.progress.is_progressing()
+            "quire_progressing",
+            "1 if steps finish in time, or there is nothing to do",
+            client.progress.is_progressing(),
         )
-        yield _gauge("quire_books_balance", "1: the last audit of an idle engine found nothing", not beat.books)
-        yield _gauge("quire_engine_resident_bytes", "Main memory of the engine's process", beat.resident_bytes)
-        yield _counter("quire_engine_restarts", "Times the engine was started again", client.restarts)
+        yield _gauge(
+            "quire_books_balance", "1 if the last audit of the memory, made while idle, found no error", not beat.books
+        )
+        yield _gauge("quire_engine_resident_bytes", "Resident memory of the engine process", beat.resident_bytes)
+        yield _counter("quire_engine_restarts", "Restarts of the engine process", client.restarts)
 
     def _of_the_plan(self) -> Iterable[Metric]:
         plan = self._plan
-        yield _gauge("quire_max_length_tokens", "The longest request that is admitted", plan.max_length)
-        yield _gauge("quire_sheets", "Of the pool, over all stages", sum(stage.sheets for stage in plan.stages))
+        yield _gauge("quire_max_length_tokens", "Longest request accepted, prompt and output", plan.max_length)
+        yield _gauge("quire_sheets", "Sheets of the pool, all stages", sum(stage.sheets for stage in plan.stages))
         ledger = GaugeMetricFamily(
-            "quire_ledger_bytes", "What the device's memory is planned for", labels=("rank", "use", "basis")
+            "quire_ledger_bytes", "Planned device memory, by use", labels=("rank", "use", "basis")
         )
         for rank in plan.ranks:
             for line in rank.ledger:
@@ -95,9 +109,9 @@ class _Engine:
 
 
 def _pages(beat: Beat) -> Iterable[Metric]:
-    pages = GaugeMetricFamily("quire_pages", "By kind and by who holds them", labels=("stage", "kind", "state"))
-    sheets = GaugeMetricFamily("quire_sheets_of_kind", "Sheets that a kind has opened", labels=("stage", "kind"))
-    free = GaugeMetricFamily("quire_sheets_free", "Sheets that belong to nobody", labels=("stage",))
+    pages = GaugeMetricFamily("quire_pages", "Pages by kind and state", labels=("stage", "kind", "state"))
+    sheets = GaugeMetricFamily("quire_sheets_of_kind", "Sheets in use by kind", labels=("stage", "kind"))
+    free = GaugeMetricFamily("quire_sheets_free", "Free sheets", labels=("stage",))
     if beat.status is not None:
         for kind in beat.status.kinds:
             sheets.add_metric((str(kind.stage), kind.kind), kind.sheets)
@@ -109,10 +123,14 @@ def _pages(beat: Beat) -> Iterable[Metric]:
 
 
 def _requests(beat: Beat) -> Iterable[Metric]:
-    waiting = GaugeMetricFamily("quire_requests_waiting", "By reason", labels=("reason",))
+    waiting = GaugeMetricFamily(
+        "quire_requests_waiting", "Queued requests, by the code of the reason", labels=("reason",)
+    )
     for reason, count in (beat.status.waiting if beat.status else {}).items():
         waiting.add_metric((reason,), count)
-    yield _gauge("quire_requests_running", "Requests that have a row", beat.status.running if beat.status else 0)
+    yield _gauge(
+        "quire_requests_running", "Running requests (occupied batch slots)", beat.status.running if beat.status else 0
+    )
     yield waiting
 
 
@@ -121,16 +139,18 @@ def _events(beat: Beat) -> Iterable[Metric]:
     events = beat.status.events if beat.status else {}
     sums = beat.status.sums if beat.status else {}
     admissions = CounterMetricFamily(
-        "quire_prefix_lookups", "Requests let in: hits, and misses by reason", labels=("result",)
+        "quire_prefix_lookups", "Prefix lookups of admitted requests: hits, and misses by reason", labels=("result",)
     )
-    ended = CounterMetricFamily("quire_requests_ended", "By ending", labels=("ending",))
+    ended = CounterMetricFamily("quire_requests_ended", "Finished requests, by finish reason", labels=("ending",))
     for (what, reason), count in events.items():
         if what == "admitted":
             admissions.add_metric((reason or "hit",), count)
         elif what == "ended":
             ended.add_metric((reason,), count)
     missed = CounterMetricFamily(
-        "quire_prefix_missed_tokens", "Prompt tokens computed again, by why they were not found", labels=("cause",)
+        "quire_prefix_missed_tokens",
+        "Prompt tokens that were computed before and had to be recomputed, by cause",
+        labels=("cause",),
     )
     for cause in CAUSES:
         missed.add_metric((cause,), sums.get(("admitted", f"missed_{cause}"), 0))
@@ -140,13 +160,15 @@ def _events(beat: Beat) -> Iterable[Metric]:
 
 
 def _tiers(beat: Beat) -> Iterable[Metric]:
-    is_up = GaugeMetricFamily("quire_tier_up", "1: it can be read, or written", labels=("tier", "way"))
-    flying = GaugeMetricFamily("quire_tier_in_flight", "Records and loads on their way", labels=("tier", "way"))
-    size = CounterMetricFamily("quire_tier_bytes", "Read from it, written to it", labels=("tier", "way"))
-    count = CounterMetricFamily("quire_tier_transfers", "Records that travelled, or failed to", labels=("tier", "way"))
-    seconds = CounterMetricFamily("quire_tier_seconds", "That these transfers took", labels=("tier", "way"))
-    lookups = CounterMetricFamily("quire_tier_lookups", "Records that a load wanted", labels=("tier", "result"))
-    failures = CounterMetricFamily("quire_tier_failures", "By what was tried", labels=("tier", "what"))
+    is_up = GaugeMetricFamily("quire_tier_up", "1 if the tier can be read or written", labels=("tier", "way"))
+    flying = GaugeMetricFamily("quire_tier_in_flight", "Transfers in flight", labels=("tier", "way"))
+    size = CounterMetricFamily("quire_tier_bytes", "Bytes read from and written to the tier", labels=("tier", "way"))
+    count = CounterMetricFamily(
+        "quire_tier_transfers", "Record transfers, including failed ones", labels=("tier", "way")
+    )
+    seconds = CounterMetricFamily("quire_tier_seconds", "Total seconds of these transfers", labels=("tier", "way"))
+    lookups = CounterMetricFamily("quire_tier_lookups", "Record lookups by loads", labels=("tier", "result"))
+    failures = CounterMetricFamily("quire_tier_failures", "Failed operations, by operation", labels=("tier", "what"))
     for tier in beat.tiers:
         for way, can in (("read", tier.can_read), ("write", tier.can_write)):
             is_up.add_metric((tier.name, way), can)
@@ -162,28 +184,30 @@ def _tiers(beat: Beat) -> Iterable[Metric]:
 
 
 def _handed(beat: Beat) -> Iterable[Metric]:
-    ended = CounterMetricFamily("quire_hand_overs", "Prompts that one engine computes for another", labels=("result",))
+    ended = CounterMetricFamily(
+        "quire_hand_overs", "Prompts handed over between engines, by result", labels=("result",)
+    )
     for result, times in beat.handed.items():
         if result != "waiting":
             ended.add_metric((result,), times)
     yield ended
-    yield _gauge("quire_hand_overs_waiting", "Prompts under way, or held", beat.handed.get("waiting", 0))
+    yield _gauge("quire_hand_overs_waiting", "Hand-overs in progress", beat.handed.get("waiting", 0))
 
 
 _TOTALS = (
     ("quire_steps", "Steps launched", ("step", "")),
-    ("quire_preemptions", "Requests sent away to make room", ("preempted", "")),
-    ("quire_evictions", "Prefixes forgotten to make room", ("evicted", "")),
-    ("quire_compactions", "Times that pages were moved together", ("compacted", "")),
-    ("quire_loads", "Prefixes brought from a tier", ("loaded", "")),
-    ("quire_loads_failed", "Loads that failed or were late", ("load_failed", "")),
-    ("quire_computed_tokens", "Tokens computed, of prompts and outputs", ("step", "tokens")),
-    ("quire_prompt_tokens", "Tokens of prompts accepted", ("accepted", "prompt")),
-    ("quire_output_tokens", "Tokens put out by requests that ended", ("ended", "outputs")),
-    ("quire_hit_tokens", "Tokens found in the pool; what tiers brought is not among them", ("admitted", "hit_tokens")),
-    ("quire_drafted_tokens", "Tokens guessed ahead", ("drafted", "drafted")),
-    ("quire_accepted_tokens", "Guesses that came true", ("drafted", "accepted")),
-    ("quire_evicted_tokens", "Tokens of prefixes forgotten", ("evicted", "tokens")),
+    ("quire_preemptions", "Requests preempted to free KV memory", ("preempted", "")),
+    ("quire_evictions", "Evictions of cached prefixes", ("evicted", "")),
+    ("quire_compactions", "Compactions of the pool", ("compacted", "")),
+    ("quire_loads", "Prefixes loaded from a tier", ("loaded", "")),
+    ("quire_loads_failed", "Loads from a tier that failed or timed out", ("load_failed", "")),
+    ("quire_computed_tokens", "Tokens computed, prompts and outputs", ("step", "tokens")),
+    ("quire_prompt_tokens", "Prompt tokens of accepted requests", ("accepted", "prompt")),
+    ("quire_output_tokens", "Output tokens of finished requests", ("ended", "outputs")),
+    ("quire_hit_tokens", "Prompt tokens reused from the pool (tiers not included)", ("admitted", "hit_tokens")),
+    ("quire_drafted_tokens", "Draft tokens proposed", ("drafted", "drafted")),
+    ("quire_accepted_tokens", "Draft tokens accepted", ("drafted", "accepted")),
+    ("quire_evicted_tokens", "Tokens of evicted prefixes", ("evicted", "tokens")),
 )
 """(name, what it is, the event and the number that is added up; no number: how often it happened)."""
 

@@ -7,6 +7,8 @@ early, given away twice, moved without its table, or shared with someone else's 
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import numpy as np
 
 from quire.cache.memory import StageMemory
@@ -25,7 +27,7 @@ ZERO = 0
 
 def token_for(name: str, position: int) -> int:
     """The token that a request yields at a position: it depends on nothing else."""
-    return (hash((name, position)) & 0x7FFF) + 10
+    return (crc32(f"{name} {position}".encode()) & 0x7FFF) + 10
 
 
 class ShadowRunner:
@@ -67,7 +69,7 @@ class ShadowRunner:
             position = len(content)
             has_prompt = position < len(request.prompt)
             token = int(request.prompt[position]) if has_prompt else token_for(request.name, position)
-            content.append(hash((content[-1] if content else hash(request.scope), token)))
+            content.append(hash((content[-1] if content else crc32(request.scope.encode()), token)))
         return content
 
     def collect(self) -> StepResult:

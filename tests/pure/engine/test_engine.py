@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -58,7 +60,7 @@ def engine_for(plan: Plan, overlap: int = 2, **options: object) -> tuple[Engine,
 def request(name: str, prompt: int, outputs: int, shared: int = 0, **more: object) -> Request:
     """The first `shared` tokens are everyone's, the rest its own."""
     tokens = np.arange(prompt, dtype=np.int32)
-    tokens[shared:] += abs(hash(name)) % 10_000 + 1
+    tokens[shared:] += crc32(name.encode()) % 10_000 + 1
     return Request(name, tokens, outputs, **more)  # type: ignore[arg-type]
 
 

@@ -50,7 +50,7 @@ def test_each_layer_has_its_share_of_the_overhead_where_nobody_says_how_much(
     assert seconds_of(usual, (9, 1)) - seconds_of(told, (9, 1)) == pytest.approx(len(MODEL.layers) * LAYER_SECONDS)
     with pytest.raises(SystemExit):
         main(["simulate", "--help"])
-    assert f"{LAYER_SECONDS * 1e3:g} for each layer" in " ".join(capsys.readouterr().out.split())
+    assert f"{LAYER_SECONDS * 1e3:g} per layer" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_window_is_read_no_further_back_than_it_reaches() -> None:
