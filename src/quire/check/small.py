@@ -11,7 +11,6 @@ from quire.core.memory import Follows, Memory, Part
 from quire.core.request import Request
 from quire.core.rules import Policy, Rules
 from quire.models.shape import Layer, ModelShape
-from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -80,12 +79,6 @@ class Small:
             )
             for number, (prompt, outputs, priority) in enumerate(self.requests)
         ]
-
-
-def least_sheets(small: Small) -> int:
-    """What the bound asks for."""
-    plan = small.plan()
-    return bound.minimum(plan.stages[0].kinds, max(r.limit for r in small.work()), small.lookahead)
 
 
 FULL, LATENT, WINDOW, SINK = ("full", 1), ("latent", 1), ("window", 2), ("sink", 2)

@@ -10,9 +10,20 @@
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the memory that is there
     ├── QueueFull                   1      too many requests wait already
-    ├── FetchError                  1      a model that cannot be had (`quire.fetch.errors`)
-    ├── EngineAway                  1      the engine starts, died, is silent or stops (`quire.serve.client`)
-    ├── Diverged                    1      a replay that went another way (`quire.recording.replay`)
+    ├── FetchError                  1      a model that cannot be downloaded (`quire.fetch.errors`)
+    ├── HubError                    1      a configuration that the hub does not give (`quire.models.hub`)
+    ├── TierFailed                  1      a store of prefixes that cannot be used (`quire.core.connector`)
+    │   └── Gone                    1      the other side of a connection has closed it (`quire.movers.wire`)
+    ├── ApiError                    1      an HTTP request that is refused (`quire.serve.errors`)
+    ├── EngineAway                  1      the engine cannot be asked now (`quire.serve.client`)
+    │   ├── EngineGone              1      its process died
+    │   ├── EngineStarting          1      it is not ready yet
+    │   ├── EngineSilent            1      it did not answer in time
+    │   └── EngineStopping          1      the server is stopping
+    ├── EngineFailed                1      the engine could not start (`quire.serve.server`)
+    ├── Diverged                    1      a replay that took another way (`quire.recording.replay`)
+    ├── Stalled                     1      a simulation that stands still (`quire.simulate.replay`)
+    ├── Violation                   1      a guarantee that does not hold (`quire.check.definitions`)
     └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
 
 Each message is one line: what, the numbers, and the smallest change that helps.

@@ -9,11 +9,13 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
+from quire.core.errors import QuireError
+
 TIMEOUT_SECONDS = 5.0
 LARGEST_ANSWER = 16 << 20
 
 
-class HubError(Exception):
+class HubError(QuireError):
     """Why the hub gave nothing, as part of a sentence."""
 
 

@@ -141,10 +141,6 @@ class EngineClient:
     def is_ready(self) -> bool:
         return self._life is not None and self._life.is_ready
 
-    @property
-    def process_id(self) -> int | None:
-        return self._life.process.pid if self._life is not None else None
-
     def start(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
