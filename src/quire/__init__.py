@@ -11,15 +11,14 @@ from quire.core.version import __version__
 if TYPE_CHECKING:
     from quire.build.tiers import Tiers
     from quire.core.sampling import Sampling
-    from quire.llm import LLM
+    from quire.llm import LLM, Completion
     from quire.plan.settings import Budget, Settings
-    from quire.talk import Completion
 
 __all__ = ["LLM", "Budget", "Completion", "Sampling", "Settings", "Tiers", "__version__"]
 _MODULES = {
     "LLM": "quire.llm",
     "Budget": "quire.plan.settings",
-    "Completion": "quire.talk",
+    "Completion": "quire.llm",
     "Sampling": "quire.core.sampling",
     "Settings": "quire.plan.settings",
     "Tiers": "quire.build.tiers",

@@ -175,11 +175,11 @@ def test_from_python_a_missing_package_is_told_as_by_a_command(monkeypatch: pyte
     def lacking(*_: object) -> None:
         raise ModuleNotFoundError(name="transformers.models")
 
-    monkeypatch.setattr("quire.llm.find_source", lacking)
+    monkeypatch.setattr("quire.llm.llm.find_source", lacking)
     with pytest.raises(MissingPackage, match="LLM needs transformers: install it with pip install -c"):
         quire.LLM()
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    for name in ("quire.llm", "quire.talk", "quire.text.tokenizer"):
+    for name in ("quire.llm", "quire.llm.llm", "quire.llm.answers", "quire.text.tokenizer"):
         monkeypatch.delitem(sys.modules, name)
     for name in ("LLM", "Completion"):
         with pytest.raises(ImportError, match=f"{name} needs tokenizers: ") as told:

@@ -32,8 +32,8 @@ from quire.core.sampling import Sampling
 from quire.core.vocabulary import known_prompt, require_known_biases
 from quire.fetch.find import find_source
 from quire.fetch.folder import Progress, in_silence
+from quire.llm.answers import Completion, Talk
 from quire.plan.settings import DRAFT_TOKENS, Budget, Settings, guessing
-from quire.talk import Completion, Talk
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
 """Text, token numbers, or a conversation: messages with `role` and `content`."""
