@@ -43,7 +43,6 @@ class Line(Law):
         """Who waited when the first of this turn was let in."""
         self._newcomers: list[Seat] = []
         """Let in during this turn, to compute."""
-        self._loading: list[Seat] = []
         self._served: dict[str, float] = {}
         """By tenant, before this turn."""
         self._preferences: dict[str, state.Preference] = {}
@@ -57,7 +56,7 @@ class Line(Law):
         state.watch_admission(scheduler, self._before_admission)
 
     def before_turn(self) -> None:
-        self._line, self._newcomers, self._loading = [], [], []
+        self._line, self._newcomers = [], []
         tenants = {seat.request.tenant for seat in self.seats.of.values()}
         self._served = {tenant: state.served(self.scheduler, tenant) for tenant in tenants}
         self._admissions, self._tries = state.admissions(self.scheduler), 0
@@ -69,7 +68,8 @@ class Line(Law):
         if isinstance(event, RequestAccepted):
             self._check_bound()
         elif isinstance(event, LoadStarted):
-            self._leave_to_tier(self.seats.of[event.request])
+            # it was let in, and computes nothing yet
+            self._newcomers = [seat for seat in self._newcomers if seat.name != event.request]
         elif isinstance(event, RequestAdmitted):
             seat = self.seats.of[event.request]
             self._tries -= 1
@@ -101,12 +101,6 @@ class Line(Law):
         self._newcomers.append(seat)
         if len(self._newcomers) > MOST_NEWCOMERS:
             raise Violation(f"a step lets {len(self._newcomers)} requests in, {MOST_NEWCOMERS} allowed")
-
-    def _leave_to_tier(self, seat: Seat) -> None:
-        """It was let in and computes nothing yet."""
-        self._loading.append(seat)
-        if seat in self._newcomers:
-            self._newcomers.remove(seat)
 
     def _in_order(self, waiting: list[Seat]) -> list[Seat]:
         if self.rules.policy is Policy.FAIR:

@@ -32,8 +32,9 @@ class Event:
     @property
     def numbers(self) -> dict[str, int]:
         """Its counts by name, for JSON and tables; those at their default are left out."""
-        counts = [(one, getattr(self, one.name)) for one in fields(self) if one.type == "int" and one.name != "step"]
-        return {one.name: count for one, count in counts if count != one.default}
+        defaults = {one.name: one.default for one in fields(self)}
+        counts = {name: getattr(self, name) for name in counted_fields(type(self))}
+        return {name: count for name, count in counts.items() if count != defaults[name]}
 
 
 @dataclass(frozen=True, slots=True)
