@@ -23,18 +23,19 @@ run: setup  ## Answer a question with the default model (fetched once), its plan
 	$(BIN)/quire generate --prompt "What is the capital of France?" --stats
 
 test: setup  ## All tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest
 	$(PYTHON) .ci/oldest.py > .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt --editable '.[dev]'
-	.venv-oldest/bin/python -m pytest --numprocesses auto --dist loadfile
+	.venv-oldest/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
 lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	MYPYPATH=src:tests/kit:bench $(BIN)/mypy --follow-imports silent tests/gpu  # no GPU, no run: types at least
 	$(BIN)/lint-imports
 
 check-exhaustive: setup  ## Every schedule of small systems, two at a time (less than 30 minutes on 2 cores)
@@ -97,9 +98,9 @@ bench-hour: setup  ## An hour of a request trace on virtual time, behind a tier 
 bench-mutants: setup  ## How many small changes to the memory, the scheduler and the tiers are noticed, and which are not
 	$(BIN)/python bench/mutants.py $(ARGUMENTS)
 
-soak: setup  ## The long runs: every option of every family, a writer killed at random moments, random checks, planted bugs
+soak: setup  ## The long runs: every option of every family, all examples, a writer killed at random moments, random checks, planted bugs
 	$(BIN)/quire models --check --options
-	$(BIN)/python -m pytest -q -m soak
+	QUIRE_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q -m 'soak or hypothesis' --numprocesses auto --dist loadfile --no-loadscope-reorder
 	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed
 	$(BIN)/quire check --steps 200000 --seed 11
 	$(BIN)/quire check --mutate all --seed 11

@@ -23,17 +23,19 @@ import numpy as np
 import torch
 
 from quire.bench.decode import forget
+from quire.bench.random_engine import build_random
 from quire.bench.random_models import config_of, shape_of
 from quire.bench.report import Report, about
-from quire.bench.started import start
 from quire.bench.unprompted import Unprompted, spoil
 from quire.cache.audit import audit
 from quire.core.dtypes import DType
 from quire.core.events import RequestPreempted
 from quire.core.request import Request
 from quire.core.step import Step, StepResult
-from quire.core.units import GIB, format_bytes, parse_bytes
+from quire.core.units import GIB, format_bytes
 from quire.engine.engine import Engine
+from quire.options.run import RunOptions
+from quire.options.texts import parse_bytes
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -93,15 +95,17 @@ def on_gpu(asked: Asked, dtype: DType) -> Found:
     shape = shape_of(config_of(asked.model))
     held = bound.concurrency(make_plan(shape, asked.settings(dtype), Budget(pool_bytes=asked.pool_bytes)), asked.length)
     rows = min(MOST_REQUESTS, held + held // 8)
-    started = start(config_of(asked.model), asked.settings(dtype), "cuda", pool_bytes=asked.pool_bytes, counts=(rows,))
-    spoil(started.runner.arena.bytes, dtype)
-    started.engine.runner = runner = Unprompted(started.runner)
-    return count(asked, started.plan, started.engine, runner)
+    options, config = RunOptions(device="cuda"), config_of(asked.model)
+    size = {"pool_bytes": asked.pool_bytes, "counts": (rows,)}
+    built = build_random(config, asked.settings(dtype), options, wrap=Unprompted, **size)
+    spoil(built.runner.arena.bytes, dtype)
+    assert isinstance(built.engine.runner, Unprompted)
+    return count(asked, built.plan, built.engine, built.engine.runner)
 
 
 def count(asked: Asked, plan: Plan, engine: Engine, runner: BooksAlone | Unprompted) -> Found:
     planned, beside = (bound.concurrency(plan, asked.length, with_prefill=chunk) for chunk in (False, True))
-    engine.scheduler.typical_output = 1.0  # all run to their end, as the engine would learn
+    engine.scheduler.admission.typical_output = 1.0  # all run to their end, as the engine would learn
     random, begin = np.random.default_rng(0), time.perf_counter()
     streams = [
         engine.submit(Request(str(number), random.integers(3, 10_000, asked.length - asked.outputs), asked.outputs))
@@ -147,7 +151,7 @@ def line_of(asked: Asked, dtype: DType, first: Found | None, with_peer: bool) ->
     line: dict[str, object] = {
         "keys and values": dtype.value,
         "plan": found.planned,
-        "plan, beside a chunk": found.beside_a_chunk,
+        "plan, with a chunk": found.beside_a_chunk,
         "engine": found.at_once,
         "gain: plan": f"{found.planned / first.planned:.3f}×",
         "gain: engine": f"{found.at_once / first.at_once:.3f}×",

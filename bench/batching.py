@@ -21,20 +21,23 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from quire.bench.decode import forget, ledger
 from quire.bench.random_models import config_of, model_of
 from quire.bench.report import Report, about
-from quire.bench.serve import Load, prompts_of, serve, started_for
+from quire.bench.serve import Load, build_for, prompts_of, serve
+from quire.options.run import RunOptions
 
 SHAPE = "llama-3.2-1b"
 VOCABULARY = 100_000
 
 
-def quire_seconds(load: Load, runs: list[list[np.ndarray]], is_compiled: bool) -> tuple[list[float], dict[str, object]]:
+def quire_seconds(
+    load: Load, runs: list[list[np.ndarray]], options: RunOptions
+) -> tuple[list[float], dict[str, object]]:
     """Of each run; and the ledger."""
-    started = started_for(config_of(SHAPE), load, "cuda", is_compiled)
+    built = build_for(config_of(SHAPE), load, options)
     seconds = []
     for number, prompts in enumerate(runs):
         torch.cuda.synchronize()
-        seconds.append(serve(started.engine, prompts, load.output_tokens, str(number)).seconds)
-    return seconds, ledger(started)
+        seconds.append(serve(built.engine, prompts, load.output_tokens, str(number)).seconds)
+    return seconds, ledger(built)
 
 
 def peer_seconds(model: Any, runs: list[list[np.ndarray]], outputs: int) -> float:
@@ -72,7 +75,7 @@ def main() -> None:
         raise SystemExit("no GPU here: batching is timed on one")
     load = Load(options.requests, options.prompt, options.outputs)
     runs = [prompts_of(load, VOCABULARY, seed) for seed in range(3)]
-    times, lines = quire_seconds(load, runs, not options.no_compile)
+    times, lines = quire_seconds(load, runs, RunOptions(device="cuda", compile=not options.no_compile))
     print(f"Quire's runs, s: {', '.join(f'{seconds:.2f}' for seconds in times)}", flush=True)
     forget()
     model = model_of(config_of(SHAPE), torch.device("cuda"))

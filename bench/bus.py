@@ -28,12 +28,15 @@ from quire.core.step import Step, TableView
 from quire.core.tier import Load, Store
 from quire.core.units import GIB, format_bytes
 from quire.movers.host import HostMemory
+from quire.options.run import RunOptions
+from quire.plan.plan import Plan
 from quire.plan.records import Records, unit_name
 from quire.tiers.stack import Stack
-from quire.worker.bus import Bus
-from quire.worker.copies import Pieces
-from quire.worker.runner import TorchRunner
-from quire.worker.staging import Staging
+from quire.worker.pages.arena import Arena
+from quire.worker.pages.bus import Bus
+from quire.worker.pages.copies import Pieces
+from quire.worker.pages.staging import Staging
+from quire.worker.steps.runner import TorchRunner
 
 SHAPE = "llama-3.1-8b"
 SESSION_TOKENS = 2_000
@@ -48,12 +51,12 @@ PAGES_KIB = (64, 128, 512, 2_048)
 class Ferry:
     """Hands sessions over, in pages that no request holds."""
 
-    def __init__(self, runner: TorchRunner) -> None:
-        plan, (stage,) = runner.plan, runner.plan.stages
+    def __init__(self, plan: Plan, arena: Arena) -> None:
+        (stage,) = plan.stages
         self.records = Records(plan)
         self.memory = HostMemory(HOST_BYTES, self.records.block_bytes, is_pinned=True)
         self.stack = Stack(self.records, self.memory, (), layout_of(plan, "bench"), lands_later=True)
-        self.bus = Bus(runner.arena.bytes, self.memory.tensor, stage.sheet_bytes)
+        self.bus = Bus(arena.bytes, self.memory.tensor, stage.sheet_bytes)
         self.staging = Staging(plan, self.bus, self.stack)
         self.units = SESSION_TOKENS // self.records.unit_tokens
         self.session_bytes = self.units * self.records.unit_bytes
@@ -68,7 +71,7 @@ class Ferry:
         self.stack.flush()
         self._kept = tuple(self._latest)
         """Sessions in host memory: loads bring them again and again, so they are held there."""
-        assert all(self.stack.hold([unit_name(key) for key in keys]) for keys in self._kept)
+        assert all(self.stack.held.hold([unit_name(key) for key in keys]) for keys in self._kept)
 
     def moved(self, way: str) -> int:
         return self.stack.status()[0].bytes[way]
@@ -187,11 +190,15 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here: copies are timed on one")
     case = Case(SHAPE, ((options.rows, options.tokens),))
-    decoding = Decoding(case, "cuda", not options.no_compile, DType.BF16, PLANNED_STEPS)
-    runner = decoding.started.runner
-    decoding.engine.runner = decoding.unprompted = Beside(runner)
-    ferry = Ferry(runner)
-    runner.staging = ferry.staging
+    ferries: list[Ferry] = []
+
+    def staging(plan: Plan, arena: Arena) -> Staging:
+        ferries.append(Ferry(plan, arena))
+        return ferries[0].staging
+
+    run_options = RunOptions(device="cuda", compile=not options.no_compile)
+    decoding = Decoding(case, run_options, DType.BF16, PLANNED_STEPS, wrap=Beside, staging=staging)
+    runner, (ferry,) = decoding.built.runner, ferries
     pinned = pinned_rates(ferry, runner.arena.bytes)
     table = [
         {"what": "store", **rates({"write": alone(ferry, "write", ferry.store)}, pinned)},

@@ -137,7 +137,7 @@ def tables() -> str:
         "dtypes",
         "length",
         "Quire",
-        "Quire, beside an 8,192-token chunk",
+        "Quire, with an 8,192-token chunk",
         "vLLM 0.32.0",
         "Quire ÷ vLLM",
     ]

@@ -36,7 +36,7 @@ from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-from quire.scheduler.waiting import Waiting
+from quire.scheduler.queue import Ticket
 
 LAYOUTS = {
     "full": [{"count": 32, "kind": "full", "kv_heads": 1, "head_dim": 16}],
@@ -129,7 +129,7 @@ def plan_for(layout: str, requests: int, unit: int, length: int, batch_tokens: i
 
 def booted(plan: Plan, runner: ConstantRunner) -> Engine:
     engine = Engine(plan, runner, overlap=1)
-    engine.scheduler.typical_output = 1.0
+    engine.scheduler.admission.typical_output = 1.0
     gc.unfreeze()
     gc.collect()
     gc.freeze()
@@ -144,9 +144,9 @@ def ready_engine(layout: str, requests: int, prompt: int, unit: int, runner: Con
         tokens = random.integers(0, 30_000, prompt + i % 16).astype(np.int32)
         engine.submit(Request(f"r{i}", tokens, 12_000, stop_tokens=(2,)))
     state = engine.scheduler.rows
-    while len(engine.scheduler.queue) or (state.known - state.computed)[engine.scheduler.order()].max() > 1:
+    while len(engine.scheduler.queue) or (state.known - state.computed)[engine.scheduler.running.order()].max() > 1:
         engine.step()
-    assert len(engine.scheduler.tickets) == requests
+    assert len(engine.scheduler.running.tickets) == requests
     return engine
 
 
@@ -189,7 +189,7 @@ def lookup(layout: str, unit: int = 64, prompt: int = 32_768, rounds: int = 64) 
     tokens = np.random.default_rng(0).integers(0, 128_000, prompt).astype(np.int32)
     engine.submit(Request("first", tokens, 1))
     engine.drain()
-    waiting = Waiting(Request("again", tokens, 1), 1, (0, 1))
+    waiting = Ticket(Request("again", tokens, 1), 1, (0, 1))
     reuse = engine.scheduler.reuse
     reuse.name(waiting)
     times = []

@@ -33,9 +33,17 @@ from typing import Any
 from mutant_operators import Mutant, mutants_of
 
 ROOT = Path(__file__).parents[1]
-TARGETS = ("src/quire/kinds", "src/quire/cache", "src/quire/scheduler", "src/quire/tiers", "src/quire/plan/bound.py")
+TARGETS = (
+    "src/quire/kinds",
+    "src/quire/prefix",
+    "src/quire/cache",
+    "src/quire/scheduler",
+    "src/quire/tiers",
+    "src/quire/plan/bound.py",
+)
 NEAREST = {
     "kinds": ("kinds", "laws", "cache", "plan"),
+    "prefix": ("prefix", "scheduler", "engine", "scenarios"),
     "cache": ("cache", "engine", "scenarios"),
     "scheduler": ("scheduler", "engine", "scenarios", "simulate"),
     "tiers": ("tiers",),

@@ -26,10 +26,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from chaos import Crowd
-from quire.build.assemble import assemble
+from quire.build.engine import build_engine, prepare
 from quire.core.request import Request
 from quire.engine.engine import Engine
 from quire.fetch.default import fetch_default
+from quire.options.run import RunOptions
 from quire.plan.settings import Budget, Settings
 from quire.serve.keys import Tenant, add_key
 from running_server import RunningServer, running_server
@@ -105,11 +106,8 @@ async def _one(client: httpx.AsyncClient, prompts: list[list[int]], outputs: int
 def compare(options: argparse.Namespace) -> None:
     folder = fetch_default()
     settings = Settings(max_requests=options.clients, batch_tokens=2048, max_length=2048)
-    engine = assemble(folder, settings, Budget(pool_bytes=POOL_BYTES)).engine
-    if options.threads:
-        import torch
-
-        torch.set_num_threads(options.threads)
+    run_options = RunOptions(device="cpu", threads=options.threads)
+    engine = build_engine(prepare(folder, run_options, settings=settings, budget=Budget(pool_bytes=POOL_BYTES))).engine
     size = ("--pool", str(POOL_BYTES), "--max-requests", str(options.clients), "--batch-tokens", "2048")
     threads = ("--threads", str(options.threads)) if options.threads else ()
     best = {"engine": float("inf"), "server": float("inf")}

@@ -28,17 +28,18 @@ import numpy as np
 
 from quire.cache.pool import Holder
 from quire.core.events import Event, RequestAdmitted
-from quire.core.extras import naming_extras
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
 from quire.core.units import GIB, ceil_div
 from quire.engine.engine import Engine
 from quire.kinds import counts
 from quire.models.read import read_model
+from quire.options.extras import naming_extras
 from quire.plan.make import make_plan
 from quire.plan.plan import KindPlan, Plan
 from quire.plan.settings import Budget, Settings
 from quire.simulate.tokens import Recipe, seed_of
+from unlikely import drop_unlikely
 
 MODELS = ("gemma-3-27b", "qwen3-next-80b-a3b")
 SHARES = (10, 25, 50, 75, 85, 100, 110, 125, 150, 175)
@@ -129,7 +130,7 @@ def kept_bytes(engine: Engine) -> int:
     """Pages that the cache holds for the next turns, in bytes of one rank: without spares and boundaries that later
     turns have passed, which go first."""
     index = engine.scheduler.reuse.index
-    index.drop_unlikely()
+    drop_unlikely(index)
     return sum(
         int((shelf.count(Holder.CACHE) > 0).sum()) * kind.page_bytes
         for memory in engine.scheduler.memories

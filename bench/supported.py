@@ -1,7 +1,7 @@
 """Which models run: every causal language model type of the installed transformers, tiny and random, run and compared.
 
 python bench/supported.py            prints the table (Markdown); takes minutes
-python bench/supported.py --write    puts it into docs/supported-models.md, between the markers
+python bench/supported.py --write    writes it to docs/supported-models.md, between the markers
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).parent.parent / "docs" / "supported-models.md"
 BEGIN, END = "<!-- begin: make bench-supported -->", "<!-- end: make bench-supported -->"
 COUNTED = re.compile(r" \(\d+ families are known\); describe it in a shape file")
 """Left out of reasons: it would change every row with each new family."""
-HEAD = ("| type | | kinds of memory in the tiny model, or why not |", "| --- | --- | --- |")
+HEAD = ("| type | result | kinds of memory in the tiny model, or why it is refused |", "| --- | --- | --- |")
 
 
 def release() -> str:
@@ -37,8 +37,8 @@ def kinds(name: str) -> str:
 
 
 def row(finding: Finding) -> str:
-    said = kinds(finding.type) if finding.verdict == "pass" else COUNTED.sub("", finding.reason)
-    return f"| `{finding.type}` | {finding.verdict} | {said.replace('|', '/')} |"
+    detail = kinds(finding.type) if finding.verdict == "pass" else COUNTED.sub("", finding.reason)
+    return f"| `{finding.type}` | {finding.verdict} | {detail.replace('|', '/')} |"
 
 
 def refused_by_the_plan(name: str) -> str | None:
@@ -53,8 +53,8 @@ def refused_by_the_plan(name: str) -> str | None:
 def table() -> str:
     findings = sorted(sweep(map(Case, types())), key=lambda finding: (finding.verdict != "pass", finding.type))
     counts = Counter(finding.verdict for finding in findings)
-    told = f"transformers {release()}: {counts['pass']} run, {counts['refused']} are refused, {counts['fails']} fail."
-    return "\n".join([told, "", *HEAD, *map(row, findings)])
+    totals = f"transformers {release()}: {counts['pass']} run, {counts['refused']} are refused, {counts['fails']} fail."
+    return "\n".join([totals, "", *HEAD, *map(row, findings)])
 
 
 def with_table(text: str) -> str:

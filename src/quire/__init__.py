@@ -5,25 +5,40 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from quire.core.extras import naming_extras
 from quire.core.version import __version__
+from quire.options.extras import naming_extras
 
 if TYPE_CHECKING:
-    from quire.build.tiers import Tiers
     from quire.core.sampling import Sampling
-    from quire.llm import LLM, Completion
+    from quire.llm import LLM, Completion, Delta, ToolCall
+    from quire.options.run import RunOptions
+    from quire.options.tiers import Tiers
     from quire.plan.settings import Budget, Settings
 
-__all__ = ["LLM", "Budget", "Completion", "Sampling", "Settings", "Tiers", "__version__"]
+__all__ = [
+    "LLM",
+    "Budget",
+    "Completion",
+    "Delta",
+    "RunOptions",
+    "Sampling",
+    "Settings",
+    "Tiers",
+    "ToolCall",
+    "__version__",
+]
 _MODULES = {
     "LLM": "quire.llm",
     "Budget": "quire.plan.settings",
     "Completion": "quire.llm",
+    "Delta": "quire.llm",
+    "RunOptions": "quire.options.run",
     "Sampling": "quire.core.sampling",
     "Settings": "quire.plan.settings",
-    "Tiers": "quire.build.tiers",
+    "Tiers": "quire.options.tiers",
+    "ToolCall": "quire.llm",
 }
-"""Imported when they are asked for: `LLM` and `Completion` need torch, planning does not."""
+"""Imported when they are used: what is in `quire.llm` needs torch, planning does not."""
 
 
 def __getattr__(name: str) -> Any:

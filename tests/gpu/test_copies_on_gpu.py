@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from quire.build.tiers import Tiers, attach
-from quire.core.events import LoadFinished
+from quire.core.events import Event, LoadFinished
 from quire.engine.engine import Engine
+from quire.options.tiers import Tiers
 from tiny_models import PAGE, plan_of
 
 if not torch.cuda.is_available():
@@ -16,8 +16,8 @@ if not torch.cuda.is_available():
 
 from device_models import DeviceService
 from quire.movers.host import HostMemory
-from quire.worker.bus import Bus
-from quire.worker.copies import Pieces
+from quire.worker.pages.bus import Bus
+from quire.worker.pages.copies import Pieces
 
 SHEET, SHEETS = 1 << 20, 256
 
@@ -83,17 +83,17 @@ def test_what_comes_back_is_there_before_the_next_step_reads() -> None:
 
 @pytest.mark.parametrize("name", ["llama", "gemma3_text", "deepseek_v3", "lfm2"])
 def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(name: str) -> None:
-    service = DeviceService(name, plan_of(name, batch_tokens=24))
-    plan, told = service.runner.plan, []
-    stack = attach(plan, service.runner, Tiers(8 << 20), "tiny")
-    service.engine = Engine(plan, service.runner, tier=stack, keeper=stack, listeners=[told.append])
+    service = DeviceService(name, plan_of(name, batch_tokens=24), tiers=Tiers(8 << 20))
+    plan, stack, events = service.runner.plan, service.stack, list[Event]()
+    assert stack is not None
+    service.engine = Engine(plan, service.runner, tier=stack, keeper=stack, listeners=[events.append])
     service.check()
     for again in range(2):
         stack.flush()
         service.engine.scheduler.reuse.index.drop()
         service.runner.arena.bytes[: plan.stages[0].pool_bytes].fill_(0xFF)
         service.check(label=f"again {again} ")
-    loaded = [event.tokens for event in told if isinstance(event, LoadFinished)]
+    loaded = [event.tokens for event in events if isinstance(event, LoadFinished)]
     assert len(loaded) >= 6
     assert max(loaded) > 2 * PAGE
     stack.close()

@@ -18,17 +18,17 @@ from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.plan import StagePlan
 from quire.plan.settings import Budget, Settings
-from quire.worker.backends import REFERENCE
-from quire.worker.tiny import tiny_config
+from quire.worker.backends.choice import REFERENCE
+from quire.worker.support.tiny import tiny_config
 
 if not torch.cuda.is_available():
     pytest.skip("no GPU here", allow_module_level=True)
 pytest.importorskip("flashinfer", reason="FlashInfer is not installed")
 
 from quire.llm import LLM
-from quire.worker import boot
-from quire.worker.kernels.backend import Triton
-from quire.worker.kernels.flash import AT_ONCE, FlashInfer
+from quire.worker.backends.flashinfer_backend import AT_ONCE, FlashInfer, available
+from quire.worker.backends.triton_backend import Triton
+from quire.worker.steps import boot
 from tiny_folder import make_folder
 
 DEVICE = torch.device("cuda")
@@ -96,10 +96,10 @@ def test_an_engine_yields_what_it_yields_on_triton(tmp_path: Path, monkeypatch: 
     bf16, two that are as likely may change places. A prompt that read other pages would be far off."""
     folder, seen = make_folder(tmp_path, WIDTH), list[Seen]()
     settings = Settings(max_length=256, max_requests=len(PROMPTS), batch_tokens=64)
-    for backends in (boot.available(), (Triton(), REFERENCE)):
+    for backends in (available(), (Triton(), REFERENCE)):
         monkeypatch.setattr(boot, "available", lambda _is_invariant, chosen=backends: chosen)
         llm = LLM(folder, settings=settings, budget=Budget(pool_bytes=64 << 20), device="cuda")
-        assert llm.parts.started.kernels[0].startswith(f"full on {backends[0].name}")
+        assert llm.parts.report.kernels[0].startswith(f"full on {backends[0].name}")
         seen.append(drawn_by(llm, monkeypatch))
         if isinstance(backends[0], FlashInfer):
             assert {len(wrappers) for wrappers in backends[0]._wrappers.values()} == {AT_ONCE}

@@ -50,7 +50,7 @@ def test_log_probabilities_are_near_those_of_a_cpu(tmp_path: Path) -> None:
 def test_the_ledger_is_measured_and_the_pool_is_what_the_plan_says(tmp_path: Path) -> None:
     llm = llm_on("auto", make_folder(tmp_path))
     stage = llm.plan.stages[0]
-    lines = {line.name: line for line in llm.parts.started.measured}
+    lines = {line.name: line for line in llm.parts.report.measured}
     assert lines["pool"].measured_bytes == stage.pool_bytes + stage.sheet_bytes
     assert {"weights", "activations", "graphs", "workspace", "tables", "staging"} <= lines.keys()
     assert lines["weights"].measured_bytes > 0
@@ -60,7 +60,7 @@ def test_the_ledger_is_measured_and_the_pool_is_what_the_plan_says(tmp_path: Pat
 def test_decode_steps_are_recorded_and_told(tmp_path: Path) -> None:
     llm = LLM(make_folder(tmp_path), settings=SETTINGS, budget=POOL, device="cuda")
     assert llm.plan.kv_dtype == "bf16"
-    assert llm.parts.started.lines()[0] == "decode steps are recorded for 2, 4, 8 rows"
+    assert llm.parts.report.lines()[0] == "decode steps are recorded for 2, 4, 8 rows"
     assert len(llm.generate(PROMPTS, Sampling(ignore_eos=True), max_tokens=20)) == len(PROMPTS)
     assert llm.engine.runner.graphs.played > 0  # type: ignore[attr-defined]
 

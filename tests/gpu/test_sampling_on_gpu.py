@@ -14,7 +14,7 @@ from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.core.step import Step
 from quire.engine.engine import Stream
-from quire.worker.sampler import Sampler
+from quire.worker.sampling.sampler import Sampler
 from tiny_models import plan_of
 
 if not torch.cuda.is_available():

@@ -12,7 +12,7 @@ from quire.core.dtypes import DType
 from quire.core.events import PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.core.sampling import Sampling
 from quire.engine.engine import Stream
-from quire.scheduler.ngrams import NGramDrafter
+from quire.text.ngrams import NGramDrafter
 from tiny_models import PAGE, VARIANTS, Service, plan_of, tight_plan
 
 if not torch.cuda.is_available():
@@ -59,7 +59,7 @@ def test_prompts_that_come_again_are_found_and_yield_the_same(name: str) -> None
 @pytest.mark.parametrize("name", PUT_OFF)
 def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str) -> None:
     service = DeviceService(name, tight_plan(name, PUT_OFF[name]))
-    service.engine.scheduler.typical_output = 1.0
+    service.engine.scheduler.admission.typical_output = 1.0
     service.check()
     assert service.engine.counters.events[RequestPreempted, ""] > 0
 
@@ -68,7 +68,7 @@ def test_pages_that_are_moved_together_change_no_token() -> None:
     moved = 0
     for more_sheets in range(6):
         service = DeviceService("gemma3_text", tight_plan("gemma3_text", more_sheets, {"full": 4, "window": PAGE}))
-        service.engine.scheduler.typical_output = 1.0
+        service.engine.scheduler.admission.typical_output = 1.0
         service.check()
         moved += service.engine.counters.sums[PagesCompacted, "pages"]
     assert moved > 0

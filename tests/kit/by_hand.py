@@ -17,10 +17,10 @@ from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 from quire.sweep import spread
-from quire.worker.arena import Arena
-from quire.worker.backends import REFERENCE, Backend
-from quire.worker.model import TorchModel, build
-from quire.worker.runner import TorchRunner
+from quire.worker.backends.choice import REFERENCE, Backend
+from quire.worker.model.model import TorchModel, build
+from quire.worker.pages.arena import Arena
+from quire.worker.steps.runner import TorchRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,9 @@ class ByHand:
         size = (len(self.prompts), self.plan.max_length, model.model.config.hidden_size)
         given = torch.randn(*size, generator=torch.Generator().manual_seed(1))
         hidden = torch.cat([given[one.row, one.start : one.start + one.count + len(one.drafts)] for one in chunks])
-        model.seat.batch = model.prepare(step)
+        model.context.batch = model.prepare(step)
         with torch.inference_mode():
-            return [mixer(hidden[None]) for mixer in model.seat.mixers.values()]
+            return [mixer(hidden[None]) for mixer in model.context.mixers.values()]
 
 
 Make = Callable[[], ByHand]

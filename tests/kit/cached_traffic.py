@@ -6,19 +6,19 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from quire.cache.prefix import PrefixIndex
 from quire.check.promises import check_books
 from quire.core.events import Event, RequestAdmitted
 from quire.core.request import Request, Tokens
 from quire.core.rules import Rules
-from quire.core.tier import Keeper, Tier
+from quire.core.tier import RecordStore, Tier
 from quire.engine.engine import Engine, Stream
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.prefix.index import PrefixIndex
+from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import Waiting
 from scenes_of_tiers import Idle
 from small_kinds import KINDS
 
@@ -51,7 +51,7 @@ class Traffic:
     """An engine, and what it reported."""
 
     def __init__(
-        self, plan: Plan, *, rules: Rules | None = None, tier: Tier | None = None, keeper: Keeper | None = None,
+        self, plan: Plan, *, rules: Rules | None = None, tier: Tier | None = None, keeper: RecordStore | None = None,
         overlap: int = 2,
     ) -> None:  # fmt: skip
         self.events: list[Event] = []
@@ -102,7 +102,7 @@ class Traffic:
         """In which order requests were let in, again if they were preempted."""
         return [event.request for event in self.events if isinstance(event, RequestAdmitted)]
 
-    def waiting(self, name: str) -> Waiting:
+    def waiting(self, name: str) -> Ticket:
         waiting = self.scheduler.queue.find(name)
         assert waiting is not None
         return waiting
@@ -119,7 +119,7 @@ def warm_and_cold_after_an_elder() -> Traffic:
     """A large request that has a cached prefix waits for room, and so does a small one that has none and would fit."""
     traffic = Traffic(plan_of("full", rows=4, sheets=40, max_length=300))
     traffic.ask("before", words("warm", 97))
-    traffic.scheduler.typical_output = 1.0
+    traffic.scheduler.admission.typical_output = 1.0
     traffic.submit("elder", words("elder", 150), 30)
     for _ in range(5):
         traffic.step()

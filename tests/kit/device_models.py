@@ -8,23 +8,25 @@ from typing import Any
 
 import torch
 
-from quire.core.drafting import Drafter, LeftOpen
+from quire.build.tiers import attach
+from quire.core.drafting import DeferredDrafter, Drafter
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
+from quire.options.tiers import Tiers
 from quire.plan.plan import Plan
-from quire.worker.arena import Arena
-from quire.worker.backends import REFERENCE
-from quire.worker.device_runner import DeviceRunner
-from quire.worker.drafting import DraftModel, part_of
-from quire.worker.fused import fuse, gate
-from quire.worker.graphs import row_counts
-from quire.worker.invariant import make_invariant
-from quire.worker.kernels.backend import Triton
+from quire.worker.backends.choice import REFERENCE
+from quire.worker.backends.triton_backend import Triton
 from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
-from quire.worker.model import NAME, TorchModel
-from quire.worker.positions import fix_positions
+from quire.worker.model.drafting import DraftModel, part_of
+from quire.worker.model.fused import fuse, gate
+from quire.worker.model.invariant import make_invariant
+from quire.worker.model.model import NAME, TorchModel
+from quire.worker.model.positions import fix_positions
+from quire.worker.pages.arena import Arena
+from quire.worker.steps.device_runner import DeviceRunner
+from quire.worker.steps.graphs import row_counts
 from tiny_models import OUTPUTS, draft_weights, reference, shape_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -54,9 +56,11 @@ class DeviceService:
         draft: str | None = None,
         is_invariant: bool = False,
         dtype: torch.dtype = torch.float32,
+        tiers: Tiers | None = None,
     ) -> None:
         """`draft`: a draft model makes the guesses; the plan has its layers too. `is_invariant`: nothing that a request
-        yields depends on others. `dtype`: of weights, and of what is spoilt."""
+        yields depends on others. `dtype`: of weights, and of what is spoilt. `tiers`: the runner copies from and to
+        them, and `stack` is for an engine."""
         self.reference = reference(name)
         stage = plan.require_fit().stages[0]
         arena = Arena(stage, DEVICE, moves=KernelMoves(), spare=1)
@@ -75,8 +79,12 @@ class DeviceService:
         own = len(shape_of(name, self.reference.config).layers)
         model, guesser = attached(self.reference.model, 0, own), None
         if draft is not None:
-            guesser, drafter = DraftModel(attached(draft_weights(draft, name), own, stage.layers - own)), LeftOpen()
-        self.runner = DeviceRunner(plan, model, arena, draft=guesser)
+            guesser, drafter = (
+                DraftModel(attached(draft_weights(draft, name), own, stage.layers - own)),
+                DeferredDrafter(),
+            )
+        self.stack, staging = (None, None) if tiers is None else attach(plan, arena, tiers, "tiny")
+        self.runner = DeviceRunner(plan, model, arena, draft=guesser, staging=staging)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
         views = tuple(tuple(table.view for table in memory.tables) for memory in self.engine.scheduler.memories)
         self.runner.record(counts or row_counts(plan.max_requests), views)

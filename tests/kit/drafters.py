@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.core.request import Tokens
-from quire.scheduler.ngrams import NGramDrafter
+from quire.text.ngrams import NGramDrafter
 
 
 class Reminded(NGramDrafter):

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from quire.build.peers import fingerprint_of
-from quire.build.tiers import Tiers, attach
 from quire.cache.audit import audit
+from quire.check.host import evict_unpinned
 from quire.core.events import Event, LoadFinished
 from quire.core.request import Request
 from quire.core.rules import Rules
@@ -21,6 +21,7 @@ from quire.handover.decode_side import HandOver
 from quire.handover.prefill_side import Prefills
 from quire.movers.offering import PeerServer
 from quire.movers.peer import PeerSource
+from quire.options.tiers import Tiers
 from quire.plan.plan import Plan
 from quire.tiers.stack import Stack
 from ranked import RankedRunner
@@ -40,8 +41,8 @@ class PrefillSide:
     def __init__(
         self, name: str, plan: Plan, secret: bytes = SECRET, port: int = 0, held_seconds: float = 30.0
     ) -> None:
-        self.service = Service(name, plan)
-        self.stack = attach(plan, self.service.runner, Tiers(HOST_BYTES), "tiny")
+        self.service = Service(name, plan, tiers=Tiers(HOST_BYTES))
+        self.stack = self.service.stack
         self.engine = Engine(plan, self.service.runner, tier=self.stack, keeper=self.stack)
         self.wake = threading.Event()
         self.prefills = Prefills(plan, self.engine, self.stack, self.wake.set)
@@ -102,8 +103,9 @@ class DecodeSide:
         self.source = PeerSource(("127.0.0.1", port), secret, plan, fingerprint_of(plan, weights), frame_seconds)
         self.events: list[Event] = []
         if plan.tensor_parallel == 1:
-            self.runner: Any = Service(name, plan).runner
-            self.stack = attach(plan, self.runner, Tiers(HOST_BYTES, connectors=(self.source,)), weights)
+            service = Service(name, plan, tiers=Tiers(HOST_BYTES, connectors=(self.source,)), weights=weights)
+            self.runner: Any = service.runner
+            self.stack = service.stack
             self.arena = self.runner.arena
         else:
             self.runner = RankedRunner(name, plan)
@@ -111,7 +113,7 @@ class DecodeSide:
             self.arena = self.runner.whole
         (self.tier,) = self.stack.tiers
         self.hand_over = HandOver(self.stack, self.tier, self.source, seconds)
-        heard: list[Callable[[Event], None]] = [self.events.append, self.hand_over.hear]
+        heard: list[Callable[[Event], None]] = [self.events.append, self.hand_over.on_event]
         self.engine = Engine(
             plan, self.runner, tier=self.stack, keeper=self.stack, rules=Rules(load_seconds=10.0), listeners=heard
         )
@@ -151,11 +153,9 @@ class DecodeSide:
         """What lies in the pool and in host memory goes, and every byte of the pool is spoilt."""
         self.engine.drop_cache()
         self.arena.bytes.fill_(0xFF)
-        shelf = self.stack._shelf
-        blocks = [shelf.reserve(b"filler", 1) for _ in range(shelf.blocks)]
-        for block in blocks:
-            assert block is not None
-            shelf.unpin(block)
+        cache = self.stack.held.cache
+        evict_unpinned(cache)
+        assert cache.free_blocks == cache.blocks
 
     def check_nothing_is_held(self) -> None:
         self.drain()
@@ -163,10 +163,10 @@ class DecodeSide:
         assert not len(self.source)
         assert not self.source._named
         for _ in range(1000):  # a thread that reads for nobody any more notices when its record ends
-            if not self.stack._open:
+            if not self.stack.loads._open:
                 break
             time.sleep(0.01)
-        assert not self.stack._open
+        assert not self.stack.loads._open
         check_books(self.engine, self.stack)
 
     def close(self) -> None:
@@ -178,6 +178,6 @@ def check_books(engine: Engine, stack: Stack) -> None:
     assert engine.scheduler.is_idle()
     for memory in engine.scheduler.memories:
         audit(memory, {})
-    assert not any(record.pins for record in stack._shelf._records.values())
-    used = sum(len(record.blocks) for record in stack._shelf._records.values())
-    assert stack._shelf.free_blocks + used == stack._shelf.blocks
+    assert not any(record.pins for record in stack.held.cache._records.values())
+    used = sum(len(record.blocks) for record in stack.held.cache._records.values())
+    assert stack.held.cache.free_blocks + used == stack.held.cache.blocks

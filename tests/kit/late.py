@@ -9,9 +9,9 @@ from random import Random
 import torch
 
 from quire.movers.host import HostMemory
-from quire.worker.copies import Directly, Ints, Pieces, Wait
-from quire.worker.fences import Fences, Way
-from quire.worker.staging import Staging
+from quire.worker.pages.copies import Directly, Ints, Pieces, Wait
+from quire.worker.pages.fences import Fences, Way
+from quire.worker.pages.staging import Staging
 from tiered import TieredService
 
 
@@ -86,8 +86,8 @@ class LateCopies:
 def make_late(service: TieredService, seed: int = 0) -> LateCopies:
     """From now on this service's copies go on beside its steps."""
     runner, stack = service.runner, service.stack
-    assert isinstance(stack._memory, HostMemory)
-    copies = LateCopies(runner.arena.bytes, stack._memory.tensor, runner.arena.stage.sheet_bytes, seed)
-    stack._lands_later = True
+    assert isinstance(stack.held._memory, HostMemory)
+    copies = LateCopies(runner.arena.bytes, stack.held._memory.tensor, runner.arena.stage.sheet_bytes, seed)
+    stack.loads._lands_later = True
     runner.staging = Staging(runner.plan, copies, stack)
     return copies

@@ -7,10 +7,10 @@ import torch
 
 from quire.core.step import Step, TableView
 from quire.plan.plan import StagePlan
-from quire.worker.arena import Arena
-from quire.worker.attention import Scores
-from quire.worker.backends import Backend
-from quire.worker.batch import make_batch
+from quire.worker.backends.attention import Scores
+from quire.worker.backends.batch import make_batch
+from quire.worker.backends.choice import Backend
+from quire.worker.pages.arena import Arena
 
 ROWS = 4
 

@@ -23,7 +23,7 @@ from quire.plan.layout import GRANULE_BYTES, PART_ALIGNMENT, Entry
 from quire.plan.plan import KindPlan, Plan, StagePlan
 from quire.plan.records import Records, Span, size_bytes
 from quire.tiers.stack import Stack
-from quire.worker.arena import Arena
+from quire.worker.pages.arena import Arena
 from tiny_models import Service
 
 
@@ -72,7 +72,7 @@ class RankedRunner:
                 read.append(arena.read(kind, pages).numpy().reshape(*addresses.shape, -1))
             self._portable.join(record, spans, rank, read)
         self._write(store.place.blocks, record)
-        self.stack.stored(store.place.number)
+        self.stack.note_stored(store.place.number)
 
     def _span(self, kind: int, pages: np.ndarray) -> Span:
         """As many pages as go out; which of the request's they are does not matter here."""
@@ -83,13 +83,10 @@ class RankedRunner:
             self._load(number, row)
 
     def _load(self, number: int, row: int) -> None:
-        staged, unit = self.stack.staged(number), self._records.unit_tokens
-        held = staged.load.held_tokens
-        for place, blocks in enumerate(staged.units, held // unit):
-            self._land(blocks, self._records.in_unit(place), row, held)
-        if self._records.has_boundaries:
-            self._land(staged.boundary, self._records.at(staged.load.tokens), row, held)
-        self.stack.landed(number)
+        staged = self.stack.staged_load(number)
+        for blocks, spans in zip(staged.records, self._records.contents(staged.load), strict=True):
+            self._land(blocks, spans, row, staged.load.held_tokens)
+        self.stack.note_landed(number)
 
     def _land(self, blocks: Blocks, spans: list[Span], row: int, held_tokens: int) -> None:
         record = np.concatenate(

@@ -7,11 +7,12 @@ import hashlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 
 import numpy as np
 
+from quire.check.host import evict_unpinned
 from quire.check.promises import check_nothing_left
 from quire.core.connector import Layout, TierFailed
 from quire.core.events import Event, LoadFinished
@@ -23,7 +24,7 @@ from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.records import Records, boundary_name, size_bytes, unit_name
+from quire.plan.records import Records
 from quire.plan.settings import Budget, Settings
 from quire.tiers.stack import Stack
 from small_kinds import KINDS
@@ -41,6 +42,14 @@ def small_plan(names: list[str], sheets: int = 200, block_tokens: int | None = N
         host_block_tokens=block_tokens,
     )
     return make_plan(shape, settings, Budget(sheets=(sheets,)))
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Waits for what other threads do."""
+    end = time.monotonic() + 20
+    while not holds():
+        assert time.monotonic() < end, "it does not come true"
+        time.sleep(0.001)
 
 
 class Bytes:
@@ -126,25 +135,21 @@ class CheckingRunner(Idle):
 
     def launch(self, step: Step) -> None:
         for store in step.stores:
-            record = self._stack._coming[store.place.number]
+            record = self._stack.stores._open[store.place.number].record
             pages = sum(len(pages) for _, _, pages in store.pages)
             assert bool(pages) == bool(record.size_bytes)
             for part in self._memory.parts(record.blocks, record.size_bytes):
                 part[:] = marks(record.name, len(part))
-            self._stack.stored(store.place.number)
+            self._stack.note_stored(store.place.number)
         for number, _ in step.loads:
             self._check(number)
         super().launch(step)
 
     def _check(self, number: int) -> None:
-        staged = self._stack.staged(number)
-        first = staged.load.held_tokens // self._records.unit_tokens
-        for key, blocks in zip(staged.load.keys[first:], staged.units, strict=self._records.has_units):
-            self._compare(unit_name(key), blocks, self._records.unit_bytes)
-        if self._records.has_boundaries:
-            size = size_bytes(self._records.at(staged.load.tokens))
-            self._compare(boundary_name(staged.load.end or staged.load.keys[-1]), staged.boundary, size)
-        self._stack.landed(number)
+        staged = self._stack.staged_load(number)
+        for (name, size), blocks in zip(self._records.wanted(staged.load), staged.records, strict=True):
+            self._compare(name, blocks, size)
+        self._stack.note_landed(number)
 
     def _compare(self, name: bytes, blocks: Blocks, size: int) -> None:
         for part in self._memory.parts(blocks, size):
@@ -192,18 +197,16 @@ class World:
         """Everything that is not below."""
         self.stack.flush()
         self.drop_cache()
-        shelf = self.stack._shelf
-        fillers = [shelf.reserve(b"filler", 1) for _ in range(shelf.blocks)]
-        for filler in fillers:
-            assert filler is not None
-            shelf.unpin(filler)
+        cache = self.stack.held.cache
+        evict_unpinned(cache)
+        assert cache.free_blocks == cache.blocks
 
     def check_nothing_is_held(self) -> None:
         """No record is pinned, none is on its way, and after the last request the pool holds nothing but the cache."""
         self.stack.flush()
         check_nothing_left(self.engine.scheduler)
-        assert not self.stack._open
-        assert not self.stack._coming
-        shelf = self.stack._shelf
-        assert shelf.free_blocks + sum(len(one.blocks) for one in shelf._records.values()) == shelf.blocks
-        assert not any(one.pins for one in shelf._records.values())
+        assert not self.stack.loads._open
+        assert not len(self.stack.stores)
+        cache = self.stack.held.cache
+        assert cache.free_blocks + sum(len(one.blocks) for one in cache._records.values()) == cache.blocks
+        assert not any(one.pins for one in cache._records.values())

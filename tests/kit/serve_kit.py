@@ -13,6 +13,16 @@ SIZE = ("--pool", "2MiB", "--max-length", "512", "--max-requests", "32", "--batc
 """Of the tiny model's server."""
 
 
+class Clock:
+    """A clock that a test moves on."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def body(**change: Any) -> dict[str, Any]:
     return {"model": "tiny", "messages": [{"role": "user", "content": "the quick fox"}], **change}
 

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from quire.build.tiers import Tiers, attach
 from quire.core.connector import Connector
-from quire.core.drafting import LeftOpen
-from quire.core.events import Event, LoadFailed
+from quire.core.drafting import DeferredDrafter
+from quire.core.events import Event, LoadFailed, LoadFinished
 from quire.core.rules import Rules
-from quire.core.sentences import sentence
 from quire.engine.engine import Engine, Stream
+from quire.explain.sentences import sentence
+from quire.options.tiers import Tiers
 from quire.plan.plan import Plan
-from quire.tiers.stack import Stack
 from tiny_models import Service
 
 HOST_BYTES = 8 << 20
@@ -35,15 +34,15 @@ class TieredService(Service):
         weights: str = "tiny",
         draft: str | None = None,
     ) -> None:
-        super().__init__(name, plan, draft=draft)
+        tiers = Tiers(host_bytes, connectors=tuple(connectors))
+        super().__init__(name, plan, draft=draft, tiers=tiers, weights=weights)
         self.events: list[Event] = []
-        self.stack: Stack = attach(plan, self.runner, Tiers(host_bytes, connectors=tuple(connectors)), weights)
         self.engine = Engine(
             plan,
             self.runner,
             tier=self.stack,
             keeper=self.stack,
-            drafter=None if draft is None else LeftOpen(),
+            drafter=None if draft is None else DeferredDrafter(),
             rules=Rules(load_seconds=load_seconds),
             listeners=[self.events.append],
         )
@@ -58,8 +57,8 @@ class TieredService(Service):
         self.engine.scheduler.reuse.index.drop()
         self.runner.arena.bytes.fill_(0xFF)
 
-    def tokens(self, what: type[Event]) -> list[int]:
-        """Of loads, as told by events."""
+    def tokens(self, what: type[LoadFailed | LoadFinished]) -> list[int]:
+        """Of loads, as events report them."""
         return [event.tokens for event in self.events if isinstance(event, what)]
 
     def reasons(self) -> list[str]:

@@ -11,8 +11,8 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from quire.sweep import spread
-from quire.worker.model import build
-from quire.worker.tiny import tiny_config
+from quire.worker.model.model import build
+from quire.worker.support.tiny import tiny_config
 
 SPECIAL = ["<|end|>", "<|system|>", "<|user|>", "<|assistant|>", "<|tool|>"]
 TEMPLATE = (

@@ -14,24 +14,27 @@ import numpy as np
 import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from quire.core.drafting import Drafter, LeftOpen
+from quire.build.tiers import attach
+from quire.core.drafting import DeferredDrafter, Drafter
 from quire.core.dtypes import DType
 from quire.core.request import Request
 from quire.engine.engine import Engine, Stream
-from quire.models.drafted import drafted
+from quire.models.draft_model import with_draft_model
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
+from quire.options.tiers import Tiers
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.sweep import WatchedRunner, spread
 from quire.sweep.options.ropes import longrope
-from quire.worker.arena import Arena
-from quire.worker.backends import REFERENCE, Backend
-from quire.worker.drafting import DraftModel, part_of
-from quire.worker.model import NAME, TorchModel, build
-from quire.worker.positions import fix_positions
-from quire.worker.tiny import WINDOW, tiny_config
+from quire.tiers.stack import Stack
+from quire.worker.backends.choice import REFERENCE, Backend
+from quire.worker.model.drafting import DraftModel, part_of
+from quire.worker.model.model import NAME, TorchModel, build
+from quire.worker.model.positions import fix_positions
+from quire.worker.pages.arena import Arena
+from quire.worker.support.tiny import WINDOW, tiny_config
 
 PAGE = 16
 PAGES: Mapping[str, int] = MappingProxyType({"": PAGE})
@@ -118,7 +121,7 @@ def plan_of(
     ranks: int = 1,
 ) -> Plan:
     shape = shape_of(name, reference(name).config)
-    shape = shape if draft is None else drafted(shape, shape_of(draft, draft_config(draft, name)))
+    shape = shape if draft is None else with_draft_model(shape, shape_of(draft, draft_config(draft, name)))
     settings = Settings(
         max_length=LONGEST,
         max_requests=max_requests,
@@ -178,8 +181,11 @@ class Service:
         drafter: Drafter | None = None,
         backends: Sequence[Backend] = (REFERENCE,),
         draft: str | None = None,
+        tiers: Tiers | None = None,
+        weights: str = "tiny",
     ) -> None:
-        """`draft`: a draft model makes the guesses; the plan has its layers too."""
+        """`draft`: a draft model makes the guesses; the plan has its layers too. `tiers`: the runner copies from and to
+        them, and `stack` is for an engine. `weights`: what records are named after."""
         self.reference = reference(name)
         stage, device = plan.require_fit().stages[0], torch.device("cpu")
         arena = Arena(stage, device)
@@ -196,9 +202,15 @@ class Service:
         guesser = None
         if draft is not None:
             rest = Arena(part_of(stage, own, stage.layers - own), device, arena.bytes)
-            guesser, drafter = DraftModel(attached(draft_weights(draft, name), rest)), LeftOpen()
-        self.runner = WatchedRunner(plan, model, arena, guesser)
+            guesser, drafter = DraftModel(attached(draft_weights(draft, name), rest)), DeferredDrafter()
+        self._stack, staging = (None, None) if tiers is None else attach(plan, arena, tiers, weights)
+        self.runner = WatchedRunner(plan, model, arena, guesser, staging=staging)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
+
+    @property
+    def stack(self) -> Stack:
+        assert self._stack is not None, "a service without tiers"
+        return self._stack
 
     def send(self, prompts: list[np.ndarray], outputs: int, label: str = "", scope: str = "") -> list[Stream]:
         return [

@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from quire.build.assemble import plan_folder
+from quire.build.plan import plan_checkpoint
 from quire.core.dtypes import DType
-from quire.core.request import Request
+from quire.options.run import RunOptions
 from quire.plan.settings import Budget, Settings
-from quire.serve.answers import Choice, joined
-from quire.serve.asking import Asking
-from quire.serve.client import Mailbox, Ticket
-from quire.serve.formats import ChatFormat, Head, Words
-from quire.serve.messages import Came
+from quire.serve.formats import ChatFormat
+from quire.serve.questions import BodyReader
 from quire.serve.schemas import ChatBody
+from quire.text.answer import join_deltas
+from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
 
 MESSAGES = [{"role": "user", "content": "the fox"}]
@@ -43,16 +43,16 @@ def answered(folder: Path, said: str, **asking: Any) -> tuple[dict[str, Any], di
     """The message in one piece, and put together from chunks, when the model says this token by token."""
     tokenizer = Tokenizer.load(folder)
     settings = Settings(max_length=256, max_requests=8, batch_tokens=64, kv_dtype=DType.FP32)
-    plan = plan_folder(folder, settings, Budget(pool_bytes=2 << 20), DType.FP32)
+    plan = plan_checkpoint(folder, settings, Budget(pool_bytes=2 << 20), RunOptions(device="cpu"))
     body = ChatBody(model="tiny", messages=MESSAGES, **asking)  # type: ignore[arg-type]
-    asked = Asking(tokenizer, plan, "tiny", tokenizer.vocab_size).chat(body)
-    ticket = Ticket(Request("call-0", asked.prompts[0], 99), Mailbox())
-    choice = Choice(0, ticket, asked, asked.texts[0], tokenizer)
-    came = [Came("call-0", tokens=(token,)) for token in tokenizer.encode(said, add_special_tokens=False)]
-    deltas = [choice.feed(one) for one in (*came, Came("call-0", ending="stop"))]
-    form = ChatFormat(Head("id", "tiny", "fp"), Words(tokenizer), False, False)
-    whole = form.whole(asked, [choice], {0: joined(deltas)})["choices"][0]
-    pieces = [form.chunk(choice, delta, False)["choices"][0]["delta"] for delta in deltas]
+    question = BodyReader(tokenizer, plan, "tiny", tokenizer.vocab_size).chat(body)
+    (answer,) = question.answers(tokenizer)
+    tokens = tokenizer.encode(said, add_special_tokens=False)
+    deltas = [*(answer.feed([token]) for token in tokens), answer.feed([], ending="stop")]
+    form = ChatFormat({"id": "id", "model": "tiny"}, Spelling(tokenizer), False, False)
+    call: Any = SimpleNamespace(question=question, output_tokens=len(tokens), cached_tokens=0)
+    whole = form.whole(call, [join_deltas(deltas)])["choices"][0]
+    pieces = [form.chunk(0, delta, False)["choices"][0]["delta"] for delta in deltas]
     parts = {name: "".join(piece.get(name, "") for piece in pieces) for name in ("reasoning_content", "content")}
     return whole, parts
 
@@ -77,7 +77,7 @@ def test_marks_are_text_where_the_template_knows_none(tiny_folder: Path) -> None
     assert "reasoning_content" not in whole["message"]
 
 
-def test_a_tool_is_called_behind_reasoning(reasoning_folder: Path) -> None:
+def test_a_tool_is_called_after_reasoning(reasoning_folder: Path) -> None:
     whole, parts = answered(reasoning_folder, f"<think>the fox</think>{CALL}{CALL}", tools=[TOOL])
     assert whole["finish_reason"] == "tool_calls"
     assert whole["message"]["reasoning_content"] == parts["reasoning_content"] == "the fox"

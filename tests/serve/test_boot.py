@@ -11,16 +11,21 @@ from pathlib import Path
 import pytest
 
 from command import refused
-from quire.build import assemble, machine
+from quire.build import machine
+from quire.build import plan as build_plan
+from quire.build.engine import prepare
 from quire.build.machine import Machine
 from quire.cli import boot, serve
 from quire.cli.boot import boot_plan
 from quire.cli.configuration import complete
+from quire.cli.flags import run_options
 from quire.cli.main import main
 from quire.cli.serve import _add
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, ModelError, PlanFileError
-from quire.plan.settings import DRAFT_TOKENS
+from quire.options.run import RunOptions
+from quire.plan.plan import Plan
+from quire.plan.settings import DRAFT_TOKENS, Settings
 from quire.serve import server
 
 SIZE = ("--pool", "2MiB", "--max-length", "256", "--max-requests", "8", "--batch-tokens", "64")
@@ -34,26 +39,30 @@ def plan_file(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     return path
 
 
-def options(**typed: object) -> argparse.Namespace:
-    return complete(_add, argparse.Namespace(**typed))
+def booted(folder: Path, dtype: DType = DType.FP32, device: str = "cpu", **typed: object) -> tuple[Plan, str]:
+    """The plan that a server boots from where these options were typed."""
+    parsed = complete(_add, argparse.Namespace(device=device, dtype=dtype, **typed))
+    return boot_plan(parsed, folder, run_options(parsed))
 
 
 def test_the_report_at_boot_is_the_plans(tiny_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan, _ = boot_plan(options(pool=2 << 20, max_length=256, max_requests=8, batch_tokens=64), tiny_folder, DType.FP32)
-    booted = capsys.readouterr().out
+    plan, _ = booted(tiny_folder, pool=2 << 20, max_length=256, max_requests=8, batch_tokens=64)
+    report = capsys.readouterr().out
     main(["plan", str(tiny_folder), *SIZE, "--device", "cpu"])
-    assert booted == capsys.readouterr().out
+    assert report == capsys.readouterr().out
     assert plan.kv_dtype == "fp32"
 
 
 @pytest.mark.story
 def test_keys_and_values_follow_the_weights_unless_they_are_told_otherwise(tiny_folder: Path) -> None:
     size = {"pool": 2 << 20, "max_length": 256, "max_requests": 8, "batch_tokens": 64}
-    assert boot_plan(options(**size), tiny_folder, DType.FP32)[0].kv_dtype == "fp32"
+    assert booted(tiny_folder, **size)[0].kv_dtype == "fp32"
     for told in (DType.BF16, DType.FP16, DType.FP8):
-        assert boot_plan(options(**size, kv_dtype=told), tiny_folder, DType.FP32)[0].kv_dtype == told.value
+        assert booted(tiny_folder, **size, kv_dtype=told)[0].kv_dtype == told.value
+    with pytest.raises(InputError, match="--kv-dtype int8 is not one of fp32, bf16, fp16, fp8"):
+        booted(tiny_folder, **size, kv_dtype=DType.INT8)
     with pytest.raises(InputError, match="keys and values as int8: choose one of fp32, bf16, fp16, fp8"):
-        boot_plan(options(**size, kv_dtype=DType.INT8), tiny_folder, DType.FP32)
+        prepare(tiny_folder, settings=Settings(kv_dtype=DType.INT8))
 
 
 def test_a_field_that_nobody_knows_is_ignored_where_that_is_asked_for(tiny_folder: Path, tmp_path: Path) -> None:
@@ -63,8 +72,8 @@ def test_a_field_that_nobody_knows_is_ignored_where_that_is_asked_for(tiny_folde
     config = json.loads((strange / "config.json").read_text())
     (strange / "config.json").write_text(json.dumps({**config, "cache_folding": 3}))
     with pytest.raises(ModelError, match="--ignore-field cache_folding"):
-        boot_plan(options(pool=2 << 20), strange, DType.FP32)
-    assert boot_plan(options(pool=2 << 20, ignore_field=["cache_folding"]), strange, DType.FP32)[0].fits
+        booted(strange, pool=2 << 20)
+    assert booted(strange, pool=2 << 20, ignore_field=["cache_folding"])[0].fits
 
 
 def test_a_server_is_planned_for_the_device_that_it_runs_on(
@@ -72,11 +81,11 @@ def test_a_server_is_planned_for_the_device_that_it_runs_on(
 ) -> None:
     """A machine's GPU is not asked for memory when its CPU runs the model, nor the other way round."""
     parts = {"cuda": Machine("a GPU", 8 << 30, 0.9, True), "cpu": Machine("main memory", 1 << 30, 0.5, False)}
-    for module in (boot, assemble):
+    for module in (boot, build_plan):
         monkeypatch.setattr(module, "machine_of", parts.__getitem__)
     pools = {}
     for device, part in parts.items():
-        plan, planned_for = boot_plan(options(device=device), tiny_folder, DType.BF16, device=device)
+        plan, planned_for = booted(tiny_folder, DType.BF16, device=device)
         pools[device] = plan.stages[0].pool_bytes
         assert planned_for.startswith(f"{part.name}: ")
         assert planned_for in capsys.readouterr().out
@@ -89,7 +98,7 @@ def test_a_gpu_that_does_not_answer_is_told_before_a_plan_is_made(
 ) -> None:
     monkeypatch.setattr(machine, "_accelerator", lambda: None)
     with pytest.raises(InputError, match="choose --device cpu"):
-        boot_plan(options(device="cuda"), tiny_folder, DType.BF16, device="cuda")
+        booted(tiny_folder, DType.BF16, device="cuda")
 
 
 def test_weights_are_held_as_the_device_likes_them_unless_told_otherwise(
@@ -99,9 +108,11 @@ def test_weights_are_held_as_the_device_likes_them_unless_told_otherwise(
     monkeypatch.setattr(machine, "_accelerator", lambda: Machine("a GPU", 8 << 30, 0.9, True))
     monkeypatch.setattr(serve, "torch_elsewhere_has_cuda", lambda: True)
     told: list[tuple[str, str, bool]] = []
-    monkeypatch.setattr(
-        server, "run", lambda *given, **named: told.append((given[3], named["device"], named["compiled"]))
-    )
+
+    def run(_listener: object, _planned: object, options: RunOptions, *_given: object, **_named: object) -> None:
+        told.append((options.weights_dtype.value, options.device, options.compile))
+
+    monkeypatch.setattr(server, "run", run)
     for typed in ([], ["--device", "cuda", "--compile"], ["--device", "cpu"], ["--dtype", "fp16"]):
         assert main(["serve", str(tiny_folder), *SIZE, "--port", "0", *typed]) == 0
     assert told == [("bf16", "cuda", False), ("bf16", "cuda", True), ("fp32", "cpu", False), ("fp16", "cuda", False)]
@@ -119,19 +130,19 @@ def test_a_plan_of_another_model_is_refused_by_its_name(tiny_folder: Path, tmp_p
     file = tmp_path / "gemma.json"
     assert main(["plan", "gemma-3-270m", "--pool", "1GiB", "--output", str(file)]) == 0
     with pytest.raises(InputError, match=f"made for gemma-3-270m, does not suit {tiny_folder.name} "):
-        boot_plan(options(plan=file), tiny_folder, DType.FP32)
+        booted(tiny_folder, plan=file)
 
 
 def test_sizes_beside_a_saved_plan_are_refused(tiny_folder: Path, plan_file: Path) -> None:
     for name, value in (("pool", 1 << 20), ("max_length", 128), ("kv_dtype", DType.BF16)):
-        with pytest.raises(InputError, match=f"--{name.replace('_', '-')} stands beside --plan"):
-            boot_plan(options(plan=plan_file, **{name: value}), tiny_folder, DType.FP32)
+        with pytest.raises(InputError, match=f"--{name.replace('_', '-')} cannot be given with --plan"):
+            booted(tiny_folder, plan=plan_file, **{name: value})
 
 
 def test_a_saved_plan_is_what_the_server_runs_on_and_differences_are_printed(
     tiny_folder: Path, plan_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan, planned_for = boot_plan(options(plan=plan_file), tiny_folder, DType.FP32)
+    plan, planned_for = booted(tiny_folder, plan=plan_file)
     saved = json.loads(plan_file.read_text())
     assert plan.max_length == 256
     assert [stage.sheets for stage in plan.stages] == [stage["sheets"] for stage in saved["stages"]]
@@ -143,15 +154,15 @@ def test_a_saved_plan_is_what_the_server_runs_on_and_differences_are_printed(
 
 def test_a_draft_model_is_in_the_plan_that_a_server_boots_from(tiny_folder: Path) -> None:
     size = {"pool": 4 << 20, "max_length": 256, "max_requests": 8, "batch_tokens": 64}
-    alone, _ = boot_plan(options(**size), tiny_folder, DType.FP32)
-    both, _ = boot_plan(options(**size, draft_model=str(tiny_folder)), tiny_folder, DType.FP32, tiny_folder)
+    alone, _ = booted(tiny_folder, **size)
+    both, _ = booted(tiny_folder, **size, draft_model=str(tiny_folder))
     assert both.bytes_per_token == 2 * alone.bytes_per_token
     assert both.lookahead == DRAFT_TOKENS
 
 
 def test_a_plan_that_was_saved_without_the_draft_model_is_refused_with_it(tiny_folder: Path, plan_file: Path) -> None:
     with pytest.raises(InputError, match="nothing is planned for the guesses"):
-        boot_plan(options(plan=plan_file), tiny_folder, DType.FP32, tiny_folder)
+        booted(tiny_folder, plan=plan_file, draft_model=str(tiny_folder))
 
 
 def test_a_plan_of_another_layout_is_refused(
@@ -162,7 +173,7 @@ def test_a_plan_of_another_layout_is_refused(
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "num_key_value_heads": 4}))
     with pytest.raises(InputError, match="lays out its pages otherwise"):
-        boot_plan(options(plan=plan_file), other, DType.FP32)
+        booted(other, plan=plan_file)
     assert "bytes_per_token" in capsys.readouterr().out
 
 
@@ -177,10 +188,10 @@ def test_a_plan_that_does_not_know_the_models_rotary_frequencies_is_refused(
     rope = {"type": "longrope", "original_max_position_embeddings": 100}
     (other / "config.json").write_text(json.dumps({**config, "rope_parameters": None, "rope_scaling": rope}))
     with pytest.raises(InputError, match="rotary frequencies 'for any length', this model would have 'longrope long'"):
-        boot_plan(options(plan=plan_file), other, DType.FP32)
+        booted(other, plan=plan_file)
     size = ("--pool", "2MiB", "--kv-dtype", "fp32", "--max-length", "64")
     main(["plan", str(other), *size, "--output", str(path)])
-    plan, _ = boot_plan(options(plan=path), other, DType.FP32)
+    plan, _ = booted(other, plan=path)
     assert plan.rope == "longrope short"
 
 
@@ -194,16 +205,16 @@ def test_a_plan_larger_than_the_machine_is_refused(
         small = Machine("a small machine", mebibytes << 20, 1.0, False)
         monkeypatch.setattr(boot, "machine_of", lambda _device, small=small: small)
         if fits:
-            boot_plan(options(plan=path), tiny_folder, DType.FP32)
+            booted(tiny_folder, plan=path)
         else:
             with pytest.raises(DoesNotFit, match=r"pool of 96.*exceed the 90\.00 MiB that this machine has left"):
-                boot_plan(options(plan=path), tiny_folder, DType.FP32)
+                booted(tiny_folder, plan=path)
 
 
 def test_a_plan_that_was_changed_is_refused(tiny_folder: Path, plan_file: Path) -> None:
     plan_file.write_text(plan_file.read_text().replace('"max_length": 256', '"max_length": 255'))
     with pytest.raises(PlanFileError):
-        boot_plan(options(plan=plan_file), tiny_folder, DType.FP32)
+        booted(tiny_folder, plan=plan_file)
 
 
 @pytest.mark.story

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from cached_traffic import Traffic, plan_of, words
-from quire.cache.gap import CAUSES
-from quire.core.rules import Rules
-from quire.engine.status import status_of
+from quire.explain.status import status_of
+from quire.options.run import RunOptions
+from quire.prefix.gap import CAUSES
 from quire.serve.client import EngineClient
-from quire.serve.messages import Beat, EngineSetup
+from quire.serve.messages import EngineSetup, EngineTick
 from quire.serve.metrics import Metrics
 from quire.serve.progress import Progress
 
@@ -17,11 +18,11 @@ from quire.serve.progress import Progress
 def test_tokens_that_were_missed_are_counted_by_cause() -> None:
     """Every cause is there from the start; preempted requests and hits add nothing."""
     plan = plan_of("full")
-    client = EngineClient(EngineSetup("", {}, "fp32", Rules()), Progress(1), lambda *_a, **_k: None)
+    client = EngineClient(EngineSetup(Path(), {}, RunOptions()), Progress(1), lambda *_a, **_k: None)
     metrics, traffic = Metrics(plan, client, lambda: False), Traffic(plan)
 
     def counts() -> dict[str, float]:
-        client.beat = Beat(0, True, status=status_of(traffic.engine))
+        client.tick = EngineTick(0, True, status=status_of(traffic.engine))
         lines = re.findall(r'^quire_prefix_missed_tokens_total\{cause="(\w+)"\} (\S+)$', metrics.text().decode(), re.M)
         return {cause: float(count) for cause, count in lines}
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from quire.cli.main import build_parser
 from quire.core.errors import QuireError
-from quire.core.rules import Rules
 from quire.models.read import read_model
+from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 from quire.serve import generation, operations
@@ -38,7 +38,7 @@ ABOUT_THE_REPORT = {
 
 def metric_names() -> set[str]:
     """As they are printed: a counter's with its ending."""
-    client = EngineClient(EngineSetup("", {}, "fp32", Rules()), Progress(1), lambda *_a, **_k: None)
+    client = EngineClient(EngineSetup(Path(), {}, RunOptions()), Progress(1), lambda *_a, **_k: None)
     plan = make_plan(read_model("gemma-3-27b"), Settings(), Budget(pool_bytes=1 << 33))
     text = Metrics(plan, client, lambda: False).text().decode()
     return {name for name, _ in re.findall(r"^# TYPE (quire_\w+) (\w+)$", text, re.MULTILINE)}

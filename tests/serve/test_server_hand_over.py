@@ -40,6 +40,7 @@ def options(tiny_folder: Path, secret: Path) -> tuple[str, ...]:
 def test_a_prompt_is_computed_there_and_answered_here_and_here_alone_when_the_other_is_gone(
     options: tuple[str, ...],
 ) -> None:
+    """The other is killed, and its engine does not outlive it."""
     peer = ("--peer", f"127.0.0.1:{free_port()}")
     here, there = ("--page-tokens", "32", "--role", "decode"), ("--page-tokens", "16", "--role", "prefill")
     with running_server(*options, *peer, *there, model="tiny") as prefill:
@@ -52,8 +53,7 @@ def test_a_prompt_is_computed_there_and_answered_here_and_here_alone_when_the_ot
             assert decode.metric("quire_hand_overs_total", result="handed") == 1
             prefill.until("it is idle", prefill.is_idle)
             prefill.until("it has told so", lambda: prefill.metric("quire_hand_overs_total", result="offered") == 1)
-            prefill.process.kill()
-            prefill.process.wait()
+            prefill.kill()
             assert answer(decode, OTHER) == alone[1]
             decode.until("it is idle", decode.is_idle)
             assert decode.metric("quire_loads_total") == 1

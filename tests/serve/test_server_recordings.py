@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from quire.build.assemble import assemble
-from quire.build.tiers import Tiers
+from quire.build.engine import prepare
 from quire.cli.main import main
 from quire.core.errors import InputError, QuireError
-from quire.core.peer import Peer, Role
 from quire.llm import LLM
+from quire.options.peer import Peer, Role
+from quire.options.run import RunOptions
+from quire.options.tiers import Tiers
 from quire.plan.settings import Budget, Settings
 from quire.recording.replay import replay
 from running_server import running_server
@@ -63,10 +64,10 @@ def test_the_library_records_too(tiny_folder: Path, tmp_path: Path) -> None:
     assert again.counters.events == llm.engine.counters.events
 
 
-def test_what_two_engines_do_together_is_not_recorded(tiny_folder: Path, tmp_path: Path) -> None:
-    tiers = Tiers(host_bytes=8 << 20, peer=Peer(Role.DECODE, "127.0.0.1", 1, tmp_path / "secret"))
+def test_what_two_engines_do_together_is_not_recorded(tmp_path: Path) -> None:
+    tiers = Tiers(host_bytes=8 << 20, peer=Peer(role=Role.DECODE, host="127.0.0.1", port=1, secret=tmp_path / "secret"))
     with pytest.raises(InputError, match="leave --record or --role out"):
-        assemble(tiny_folder, tiers=tiers, record=tmp_path / "run.jsonl")
+        RunOptions(tiers=tiers, record=tmp_path / "run.jsonl")
 
 
 @pytest.mark.story
@@ -77,12 +78,12 @@ def test_a_recording_that_cannot_be_written_is_refused_before_a_model_is_read(
     """There is no model at all: whoever looked for it first would say so."""
     record = tmp_path / name
     with pytest.raises(InputError, match="cannot record to"):
-        assemble(tmp_path / "no-model", record=record)
+        prepare(tmp_path / "no-model", RunOptions(record=record))
     assert main(["serve", str(tmp_path / "no-model"), "--port", "0", "--record", str(record)]) == 2
     assert "cannot record to" in capsys.readouterr().err
 
 
 def test_a_boot_that_fails_leaves_no_recording(tmp_path: Path) -> None:
     with pytest.raises(QuireError):
-        assemble(tmp_path / "no-model", record=tmp_path / "run.jsonl")
+        prepare(tmp_path / "no-model", RunOptions(record=tmp_path / "run.jsonl"))
     assert not list(tmp_path.iterdir())

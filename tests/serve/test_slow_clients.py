@@ -13,12 +13,12 @@ from uvicorn.server import ServerState
 
 from quire.core.sampling import Sampling
 from quire.serve.allowance import Allowances
-from quire.serve.asking import Asked
 from quire.serve.calls import Call
-from quire.serve.client import Ticket
+from quire.serve.client import PendingRequest
 from quire.serve.errors import ApiError
 from quire.serve.keys import EVERYBODY
 from quire.serve.protocol import protocol
+from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
 
 
@@ -28,19 +28,19 @@ class SilentEngine:
     def __init__(self) -> None:
         self.cancelled: list[str] = []
 
-    def submit(self, requests: Any, mailbox: Any) -> list[Ticket]:
-        return [Ticket(request, mailbox) for request in requests]
+    def submit(self, requests: Any, updates: Any) -> list[PendingRequest]:
+        return [PendingRequest(request, updates) for request in requests]
 
-    def cancel(self, tickets: list[Ticket]) -> None:
+    def cancel(self, tickets: list[PendingRequest]) -> None:
         self.cancelled += [ticket.request.name for ticket in tickets]
 
 
 def test_an_answer_that_takes_too_long_is_ended_with_504_and_gives_back_its_place(tiny_folder: Path) -> None:
     engine, allowances = SilentEngine(), Allowances(8)
-    asked = Asked((np.arange(3, dtype=np.int32),), ("the",), (20,), Sampling(), 2)
+    question = Question((np.arange(3, dtype=np.int32),), ("the",), (20,), Sampling(), 2)
 
     async def wait() -> None:
-        call = Call(asked, EVERYBODY, engine, allowances, Tokenizer.load(tiny_folder), 0.05)  # type: ignore[arg-type]
+        call = Call(question, EVERYBODY, engine, allowances, Tokenizer.load(tiny_folder), seconds=0.05)  # type: ignore[arg-type]
         assert allowances.total == 2
         async for _ in call.deltas():
             pass

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+import pydoc
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from quire.cache.audit import audit
 from quire.core.errors import InputError
 from quire.core.rules import Rules
 from quire.engine import history
+from quire.options.run import RunOptions
 from quire.plan.settings import Budget, Settings
 from tiny_folder import make_folder
 
@@ -46,7 +50,7 @@ def answer(llm: LLM) -> tuple[int, ...]:
 def test_a_token_that_the_model_has_not_got_is_refused(llm: LLM, number: int) -> None:
     """Some numbers mean something between scheduler and worker."""
     with pytest.raises(InputError, match=f"the prompt has token {number}: the model's tokens are 0 to"):
-        llm.generate([PROMPT, [3, number, 4]])
+        llm.generate([[3, number, 4]])
     assert len(answer(llm)) == 12
 
 
@@ -152,18 +156,18 @@ def test_no_tokens_are_refused(llm: LLM, count: int) -> None:
 def test_an_answer_that_cannot_be_as_long_as_asked_is_told_once(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     """By `generate` and by `stream`, whoever comes first; a prompt that leaves nothing is refused instead."""
     for ask in (
-        lambda one: one.generate([PROMPT], max_tokens=253),
-        lambda one: next(one.stream(PROMPT, max_tokens=253)),
+        lambda one: one.generate([PROMPT], max_tokens=61),
+        lambda one: next(one.stream(PROMPT, max_tokens=61)),
     ):
-        llm = LLM(folder, settings=SETTINGS, budget=POOL)
-        llm.generate([PROMPT], max_tokens=252)
+        llm = LLM(folder, settings=replace(SETTINGS, max_length=64), budget=POOL)
+        llm.generate([PROMPT], max_tokens=60)
         with pytest.raises(InputError):
             llm.generate([PROMPT * 64], max_tokens=1)
         assert not caplog.messages
         ask(llm)
         (told,) = caplog.messages
-        assert told.startswith("max_tokens is 253, and behind a prompt of 4 tokens 252 fit")
-        assert "longest request has 256" in told
+        assert told.startswith("max_tokens is 61, and after a prompt of 4 tokens 60 fit")
+        assert "longest request has 64" in told
         llm.generate([PROMPT, PROMPT * 2], max_tokens=300)
         assert len(caplog.messages) == 1
         caplog.clear()
@@ -173,6 +177,9 @@ def test_an_answer_that_cannot_be_as_long_as_asked_is_told_once(folder: Path, ca
 def test_a_single_prompt_that_is_no_text_goes_into_a_list(llm: LLM, prompts: list[Any]) -> None:
     with pytest.raises(InputError, match=r"a prompt is text, .*\[\[…\]\]"):
         llm.generate(prompts)
+    for ask in (llm.count, lambda one: next(llm.stream(one))):
+        with pytest.raises(InputError, match="a prompt is text, "):
+            ask(prompts[0])
     if prompts != [None]:
         assert llm.generate([prompts], max_tokens=1)[0].token_ids
 
@@ -182,10 +189,36 @@ def test_arrays_are_prompts_too(llm: LLM) -> None:
 
 
 def test_options_that_would_do_nothing_are_refused(folder: Path) -> None:
-    with pytest.raises(InputError, match="draft_tokens is 3, and there is no draft_model"):
+    with pytest.raises(InputError, match="--draft-tokens 3 needs a draft model"):
         LLM(folder, settings=SETTINGS, budget=POOL, draft_tokens=3)
     with pytest.raises(InputError, match="--compile needs --device cuda"):
-        LLM(folder, settings=SETTINGS, budget=POOL, device="cpu", compiled=True)
+        LLM(folder, settings=SETTINGS, budget=POOL, device="cpu", compile=True)
+
+
+def test_an_option_that_there_is_none_of_is_refused_with_the_nearest(folder: Path) -> None:
+    with pytest.raises(InputError, match=r"LLM has no option compiled: did you mean compile\?"):
+        LLM(folder, compiled=True)
+    with pytest.raises(InputError, match=r"LLM has no option xyz$"):
+        LLM(folder, xyz=1)
+
+
+def test_options_are_keywords_or_one_value(folder: Path) -> None:
+    """Not both: one of them would be ignored."""
+    options = RunOptions(device="cpu", rules=Rules(queue_bound=20), overlap=1)
+    with LLM(folder, settings=SETTINGS, budget=POOL, options=options) as whole:
+        assert whole.engine.overlap == 1
+        expected = whole.generate([PROMPT], max_tokens=3)
+    with LLM(folder, settings=SETTINGS, budget=POOL, device="cpu", dtype="fp32", overlap=2) as llm:
+        assert llm.generate([PROMPT], max_tokens=3) == expected
+    with pytest.raises(InputError, match="options and device are both given: put device into options"):
+        LLM(folder, options=options, device="cpu")
+
+
+def test_help_shows_every_option() -> None:
+    shown = inspect.signature(LLM).parameters
+    assert set(shown) == {"model", "settings", "budget", "options", "progress", *RunOptions.__dataclass_fields__}
+    assert shown["device"].default == "auto"
+    assert "draft_model: 'str | Path | None' = None" in pydoc.render_doc(LLM, renderer=pydoc.plaintext)
 
 
 async def _all_of(pieces: AsyncIterator[str]) -> list[str]:

@@ -15,20 +15,23 @@ import pytest
 import torch
 
 from command import refused, run_text
-from quire.bench import decode, started
+from quire.bench import decode, random_engine
 from quire.bench.random_models import config_of, model_of, shape_of, weights_read
 from quire.bench.unprompted import spoil
 from quire.build import machine
+from quire.build import plan as build_plan
 from quire.cli import bench
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
 from quire.core.sampling import Sampling
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
+from quire.options.run import RunOptions
 from quire.plan.settings import Settings
-from quire.worker.linears import lay_out
-from quire.worker.sampler import Sampler
+from quire.worker.model.linears import lay_out
+from quire.worker.sampling.sampler import Sampler
 
+CPU = RunOptions(device="cpu")
 SMALL = ("smollm2-135m", "--layers", "2", "--device", "cpu")
 
 
@@ -70,12 +73,12 @@ def test_rows_that_draw_are_told_beside_the_figures(
     assert temperatures == [0.7, 0.7]
 
 
-@pytest.mark.parametrize("steps", [1, 6])
+@pytest.mark.parametrize("steps", [6, pytest.param(1, marks=pytest.mark.soak)])
 def test_all_rows_decode_in_every_step_that_is_timed(monkeypatch: pytest.MonkeyPatch, steps: int) -> None:
     """The first rows decode through all the steps that bring the last ones in."""
     monkeypatch.setattr(decode, "BATCH_TOKENS", 20)
     case = decode.Case("smollm2-135m", ((8, 64),), layers=2)
-    decoding = decode.Decoding(case, "cpu", False, DType.BF16, steps)
+    decoding = decode.Decoding(case, CPU, DType.BF16, steps)
     decoding.fill(8, 64)
     for _ in range(2):
         assert decoding.timed(8) > 0
@@ -89,7 +92,7 @@ def test_rows_have_the_length_that_was_asked_for_half_way(monkeypatch: pytest.Mo
     """Those that came first too, which decoded while the others came."""
     monkeypatch.setattr(decode, "BATCH_TOKENS", 256)
     case = decode.Case("smollm2-135m", ((16, 128),), layers=1)
-    decoding = decode.Decoding(case, "cpu", False, DType.BF16, 8)
+    decoding = decode.Decoding(case, CPU, DType.BF16, 8)
     assert decoding.filling(16, 128) == 9
     decoding.fill(16, 128)
     decoding.timed(16)
@@ -99,17 +102,17 @@ def test_rows_have_the_length_that_was_asked_for_half_way(monkeypatch: pytest.Mo
 
 
 def test_rows_that_cannot_decode_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(started, "SPARE_ROOM", 0.5)
+    monkeypatch.setattr(random_engine, "SPARE_ROOM", 0.5)
     case = decode.Case("smollm2-135m", ((8, 64),), layers=2)
     with pytest.raises(InputError, match=r"8 rows of 64 tokens never decode at once: .* lower --rows or --length"):
-        decode.run([case], "cpu", lambda _text: None, steps=4)
+        decode.run([case], CPU, lambda _text: None, steps=4)
 
 
 def test_more_than_the_memory_is_refused_before_a_model_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(started, "available_bytes", lambda: 1 << 20)
-    monkeypatch.setattr(started, "model_of", lambda *_: pytest.fail("a model was built"))
+    monkeypatch.setattr(build_plan, "available_bytes", lambda: 1 << 20)
+    monkeypatch.setattr(random_engine, "model_of", lambda *_: pytest.fail("a model was built"))
     with pytest.raises(DoesNotFit, match=r"exceed the 1\.00 MiB that this machine has left"):
-        started.start(config_of("smollm2-135m", 2), Settings(max_length=64, max_requests=2), "cpu")
+        random_engine.build_random(config_of("smollm2-135m", 2), Settings(max_length=64, max_requests=2), CPU)
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.float32])
@@ -140,14 +143,14 @@ def test_keys_and_values_can_be_held_in_8_bits(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.story
-@pytest.mark.parametrize("is_deterministic", [True, False])
+@pytest.mark.parametrize("deterministic", [True, False])
 def test_what_must_not_depend_on_the_batch_is_told_to_be_compiled(
-    monkeypatch: pytest.MonkeyPatch, is_deterministic: bool
+    monkeypatch: pytest.MonkeyPatch, deterministic: bool
 ) -> None:
     monkeypatch.setattr(decode, "read_bandwidth", lambda _device: decode.Bandwidth(1.0, 1.0))
     monkeypatch.setattr(decode, "about", lambda _device, **told: told)
-    report = decode.run((), "cuda", print, is_compiled=False, is_deterministic=is_deterministic)
-    assert report.about["compiled"] is is_deterministic
+    report = decode.run((), RunOptions(device="cuda", deterministic=deterministic), print)
+    assert report.about["compiled"] is deterministic
 
 
 def test_a_cpu_needs_no_triton() -> None:
@@ -251,7 +254,7 @@ def test_of_experts_a_step_reads_those_that_its_tokens_choose(name: str) -> None
     assert 0 < one < 0.5 * many <= whole
 
 
-@pytest.mark.parametrize("name", ["smollm2-135m", "llama-3.2-1b"])
+@pytest.mark.parametrize("name", ["smollm2-135m", pytest.param("llama-3.2-1b", marks=pytest.mark.soak)])
 def test_weights_that_were_laid_out_anew_are_read_all_the_same(name: str) -> None:
     """A head that is tied to an embedding is read in its own panels, which are filled up a little."""
     model = model_of(config_of(name, 1), torch.device("cpu"), torch.float32)

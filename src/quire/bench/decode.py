@@ -14,27 +14,31 @@ import gc
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from quire.bench.random_engine import RandomEngine, build_random
 from quire.bench.random_models import config_of, weights_read
 from quire.bench.report import Report, Table, Tell, about
-from quire.bench.started import Started, start
 from quire.bench.unprompted import Unprompted, spoil
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.core.units import MIB, ceil_div
+from quire.options.run import RunOptions
 from quire.plan import bound
+from quire.plan.plan import Plan
 from quire.plan.settings import Settings
 from quire.simulate.cost import CostModel, cost_model
 from quire.simulate.devices import DATASHEETS, speed_of
-from quire.worker.graphs import DecodeGraphs
-from quire.worker.runner import TorchRunner
+from quire.worker.pages.arena import Arena
+from quire.worker.pages.staging import Staging
+from quire.worker.steps.graphs import DecodeGraphs
+from quire.worker.steps.runner import TorchRunner
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,17 +116,18 @@ def read_bandwidth(device: str) -> Bandwidth:
 
 
 class Decoding:
-    """A model that is started once, and decodes as many rows of as many tokens as it is told."""
+    """A model that is built once, and decodes any number of rows of any length."""
 
     def __init__(
         self,
         case: Case,
-        device: str,
-        is_compiled: bool,
+        options: RunOptions,
         kv_dtype: DType,
         steps: int,
-        is_deterministic: bool = False,
+        *,
         sampling: Sampling = GREEDY,
+        wrap: Callable[[TorchRunner], Unprompted] = Unprompted,
+        staging: Callable[[Plan, Arena], Staging] | None = None,
     ) -> None:
         self.steps, self.batch_tokens = steps, max(BATCH_TOKENS, *(2 * rows for rows, _ in case.sizes))
         self.sampling = sampling
@@ -133,12 +138,12 @@ class Decoding:
             kv_dtype=kv_dtype,
         )
         counts, config = [count for count, _ in case.sizes], config_of(case.model, case.layers)
-        chosen = {"is_compiled": is_compiled, "is_deterministic": is_deterministic}
-        self.started = start(config, settings, device, **chosen, counts=counts)
-        self.engine = self.started.engine
-        self.engine.runner = self.unprompted = Unprompted(self.started.runner)
-        self.engine.scheduler.typical_output = 1.0
-        spoil(self.started.runner.arena.bytes, kv_dtype)
+        self.built = build_random(config, settings, options, counts=counts, wrap=wrap, staging=staging)
+        self.engine = self.built.engine
+        assert isinstance(self.engine.runner, Unprompted)
+        self.unprompted = self.engine.runner
+        self.engine.scheduler.admission.typical_output = 1.0
+        spoil(self.built.runner.arena.bytes, kv_dtype)
 
     def outputs(self, rows: int, length: int) -> int:
         """Of each row: the first one in decodes while all others come, and until both timings are over."""
@@ -162,7 +167,7 @@ class Decoding:
             self.engine.step()
             most = max(most, len(self.engine.running()))
             if any(stream.ended for stream in streams):
-                holds = bound.concurrency(self.started.plan, length)
+                holds = bound.concurrency(self.built.plan, length)
                 raise InputError(
                     f"{rows} rows of {length:,} tokens never decode at once: {most} were there when the first one "
                     f"ended, and the pool holds {holds}: lower --rows or --length"
@@ -182,7 +187,7 @@ class Decoding:
     def timed(self, rows: int) -> float:
         """Microseconds of a step: from one result to the next, when steps overlap as they do in service. `waited`: of
         these, for the GPU."""
-        settle(self.started.runner)
+        settle(self.built.runner)
         self.unprompted.rows.clear()
         for _ in range(WARM_STEPS):
             self.engine.step()
@@ -238,11 +243,11 @@ def replays(graphs: DecodeGraphs, count: int) -> list[float]:
 def measure(decoding: Decoding, rows: int, length: int, bandwidth: Bandwidth, device: str) -> dict[str, object]:
     decoding.fill(rows, length)
     before = decoding.timed(rows)
-    replayed, lengths = bare(decoding.started.runner), decoding.lengths()
+    replayed, lengths = bare(decoding.built.runner), decoding.lengths()
     after = decoding.timed(rows)
     took, python = (before + after) / 2, after - decoding.waited
     decoding.empty()
-    read = floor_bytes(decoding.started, lengths)
+    read = floor_bytes(decoding.built, lengths)
     floor = read / bandwidth.plain
     line: dict[str, object] = {"rows × tokens": f"{rows} × {length:,}", "engine, ms": round(took / 1e3, 2)}
     if replayed is not None:
@@ -253,35 +258,34 @@ def measure(decoding: Decoding, rows: int, length: int, bandwidth: Bandwidth, de
     line["tokens/s"] = f"{rows / took * 1e6:,.0f}"
     if device == "cuda":  # a CPU computes while Python waits, so nothing is left to tell apart
         line["Python, ms"] = round(python / 1e3, 2)
-    seconds = simulated(decoding.started, lengths, device)
+    seconds = simulated(decoding.built, lengths, device)
     return line if seconds is None else {**line, "simulated, ms": round(seconds * 1e3, 2)}
 
 
-def floor_bytes(started: Started, lengths: np.ndarray) -> float:
+def floor_bytes(built: RandomEngine, lengths: np.ndarray) -> float:
     """Weights, and what rows keep in memory: all of it is read, and states are written too."""
     rows = len(lengths)
-    (stage,) = costs(started, "h200").stages  # bytes are the same on every device
+    (stage,) = costs(built, "h200").stages  # bytes are the same on every device
     kept = sum(kind.read_bytes * float(kind.kind.units(lengths).sum()) for kind in stage.kinds)
-    return weights_read(started.model, rows) + kept + rows * sum(kind.row_bytes for kind in stage.kinds)
+    return weights_read(built.model, rows) + kept + rows * sum(kind.row_bytes for kind in stage.kinds)
 
 
-def simulated(started: Started, lengths: np.ndarray, device: str) -> float | None:
+def simulated(built: RandomEngine, lengths: np.ndarray, device: str) -> float | None:
     """Seconds; none where nobody knows how fast the device is."""
     name = torch.cuda.get_device_name().lower().replace(" ", "-") if device == "cuda" else ""
     known = sorted((one for one in DATASHEETS if one in name), key=len)
     if not known:
         return None
-    return costs(started, known[-1]).seconds(lengths - 1, np.ones_like(lengths), len(lengths))
+    return costs(built, known[-1]).seconds(lengths - 1, np.ones_like(lengths), len(lengths))
 
 
-def costs(started: Started, device: str) -> CostModel:
-    return cost_model(started.plan, started.shape, speed_of(device, None, None))
+def costs(built: RandomEngine, device: str) -> CostModel:
+    return cost_model(built.plan, built.shape, speed_of(device, None, None))
 
 
-def ledger(started: Started) -> dict[str, object]:
-    return {
-        line.name: f"{line.planned_bytes / MIB:,.0f} → {line.measured_bytes / MIB:,.0f}" for line in started.measured
-    }
+def ledger(built: RandomEngine) -> dict[str, object]:
+    measured = built.report.measured
+    return {line.name: f"{line.planned_bytes / MIB:,.0f} → {line.measured_bytes / MIB:,.0f}" for line in measured}
 
 
 def forget() -> None:
@@ -294,33 +298,31 @@ def forget() -> None:
 
 def run(
     cases: Sequence[Case],
-    device: str,
+    options: RunOptions,
     tell: Tell,
     *,
-    is_compiled: bool = True,
-    is_deterministic: bool = False,
     kv_dtype: DType = DType.BF16,
     steps: int = STEPS,
     sampling: Sampling = GREEDY,
 ) -> Report:
     for case in cases:
         case.check(steps)
-    bandwidth = read_bandwidth(device)
+    bandwidth = read_bandwidth(options.device)
     table: Table = []
     ledgers: Table = []
     for case in cases:
         tell(f"{case.name} starts")
-        decoding = Decoding(case, device, is_compiled, kv_dtype, steps, is_deterministic, sampling)
-        tell(decoding.started.steps)
-        if decoding.started.measured:
-            ledgers.append({"shape": case.name, **ledger(decoding.started)})
+        decoding = Decoding(case, options, kv_dtype, steps, sampling=sampling)
+        tell(decoding.built.steps)
+        if decoding.built.report.measured:
+            ledgers.append({"shape": case.name, **ledger(decoding.built)})
         for rows, length in case.sizes:
             tell(f"{case.name}: {rows} rows of {length:,} tokens")
-            table.append({"shape": case.name, **measure(decoding, rows, length, bandwidth, device)})
+            table.append({"shape": case.name, **measure(decoding, rows, length, bandwidth, options.device)})
             tell(", ".join(f"{name}: {value}" for name, value in table[-1].items()))
         del decoding
         forget()
-    compiled = device == "cuda" and (is_compiled or is_deterministic)
+    compiled = options.compile or options.deterministic
     drawn = {"temperature": sampling.temperature, "top_p": sampling.top_p} if sampling.temperature else {}
-    known = about(device, compiled=compiled, deterministic=is_deterministic, **drawn, **bandwidth.told())
+    known = about(options.device, compiled=compiled, deterministic=options.deterministic, **drawn, **bandwidth.told())
     return Report(known, {"decode step": table, "the ledger in MiB, planned → measured": ledgers})

@@ -21,15 +21,15 @@ from quire.bench.measure import DEVICE, microseconds, random_numbers
 from quire.bench.prompt_steps import step_microseconds
 from quire.bench.recurrent import recurrent_table
 from quire.bench.report import Report, Tell, about
-from quire.worker.attention import Scores
-from quire.worker.kernels.flash import available
-from quire.worker.kernels.launch import attend, plan
+from quire.worker.backends.attention import Scores
+from quire.worker.backends.flashinfer_backend import available
+from quire.worker.backends.launch import attend, plan
 from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages
-from quire.worker.kernels.shape import Memory, Table
-from quire.worker.kernels.tiles import Heads
-from quire.worker.kernels.work import Rows, Sight
+from quire.worker.kernels.shape import DeviceTable, LayerViews
+from quire.worker.kernels.tiles import HeadShape
+from quire.worker.kernels.work import QueryRows, Sight
 
-LLAMA = Heads(32, 8, 128, 128, 2)
+LLAMA = HeadShape(32, 8, 128, 128, 2)
 PAGE = 16
 DECODE = ((8, 32_768), (64, 4_096), (128, 4_096), (256, 1_024), (512, 512))
 PREFILL = ((4, 4_096), (1, 16_384))
@@ -54,7 +54,7 @@ class Pool:
             part.copy_(random_numbers(len(part)))
         self.order = np.random.default_rng(0).permutation(pages).astype(np.int32)
         addresses = torch.from_numpy((self.order * (size // self.granule)).reshape(rows, columns)).to(DEVICE)
-        self.table = Table(addresses, PAGE, 0, wraps)
+        self.table = DeviceTable(addresses, PAGE, 0, wraps)
         self.places = (self.arena.numel() - size) // self.granule + 1
         heads = 1 if widths else LLAMA.key
         self.key, self.value = self._part(heads, key // heads, 0), self._part(heads, value // heads, PAGE * key)
@@ -68,18 +68,20 @@ def processors() -> int:
     return int(torch.cuda.get_device_properties(DEVICE).multi_processor_count)
 
 
-def rows_of(rows: int, count: int, position: int) -> Rows:
+def rows_of(rows: int, count: int, position: int) -> QueryRows:
     each = np.arange(rows)
-    return Rows(each, each * count, np.full(rows, position), np.full(rows, count))
+    return QueryRows(each, each * count, np.full(rows, position), np.full(rows, count))
 
 
-def attention(pool: Pool, rows: Rows, query: torch.Tensor, sight: Sight, heads: Heads) -> tuple[Any, torch.Tensor]:
+def attention(
+    pool: Pool, rows: QueryRows, query: torch.Tensor, sight: Sight, heads: HeadShape
+) -> tuple[Any, torch.Tensor]:
     """Something to time, and where it leaves its result."""
     launch = plan(rows, sight, heads, processors(), DEVICE)
     ones = torch.ones(heads.key, device=DEVICE) if heads.number_bytes == 1 else None
-    memory = Memory(pool.key, pool.value, key_scales=ones, value_scales=ones)
+    memory = LayerViews(pool.key, pool.value, key_scales=ones, value_scales=ones)
     if heads.rope_width:
-        memory = Memory.latent(pool.key, pool.value)
+        memory = LayerViews.latent(pool.key, pool.value)
     out = torch.full((len(query), heads.query, heads.value_width), torch.nan, device=DEVICE, dtype=query.dtype)
     scores = Scores((heads.width + heads.rope_width) ** -0.5)
     return lambda: attend(query, memory, pool.table, launch, scores, out), out
@@ -198,7 +200,7 @@ def latent_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
     rows, length, latent, rope = 128, 4_096, 512, 64
     pool = Pool(rows, length // PAGE, widths=(latent, rope))
     for heads in (16, 128):
-        shape = Heads(heads, 1, latent, latent, 2, rope)
+        shape = HeadShape(heads, 1, latent, latent, 2, rope)
         query = random_numbers(rows, heads, latent + rope)
         took = microseconds(attention(pool, rows_of(rows, 1, length - 1), query, Sight(), shape)[0])
         read, operations = rows * length * (latent + rope) * 2, 2 * rows * length * heads * (2 * latent + rope)
@@ -223,7 +225,7 @@ def pages_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
     sums = torch.empty(words.numel() // size, dtype=torch.int32, device=DEVICE)
     moved = pages * page_bytes
     actions: dict[str, tuple[int, Callable[[], object]]] = {
-        "read, one behind the other": (2 * moved, lambda: read_words[(len(sums),)](words, sums, size)),
+        "read, in order": (2 * moved, lambda: read_words[(len(sums),)](words, sums, size)),
         "copy pages": (2 * moved, lambda: copy_pages(arena, order[:pages], order[pages:], page_bytes)),
         "gather pages": (2 * moved, lambda: gather_pages(arena, order[:pages], page_bytes, staging)),
         "clear pages": (moved, lambda: clear_pages(arena, order[:pages], page_bytes)),

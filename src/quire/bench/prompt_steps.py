@@ -12,11 +12,11 @@ from quire.core.step import Step, TableView
 from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.worker.arena import Arena
-from quire.worker.attention import Scores
-from quire.worker.backends import Backend
-from quire.worker.batch import make_batch
-from quire.worker.uploads import Staged
+from quire.worker.backends.attention import Scores
+from quire.worker.backends.batch import make_batch
+from quire.worker.backends.choice import Backend
+from quire.worker.pages.arena import Arena
+from quire.worker.pages.uploads import StagedUpload
 
 QUERY_HEADS, KEY_HEADS, WIDTH = 32, 8, 128
 LLAMA_8B = {
@@ -39,7 +39,7 @@ def step_microseconds(backend: Backend, rows: int, length: int) -> float:
     step = Step(0, each, 0 * each, count, count > 0, each, np.zeros(rows * length, dtype=np.int32))
     query = random_numbers(rows * length, QUERY_HEADS, WIDTH)
     keys, values = (random_numbers(rows * length, KEY_HEADS, WIDTH) for _ in range(2))
-    scores, staged = Scores(WIDTH**-0.5), Staged(DEVICE)
+    scores, staged = Scores(WIDTH**-0.5), StagedUpload(DEVICE)
 
     def run() -> None:
         staged.begin()

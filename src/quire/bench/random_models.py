@@ -13,7 +13,7 @@ from quire.core.errors import InputError
 from quire.models.catalogue import catalogue_entry
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
-from quire.worker.model import build
+from quire.worker.model.model import build
 
 NOT_ITS_SHAPE = ("dtype", "quantization_config", "rope_scaling", "original_max_position_embeddings")
 """Of a catalogue's entry. Rotary factors are not in it, and any will do for random weights."""

@@ -11,10 +11,10 @@ import torch
 
 from quire.bench.measure import DEVICE, GRANULE, microseconds, random_numbers
 from quire.core.step import Step, TableView
-from quire.worker.arena import Cut, PartView
-from quire.worker.captures import Captured
-from quire.worker.kernels.states import convolve, recur, rows_of
-from quire.worker.recurrent import Columns, Matrices, Recurrence
+from quire.worker.backends.recurrent import Columns, Matrices, Recurrence
+from quire.worker.backends.states import convolve, recur, rows_of
+from quire.worker.pages.arena import Cut, PartView
+from quire.worker.pages.captures import KindCaptures
 
 RECURRENT = ((64, 1), (256, 1), (4, 2_048), (1, 8_192))
 CAPTURE_TOKENS = 512
@@ -52,7 +52,7 @@ class States:
             part.view(torch.bfloat16).normal_(std=0.1)
         addresses = np.random.default_rng(0).permutation(pages).astype(np.int32) * (page // 64)
         each, counts = np.arange(rows), np.full(rows, count)
-        captured = Captured(np.repeat(each, len(ends)), np.tile(np.array(ends), rows), addresses[rows:, None])
+        captured = KindCaptures(np.repeat(each, len(ends)), np.tile(np.array(ends), rows), addresses[rows:, None])
         step = Step(0, each, counts, counts, counts > 0, each, np.zeros(rows * count, dtype=np.int32))
         table = TableView(addresses[:rows].reshape(rows, 1, 1), 0)
         self.rows = rows_of(step, table, DEVICE, captured if is_captured else None)

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from quire.bench.random_engine import RandomEngine, build_random
 from quire.bench.random_models import config_of
 from quire.bench.report import Report, Table, Tell, about
-from quire.bench.started import Started, start
 from quire.core.dtypes import DType
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine
+from quire.options.run import RunOptions
 from quire.plan.settings import Settings
 
 MODELS = {"cuda": "llama-3.2-1b", "cpu": "smollm2-135m"}
@@ -70,10 +71,10 @@ def serve(engine: Engine, prompts: Sequence[Tokens], output_tokens: int, label: 
     return Served(float(last.max()), tuple(first.tolist()), tuple(gaps.tolist()))
 
 
-def started_for(config: Any, load: Load, device: str, is_compiled: bool, kv_dtype: DType = DType.BF16) -> Started:
+def build_for(config: Any, load: Load, options: RunOptions, kv_dtype: DType = DType.BF16) -> RandomEngine:
     length = load.prompt_tokens + load.output_tokens + 16
     settings = Settings(max_length=length, max_requests=load.requests, batch_tokens=8192, kv_dtype=kv_dtype)
-    return start(config, settings, device, is_compiled=is_compiled)
+    return build_random(config, settings, options)
 
 
 def line_of(name: str, load: Load, served: Served) -> dict[str, object]:
@@ -93,20 +94,19 @@ def line_of(name: str, load: Load, served: Served) -> dict[str, object]:
 def run(
     model: str,
     load: Load,
-    device: str,
+    options: RunOptions,
     tell: Tell,
     *,
     layers: int | None = None,
-    is_compiled: bool = True,
     kv_dtype: DType = DType.BF16,
 ) -> Report:
     config = config_of(model, layers)
     tell(f"{model} starts")
-    started = started_for(config, load, device, is_compiled, kv_dtype)
-    tell(started.steps)
+    built = build_for(config, load, options, kv_dtype)
+    tell(built.steps)
     table: Table = []
     for turn in ("warm", "timed"):
         tell(f"{load.requests} requests, {turn}")
         prompts = prompts_of(load, config.vocab_size, len(turn))
-        table = [line_of(model, load, serve(started.engine, prompts, load.output_tokens, turn))]
-    return Report(about(device, compiled=is_compiled and device == "cuda"), {"requests": table})
+        table = [line_of(model, load, serve(built.engine, prompts, load.output_tokens, turn))]
+    return Report(about(options.device, compiled=options.compile), {"requests": table})

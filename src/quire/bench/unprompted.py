@@ -8,7 +8,7 @@ import torch
 
 from quire.core.dtypes import DType
 from quire.core.step import Step, StepResult
-from quire.worker.runner import TorchRunner
+from quire.worker.steps.runner import TorchRunner
 
 
 class Unprompted:

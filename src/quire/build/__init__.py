@@ -1,1 +1,1 @@
-"""Composes an engine: the plan, the model, the runner, tiers and peers."""
+"""Composes an engine in steps, each of which returns a finished object: plan, model, tiers, runner, engine."""

@@ -2,7 +2,7 @@
 
     file ──▶ pieces ──threads──▶ SHA-256 of each ──in order──▶ one SHA-256
 
-Whoever keeps records to itself needs none: no other weights ever see them.
+An engine whose records stay in its process needs no digest: no other weights ever use them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,25 @@ from pathlib import Path
 
 from quire.core.units import GIB, MIB, format_bytes
 from quire.fetch.folder import Progress, in_silence
+from quire.options.run import RunOptions
 
 PIECE_BYTES = 16 * MIB
 MOST_THREADS = 8
 LONG_BYTES = 2 * GIB
-"""From here on whoever watches no progress is told why the start takes longer."""
+"""From this size on, if no progress is shown, a log line says why the start takes longer."""
 WEIGHT_FILES = ("*.safetensors", "*.gguf", "*.bin", "config.json")
 _LOG = logging.getLogger("quire.tiers")
 
 
+def model_identity(folder: Path, options: RunOptions, scales: str, progress: Progress = in_silence) -> str:
+    """Identifies what computes the records: the weights, if records leave the process, their data type, and the scales
+    of keys and values in 8 bits."""
+    checkpoints = [own for own in (folder, options.draft_path) if own is not None and options.tiers.is_shared]
+    return "".join(weights_identity(own, progress) for own in checkpoints) + options.weights_dtype.value + scales
+
+
 def weights_identity(folder: Path, progress: Progress = in_silence) -> str:
-    """Over names, sizes and all bytes of a checkpoint's files: two that differ in one of them differ in it."""
+    """A digest over names, sizes and all bytes of a checkpoint's files."""
     files = sorted({path for pattern in WEIGHT_FILES for path in folder.glob(pattern)})
     sizes = {path: path.stat().st_size for path in files}
     total, done = sum(sizes.values()), 0
@@ -43,7 +51,7 @@ def weights_identity(folder: Path, progress: Progress = in_silence) -> str:
 
 
 def _pieces(sizes: dict[Path, int]) -> Iterator[tuple[Path, int]]:
-    """Each with where it begins."""
+    """Each piece as (file, offset)."""
     for path, size in sizes.items():
         for begin in range(0, size, PIECE_BYTES):
             yield path, begin

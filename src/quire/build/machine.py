@@ -10,14 +10,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from quire.core.errors import InputError, MissingPackage
-from quire.core.extras import how_to_install
 from quire.core.units import MIB
+from quire.options.extras import how_to_install
+from quire.options.run import DEVICES, RunOptions
 
-DEVICES = ("auto", "cpu", "cuda")
 CGROUPS, OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 CGROUP_FILES = {"": ("memory.max", "memory.current"), "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes")}
 """Limit and use, by controller: version 2 has none in its paths, version 1 a folder for each."""
@@ -55,13 +55,13 @@ def torch_has_cuda() -> bool:
 
 
 def torch_elsewhere_has_cuda() -> bool:
-    """Asked in a process of its own, for one that shall not load torch."""
+    """Asks torch in a separate process, because this one must not load torch."""
     question = "from quire.build.machine import torch_has_cuda; raise SystemExit(not torch_has_cuda())"
     return subprocess.run([sys.executable, "-c", question], check=False).returncode == 0
 
 
 def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> str:
-    """`auto`: cuda where a driver answers and torch can use it, else cpu."""
+    """`auto`: cuda if a driver answers and torch can use it, else cpu."""
     if asked not in DEVICES:
         raise InputError(f"device {asked!r} is not known: choose one of {', '.join(DEVICES)}")
     if asked == "cpu" or (asked == "auto" and (_accelerator() is None or not has_cuda())):
@@ -71,9 +71,14 @@ def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> 
     return "cuda"
 
 
+def resolve_device(options: RunOptions, has_cuda: Callable[[], bool] = torch_has_cuda) -> RunOptions:
+    """The options for the device that runs the model. Raises if they ask for what it cannot do."""
+    return replace(options, device=chosen_device(options.device, has_cuda))
+
+
 def _accelerator() -> Machine | None:
-    """The first NVIDIA device that CUDA shows, asked through its own tool: no CUDA context, no torch. The tool does not
-    know names that are cut short, nor the memory of a part of a device: there a process of its own asks torch."""
+    """The first NVIDIA device that CUDA shows, according to nvidia-smi: without a CUDA context or torch. nvidia-smi
+    knows no abbreviated names, nor the memory of a part of a device: for these a separate process asks torch."""
     tool, first = shutil.which("nvidia-smi"), os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
     if tool is None or first in ("", "-1"):
         return None
@@ -89,7 +94,7 @@ def _accelerator() -> Machine | None:
 
 
 def _main_memory() -> Machine:
-    """Half of what is available now: other programs live here too."""
+    """Half of what is available now: other programs need memory too."""
     try:
         physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -100,14 +105,14 @@ def _main_memory() -> Machine:
 
 
 def available_bytes() -> int:
-    """Main memory that could be taken now, within the container's limit; no bound where nothing tells."""
+    """Main memory that could be taken now, within the container's limit; unlimited if the system does not report it."""
     rooms = (_room(*group) for group in _cgroups())
     return min([1 << 62, *(bound for bound in (_available(), *rooms) if bound is not None)])
 
 
 def _cgroups() -> list[tuple[Path, str, str]]:
     """Folders of the control groups this process is in, its own first, with their files: each of them may have a limit.
-    In a container the root seen is its own; in a service the limit lies at the service's path."""
+    In a container the visible root is its own; in a service the limit is at the service's path."""
     paths = dict.fromkeys(CGROUP_FILES, "/")
     with contextlib.suppress(OSError):
         for line in OWN_CGROUPS.read_text().splitlines():
@@ -115,13 +120,13 @@ def _cgroups() -> list[tuple[Path, str, str]]:
             paths |= {name: path for name in controllers.split(",") if name in paths}
     found = []
     for name, path in paths.items():
-        own = PurePosixPath("" if ".." in path.split("/") else path.lstrip("/"))  # outside of what can be seen here
+        own = PurePosixPath("" if ".." in path.split("/") else path.lstrip("/"))  # outside of what is visible here
         found += [(CGROUPS / name / group, *CGROUP_FILES[name]) for group in (own, *own.parents)]
     return found
 
 
 def _room(folder: Path, limit_file: str, used_file: str) -> int | None:
-    """What a group's limit leaves; file contents that nobody uses any more give way."""
+    """Bytes that a group's limit leaves; cached file contents that are not in use count as free."""
     limit, taken = _number(folder / limit_file), _number(folder / used_file)
     if limit is None or taken is None:
         return limit

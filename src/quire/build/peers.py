@@ -1,126 +1,86 @@
-"""Puts a hand-over together: what stands beside an engine that computes prompts for others, or lets others do so.
+"""Hand-over between engines, as a part of the third step and after the last one.
 
-prefill   engine + stack ──▶ Prefills ◀── PeerServer (listens)
-decode    PeerSource (a tier of the stack) ──▶ HandOver ──▶ engine
+decode    PeerSource, a tier of the stack ──▶ HandOver ──▶ hooks
+prefill   engine + stack ──▶ Prefills ◀── PeerServer (listens) ──▶ hooks
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from quire.build.tiers import Tiers
-from quire.core.bell import Bell
+from quire.build.tiers import attach
 from quire.core.errors import InputError
-from quire.core.events import Event
-from quire.core.peer import Peer, Role
-from quire.core.request import Request
 from quire.core.version import __version__
 from quire.engine.engine import Engine
 from quire.handover.decode_side import HandOver
+from quire.handover.hooks import HandOverHooks
 from quire.handover.portable import Portable
 from quire.handover.prefill_side import Prefills
+from quire.handover.wakeup import Wakeup
+from quire.options.peer import Peer, Role
+from quire.options.tiers import Tiers
 from quire.plan.plan import Plan
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
-    from quire.movers.offering import PeerServer
+    from quire.worker.pages.arena import Arena
+    from quire.worker.pages.staging import Staging
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttachedTiers:
+    """The caches outside the pool; without any, an engine has none of these."""
+
+    stack: Stack | None = None
+    staging: Staging | None = None
+    hooks: HandOverHooks = field(default_factory=HandOverHooks)
+    """Those of a prefill engine are made after the engine."""
+
+
+def fingerprint_of(plan: Plan, identity: str) -> str:
+    """`identity`: of the model that computes the records (`quire.build.identity`)."""
+    return Portable(plan).fingerprint(identity, __version__)
+
+
+def attach_tiers(plan: Plan, arena: Arena, tiers: Tiers, identity: str) -> AttachedTiers:
+    """Host memory and the stores below it. The peer of a decode engine is the last of them."""
+    if tiers.is_empty:
+        return AttachedTiers()
+    if tiers.peer is None:
+        return AttachedTiers(*attach(plan, arena, tiers, identity))
+    if plan.no_reuse_because:
+        raise InputError(f"{plan.model} cannot be handed over: {plan.no_reuse_because}; leave --role out")
+    if tiers.peer.role is Role.DECODE:
+        return _attach_source(plan, arena, tiers, tiers.peer, identity)
+    wakeup = Wakeup()  # records of a prompt may arrive after its last step
+    return AttachedTiers(*attach(plan, arena, tiers, identity, wakeup.notify), HandOverHooks(wakeup))
+
+
+def _attach_source(plan: Plan, arena: Arena, tiers: Tiers, peer: Peer, identity: str) -> AttachedTiers:
     from quire.movers.peer import PeerSource
 
-
-def fingerprint_of(plan: Plan, weights: str) -> str:
-    """`weights`: tells models of one shape apart (`quire.build.identity`)."""
-    return Portable(plan).fingerprint(weights, __version__)
-
-
-@dataclass(slots=True, eq=False)
-class Beside:
-    """What an engine's loop asks once per turn; without a peer it does nothing."""
-
-    bell: Bell | None = None
-    """Rings when a turn of the loop is due."""
-    source: PeerSource | None = None
-    hand_over: HandOver | None = None
-    prefills: Prefills | None = None
-    server: PeerServer | None = None
-
-    def take(self, engine: Engine, request: Request) -> bool:
-        """Whether a request waits for another engine now; `turn` gives it back."""
-        return self.hand_over is not None and self.hand_over.take(engine, request)
-
-    def turn(self) -> list[Request]:
-        """Requests that are to be submitted now."""
-        if self.bell is not None:
-            self.bell.hush()
-        if self.prefills is not None:
-            self.prefills.turn()
-        return self.hand_over.turn() if self.hand_over is not None else []
-
-    def cancel(self, name: str) -> None:
-        if self.hand_over is not None:
-            self.hand_over.cancel(name)
-
-    def is_waiting(self, name: str) -> bool:
-        return self.hand_over is not None and name in self.hand_over
-
-    def counted(self) -> dict[str, int]:
-        """Hand-overs by how they ended, and those that wait."""
-        if self.hand_over is not None:
-            return {**self.hand_over.counters, "waiting": len(self.hand_over)}
-        return {**self.prefills.counters, "waiting": len(self.prefills)} if self.prefills is not None else {}
-
-    def hear(self, event: Event) -> None:
-        if self.hand_over is not None:
-            self.hand_over.hear(event)
-
-    def close(self) -> None:
-        closing: list[Callable[[], None]] = [one.close for one in (self.server, self.hand_over) if one is not None]
-        for close in closing:
-            close()
+    wakeup, fingerprint = Wakeup(), fingerprint_of(plan, identity)
+    source = PeerSource((peer.host, peer.port), peer.read_secret(), plan, fingerprint)
+    stack, staging = attach(plan, arena, replace(tiers, connectors=(*tiers.connectors, source)), identity)
+    hand_over = HandOver(stack, stack.tiers[-1], source, peer.seconds, wakeup.notify)
+    return AttachedTiers(stack, staging, HandOverHooks(wakeup, hand_over))
 
 
-def tiers_beside(beside: Beside, plan: Plan, tiers: Tiers, weights: str) -> Tiers:
-    """The tiers of a decode engine: the other engine is one of them, asked last."""
-    peer = tiers.peer
-    if peer is None or peer.role is not Role.DECODE:
-        return tiers
-    from quire.movers.peer import PeerSource
-
-    _require_reuse(plan)
-    fingerprint = fingerprint_of(plan, weights)
-    beside.source = PeerSource((peer.host, peer.port), peer.read_secret(), plan, fingerprint)
-    return replace(tiers, connectors=(*tiers.connectors, beside.source))
-
-
-def join_stack(beside: Beside, stack: Stack | None, peer: Peer | None) -> None:
-    if stack is not None and peer is not None and beside.source is not None:
-        beside.bell = Bell()
-        beside.hand_over = HandOver(stack, stack.tiers[-1], beside.source, peer.seconds, beside.bell.ring)
-
-
-def join_engine(
-    beside: Beside, engine: Engine, plan: Plan, stack: Stack | None, peer: Peer | None, weights: str
-) -> None:
-    """A prefill engine listens from here on."""
-    if stack is None or peer is None or peer.role is not Role.PREFILL:
-        return
+def loop_hooks(engine: Engine, plan: Plan, attached: AttachedTiers, peer: Peer | None, identity: str) -> HandOverHooks:
+    """The hooks of the engine's loop. A prefill engine starts to listen here."""
+    if peer is None or peer.role is not Role.PREFILL:
+        return attached.hooks
     from quire.movers.offering import PeerServer
 
-    _require_reuse(plan)
-    beside.bell = Bell()
-    stack.wake = beside.bell.ring  # records of a prompt may come after its last step
-    prefills = beside.prefills = Prefills(plan, engine, stack, beside.bell.ring)
+    stack, wakeup = attached.stack, attached.hooks.wakeup
+    assert stack is not None, "a peer needs host memory"
+    assert wakeup is not None, "a stored record wakes the loop"
+    prefills, fingerprint = Prefills(plan, engine, stack, wakeup.notify), fingerprint_of(plan, identity)
     try:
-        beside.server = PeerServer(
-            (peer.host, peer.port), peer.read_secret(), plan, fingerprint_of(plan, weights), prefills
-        )
+        server = PeerServer((peer.host, peer.port), peer.read_secret(), plan, fingerprint, prefills)
     except OSError as error:
         why = os.strerror(error.errno or 0)
         raise InputError(f"cannot listen for peers at {peer.host}:{peer.port}: {why}; choose another --peer") from None
-
-
-def _require_reuse(plan: Plan) -> None:
-    if plan.no_reuse_because:
-        raise InputError(f"{plan.model} cannot be handed over: {plan.no_reuse_because}; leave --role out")
+    return HandOverHooks(wakeup, prefills=prefills, server=server)

@@ -1,6 +1,6 @@
-"""Puts tiers together: host memory, a folder, a server behind one stack, and the runner's copies to and from it.
+"""The third step: the caches of prefixes outside the pool, and the copies between them and the pages.
 
-Tiers(host_bytes=…, disk=…, remote=…) ──▶ Stack (tier and keeper of the engine) + Staging (of the runner)
+Tiers(host_bytes=…, disk=…, remote=…) ──▶ Stack, for the engine + Staging, for the runner
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import hashlib
 import importlib
 import json
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -18,9 +17,10 @@ from typing import TYPE_CHECKING, cast
 from quire.build.machine import available_bytes
 from quire.core.connector import Connector, Layout
 from quire.core.errors import InputError
-from quire.core.peer import Peer, Role
-from quire.core.units import MIB, format_bytes
+from quire.core.units import format_bytes
 from quire.core.version import __version__
+from quire.options.peer import Role
+from quire.options.tiers import Tiers
 from quire.plan.file import encode, layout_fingerprint
 from quire.plan.plan import Plan
 from quire.plan.records import Records, host_plan
@@ -29,82 +29,60 @@ from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
     from quire.movers.host import HostMemory
-    from quire.worker.copies import Copies
-    from quire.worker.runner import TorchRunner
+    from quire.worker.pages.arena import Arena
+    from quire.worker.pages.copies import Copies
+    from quire.worker.pages.staging import Staging
 
-STAGING_BYTES = 256 * MIB
-"""Host memory where only a disk or a server was asked for: what travels needs a place on the way."""
 MEMBERS = ("name", "register", "has", "write", "read", "drop", "close")
 """Of a connector."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiers:
-    """Where prefixes live beyond the pool. Nothing given: nowhere."""
-
-    host_bytes: int | None = None
-    disk: Path | None = None
-    disk_bytes: int | None = None
-    """Quota of the folder; none: nine tenths of what is free there."""
-    remote: str | None = None
-    """redis://, rediss:// or unix:// address of a Redis or Valkey server."""
-    connectors: tuple[Connector, ...] = ()
-    """Asked behind the others, in this order."""
-    peer: Peer | None = None
-    """An engine that computes prompts for this one, or for which this one does (`quire.build.peers`)."""
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.host_bytes or self.disk or self.remote or self.connectors or self.peer)
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether records leave the process: then they must tell whose weights they are of."""
-        return bool(self.disk or self.remote or self.connectors or self.peer)
-
-    @property
-    def memory_bytes(self) -> int:
-        return self.host_bytes or STAGING_BYTES
-
-
-def attach(plan: Plan, runner: TorchRunner, tiers: Tiers, weights: str) -> Stack:
-    """`weights`: tells models of one shape apart (`quire.build.identity`)."""
+def attach(
+    plan: Plan, arena: Arena, tiers: Tiers, identity: str, wake: Callable[[], None] | None = None
+) -> tuple[Stack, Staging]:
+    """`identity`: of the model that computes the records (`quire.build.identity`). `wake`: called when a record was
+    stored, from any thread."""
     from quire.movers.host import HostMemory, check_budget
-    from quire.worker.staging import Staging
+    from quire.worker.pages.staging import Staging
 
-    records, is_gpu = Records(plan), runner.device.type != "cpu"
-    pool = 0 if is_gpu else runner.arena.stage.pool_bytes  # in the same memory, and taken as it is first written to
+    records, is_gpu = Records(plan), arena.bytes.device.type != "cpu"
+    pool = 0 if is_gpu else arena.stage.pool_bytes  # in the same memory, and allocated when it is first written to
     check_budget(tiers.memory_bytes, max(0, available_bytes() - pool), "--host-memory")
     memory = HostMemory(tiers.memory_bytes, records.block_bytes, is_pinned=is_gpu)
-    stack = Stack(records, memory, _connectors(tiers), layout_of(plan, weights), lands_later=is_gpu)
-    runner.staging = Staging(plan, _copies(runner, memory), stack)
-    return stack
+    stack = Stack(records, memory, stores_of(tiers), layout_of(plan, identity), lands_later=is_gpu, wake=wake)
+    return stack, Staging(plan, _copies(arena, memory), stack)
 
 
-def _copies(runner: TorchRunner, memory: HostMemory) -> Copies:
-    from quire.worker.bus import Bus
-    from quire.worker.copies import Directly
+def _copies(arena: Arena, memory: HostMemory) -> Copies:
+    from quire.worker.pages.bus import Bus
+    from quire.worker.pages.copies import Directly
 
-    if runner.device.type == "cpu":
-        return Directly(runner.arena.bytes, memory.tensor)
-    return Bus(runner.arena.bytes, memory.tensor, runner.arena.stage.sheet_bytes)
+    if arena.bytes.device.type == "cpu":
+        return Directly(arena.bytes, memory.tensor)
+    return Bus(arena.bytes, memory.tensor, arena.stage.sheet_bytes)
 
 
-def _connectors(tiers: Tiers) -> list[Connector]:
+def stores_of(tiers: Tiers) -> list[Connector]:
+    """The tiers below host memory, in the order in which they are asked."""
     from quire.movers.disk import DiskFolder
     from quire.movers.remote import RemoteStore
 
     disk = [DiskFolder(tiers.disk, tiers.disk_bytes)] if tiers.disk else []
     remote = [RemoteStore(tiers.remote)] if tiers.remote else []
-    return [*disk, *remote, *tiers.connectors]
+    return [*disk, *remote, *load_connectors(tiers)]
+
+
+def load_connectors(tiers: Tiers) -> tuple[Connector, ...]:
+    """The connectors; those given by name are constructed."""
+    return tuple(connector_of(one) if isinstance(one, str) else one for one in tiers.connectors)
 
 
 def connector_of(name: str) -> Connector:
-    """A connector of someone else's: `MODULE:NAME`, NAME called without arguments; `connector` where none is given."""
+    """A connector of the user's own: `MODULE:NAME`, NAME called without arguments; without NAME, `connector`."""
     module, _, attribute = name.partition(":")
     try:
         made = getattr(_module(module), attribute or "connector")()
-    except Exception as error:  # it is anyone's code
+    except Exception as error:  # the user's own code
         problem = f"{type(error).__name__}: {error}"
         raise InputError(f"{name} makes no connector: {problem}; write MODULE:NAME, where NAME() makes one") from error
     if lacking := [member for member in MEMBERS if not hasattr(made, member)]:
@@ -124,10 +102,10 @@ def _module(name: str) -> ModuleType:
         return importlib.import_module(name)
 
 
-def layout_of(plan: Plan, weights: str) -> Layout:
+def layout_of(plan: Plan, identity: str) -> Layout:
     """Equal for engines that may exchange records: the same weights, layout and version of Quire."""
     records = Records(plan)
-    fields = json.dumps([__version__, layout_fingerprint(plan), weights])
+    fields = json.dumps([__version__, layout_fingerprint(plan), identity])
     return Layout(
         hashlib.sha256(fields.encode()).hexdigest(),
         records.unit_tokens,
@@ -137,9 +115,9 @@ def layout_of(plan: Plan, weights: str) -> Layout:
     )
 
 
-def describe(plan: Plan, tiers: Tiers, behind: Sequence[GuardedTier]) -> list[str]:
-    """For the report at the start: what each tier holds, and how many idle sessions that keeps warm. `behind`: those
-    behind host memory, as they were attached; one that does not work promises nothing."""
+def describe(plan: Plan, tiers: Tiers, below: Sequence[GuardedTier]) -> list[str]:
+    """For the report at the start: what each tier holds, and how many idle sessions that keeps warm. `below`: the tiers
+    below host memory, as they were attached; one that does not work promises nothing."""
     promises = []
     if tiers.disk:
         free = f"nine tenths of what is free in {tiers.disk}"
@@ -149,7 +127,7 @@ def describe(plan: Plan, tiers: Tiers, behind: Sequence[GuardedTier]) -> list[st
     promises += ["a store of your own, as much as it keeps"] * len(tiers.connectors)
     if tiers.peer is not None and tiers.peer.role is Role.DECODE:
         promises.append(f"{tiers.peer.host}:{tiers.peer.port} computes prompts")
-    lines = [f"{tier.name}: {_state(tier) or promise}" for tier, promise in zip(behind, promises, strict=True)]
+    lines = [f"{tier.name}: {_state(tier) or promise}" for tier, promise in zip(below, promises, strict=True)]
     if tiers.peer is not None and tiers.peer.role is Role.PREFILL:
         lines.append(f"peer: computes prompts for others, listens at {tiers.peer.host}:{tiers.peer.port}")
     return [f"host: {_capacity(plan, tiers.memory_bytes)}", *lines]
@@ -163,7 +141,7 @@ def _capacity(plan: Plan, budget: int) -> str:
 
 
 def _state(tier: GuardedTier) -> str:
-    """What is wrong with it; empty: nothing."""
+    """What is wrong with a tier; empty if it works."""
     if tier.can_write or (tier.can_read and tier.brings_only):
         return ""
     reason = tier.reason.removeprefix("cannot use: ")

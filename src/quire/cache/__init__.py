@@ -1,1 +1,1 @@
-"""Which page holds what: a pool of sheets, tables of pages per request, and the books that prove it."""
+"""The KV memory: a pool of sheets, tables of pages per request, compaction, and an audit of all counts."""

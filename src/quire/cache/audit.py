@@ -1,6 +1,6 @@
-"""Books balance: a recount of everything, from the tables up. Names the page, the kind and who is short.
+"""Recounts all pages and holders from the tables up. An error names the page, the kind and the request.
 
-Slow and sure: no counter is trusted, everything is counted again. It may run after every step.
+It is slow: no counter is trusted, everything is counted again. It may run after every step.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from quire.core.errors import QuireError
 
 
 class BooksDoNotBalance(QuireError):
-    """A leak or a page given away twice: always a bug in Quire."""
+    """A page leaked or was allocated twice: always a bug in Quire."""
 
 
 def audit(memory: StageMemory, requests: Mapping[int, str]) -> None:
-    """`requests`: the rows that may hold pages, and whose they are."""
+    """`requests`: the rows that may hold pages, and the names of their requests."""
     for index, table in enumerate(memory.tables):
         _audit_holders(memory, index, requests)
         rows = np.flatnonzero(table.end > 0)

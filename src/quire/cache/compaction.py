@@ -1,11 +1,11 @@
-"""Gathers the pages of a kind in as few sheets as hold them, so that another kind can have the rest.
+"""Moves the pages of a kind into as few sheets as possible, so that other kinds can use the sheets that become free.
 
     before   ▓░░░  ▓▓░░  ▓▓▓░  P░░░        P: a pinned page, never moved
-    after    ····  ····  ▓▓▓░  P▓▓▓        the emptiest sheets give, holes of the fullest take
+    after    ····  ····  ▓▓▓░  P▓▓▓        pages move from the emptiest sheets into free slots of the fullest
 
-Needs no spare sheet: a page moves into a hole that is already there. Runs only where it frees a sheet; afterwards the
-kind holds no sheet more than its pages need, but for sheets with a pinned page. Tables are rewritten at once; the
-copies must be ordered after the work in flight.
+It needs no spare sheet: a page moves into a slot that is already free. It runs only if it frees a sheet; afterwards the
+kind has no more sheets than its pages need, except sheets with a pinned page. Tables are rewritten at once; the copies
+must be ordered after the steps in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from quire.cache.pool import Holder, Pages, Shelf
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Pages of one kind to copy, each from its old place to its new one; no page is both."""
+    """Pages of one kind to copy, from `source` to `target`; no page is in both."""
 
     kind: int
     source: Pages
@@ -28,7 +28,7 @@ class Moves:
 
 
 def compact(memory: StageMemory) -> list[Moves]:
-    """Compacts every kind that gives a sheet back by it, and says which bytes must be copied."""
+    """Compacts every kind where that frees a sheet, and returns which pages must be copied."""
     done = []
     for kind, shelf in enumerate(memory.pool.shelves):
         moves = find_moves(memory, kind)
@@ -51,7 +51,7 @@ def sheets_to_gain(memory: StageMemory) -> int:
 
 
 def find_moves(memory: StageMemory, kind: int) -> Moves:
-    """The i-th hole from the fullest sheet takes the i-th page from the emptiest, while that empties sheets."""
+    """The i-th free slot from the fullest sheet takes the i-th page from the emptiest, while that empties sheets."""
     shelf = memory.pool.shelves[kind]
     size = shelf.pages_per_sheet
     sheets = _fullest_first(shelf, np.flatnonzero(memory.pool.owner == kind))
@@ -70,7 +70,7 @@ def _fixed(shelf: Shelf) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def _fullest_first(shelf: Shelf, sheets: Pages) -> Pages:
-    """Sheets with a fixed page first, for they cannot be emptied; then by pages in use."""
+    """Sheets with a fixed page first, because they cannot be emptied; then by pages in use."""
     has_fixed = np.asarray(_fixed(shelf).reshape(-1, shelf.pages_per_sheet).any(axis=1))[sheets]
     return sheets[np.lexsort((sheets, -shelf.used_in_sheet[sheets], ~has_fixed))]
 

@@ -1,11 +1,11 @@
-"""The pool of one stage: sheets that go to any kind and come back, pages with typed holders.
+"""The pool of one stage: sheets that any kind can take and return, pages with typed holders.
 
     sheet      0        1        2        3                    page = sheet × pages_per_sheet + slot
-    owner      full     window   free     full                 (numbered apart for each kind)
+    owner      full     window   free     full                 (numbered separately for each kind)
                ▓▓▓▓░    ▓▓▓░░░   ·····    ▓░░░░
 
-A page is free or has holders: requests (counted), the cache, a reading pin (counted), or the backend itself. A sheet is
-free, or belongs to the kind that has at least one page in use there. All operations work on arrays of pages.
+A page is free or has holders: requests (counted), the cache, a pin while it is read (counted), or the backend itself. A
+sheet is free, or belongs to the kind that has at least one page in use there. All operations work on arrays of pages.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ class Holder(IntEnum):
 
 EVERY = slice(None)
 BITS = 16
-"""Of a page's word, for each holder: how often it holds the page."""
+"""Bits of a page's word for each holder: how often it holds the page."""
 ONE = tuple(counts(1 << BITS * holder) for holder in Holder)
 SEVERAL = tuple(counts((1 << BITS) - 2 << BITS * holder) for holder in (Holder.REQUEST, Holder.CACHE, Holder.PIN))
-"""Bits of a page's word that say that a holder holds it more than once."""
+"""Bits of a page's word that are set if a holder holds it more than once."""
 NO_HOLDER, ONE_PAGE = counts(0), counts(1)
 BY_REQUESTS = counts((1 << BITS) - 1 << BITS * Holder.REQUEST)
 """Bits of a page's word that say how many requests hold it."""
 NOT_CACHED = ~(((1 << BITS) - 1) << BITS * Holder.CACHE)
-"""Takes the cache out of a page's word."""
+"""Mask that removes the cache from a page's word."""
 
 
 class Shelf:
-    """The pages of one kind. Owned by its pool; nobody else writes to it."""
+    """The pages of one kind. Only its pool writes to it."""
 
     def __init__(self, pages_per_sheet: int, sheets: int) -> None:
         self.pages_per_sheet = pages_per_sheet
         self.holders = np.zeros(sheets * pages_per_sheet, dtype=np.int64)
-        """A word for each page, 0: it is free."""
+        """A word for each page; 0: the page is free."""
         self.sheet = np.arange(sheets).repeat(pages_per_sheet)
-        """Of each page."""
+        """The sheet of each page."""
         self.in_sheet = np.arange(sheets * pages_per_sheet).reshape(sheets, pages_per_sheet)[:, ::-1].copy()
-        """Pages of each sheet, in the order in which they come to the free ones: the first is taken first."""
+        """Pages of each sheet in the order of pushing them on the free list, so that the first is taken first."""
         self._is_first = (np.arange(sheets * pages_per_sheet) % pages_per_sheet == 0).astype(np.int64)
         """1 for the first page of each sheet, 0 for others."""
         self.used_in_sheet = np.zeros(sheets, dtype=np.int64)
@@ -62,7 +62,7 @@ class Shelf:
         self.free_pages = 0
         """Free pages in sheets that this kind owns."""
         self.shared = 0
-        """Pages that requests would hold beyond those they do if they shared none."""
+        """Pages that sharing saves: how many more requests would hold if they shared none."""
 
     def free_list(self) -> Pages:
         return self._free[: self.free_pages]
@@ -80,7 +80,7 @@ class Shelf:
         self.free_pages = len(pages)
 
     def take_empty_sheets(self) -> Pages:
-        """Sheets that nothing uses leave this kind: all their pages are free, and are forgotten here."""
+        """Returns the sheets with no page in use, and removes their pages from the free list of this kind."""
         free = self.free_list()
         sheets = self.sheet[free]
         used = self.used_in_sheet[sheets]
@@ -97,13 +97,13 @@ class Shelf:
 
 
 class Pool:
-    """One allocator per stage; its tensor-parallel ranks share it."""
+    """The allocator of one stage, the same for all its tensor-parallel ranks."""
 
     def __init__(self, stage: StagePlan, reserved_pages: int = 0) -> None:
         self.stage = stage
         self.shelves = [Shelf(kind.pages_per_sheet, stage.sheets) for kind in stage.kinds]
         self.no_owner = len(self.shelves)
-        """In `owner`: the sheet is free."""
+        """Value in `owner` of a sheet that is free."""
         self.owner = np.full(stage.sheets, self.no_owner, dtype=np.int64)
         self._free_sheets = np.arange(stage.sheets - 1, -1, -1, dtype=np.int64)
         self.free_sheets = stage.sheets
@@ -111,18 +111,18 @@ class Pool:
             self.take(kind, reserved_pages, Holder.BACKEND)
 
     def sheets_short(self, needs: Sequence[int]) -> int:
-        """How many sheets are missing to take so many pages of each kind now; 0: they can be taken."""
+        """How many free sheets are missing to take `needs` pages of each kind now; 0: they can be taken."""
         return max(0, self.sheets_wanted(needs) - self.free_sheets)
 
     def sheets_wanted(self, needs: Sequence[int]) -> int:
-        """Free sheets that so many more pages of each kind would open."""
+        """How many free sheets `needs` more pages of each kind would take."""
         wanted = 0
         for shelf, need in zip(self.shelves, needs, strict=True):
             wanted -= min(0, shelf.free_pages - need) // shelf.pages_per_sheet
         return wanted
 
     def take(self, kind: int, count: int, holder: Holder = Holder.REQUEST) -> Pages:
-        """`count` free pages of a kind, now held. The caller has asked `sheets_short` before."""
+        """Allocates `count` free pages of a kind. The caller has called `sheets_short` before."""
         shelf = self.shelves[kind]
         if count > shelf.free_pages:
             self._open(kind, -(-(count - shelf.free_pages) // shelf.pages_per_sheet))
@@ -140,18 +140,18 @@ class Pool:
         shelf.put(shelf.in_sheet.take(opened, axis=0).ravel())
 
     def hold(self, kind: int, pages: Pages, holder: Holder) -> None:
-        """One more holder for pages that are in use. A page may appear once only."""
+        """Adds a holder to pages that are in use. A page may appear only once."""
         shelf = self.shelves[kind]
         if holder is Holder.REQUEST:
             shelf.shared += int(np.count_nonzero(shelf.holders[pages] & BY_REQUESTS))
         shelf.holders[pages] += ONE[holder]
 
     def is_shared(self, kind: int, pages: Pages) -> bool:
-        """Whether anyone but the cache and one request holds one of these pages."""
+        """Whether one of these pages has holders other than the cache and one request."""
         return bool((self.shelves[kind].holders[pages] & NOT_CACHED > ONE[Holder.REQUEST]).any())
 
     def drop_all(self, kind: int, pages: Pages, holder: Holder) -> None:
-        """As `drop`, for pages that several rows or nodes may give back at once."""
+        """As `drop`, but a page may appear several times: several rows or nodes may drop it at once."""
         shelf = self.shelves[kind]
         if len(pages) and np.count_nonzero(shelf.holders[pages] & SEVERAL[holder]):
             pages, times = np.unique(pages, return_counts=True)
@@ -160,9 +160,9 @@ class Pool:
         self.drop(kind, pages, holder)
 
     def drop(self, kind: int, pages: Pages, holder: Holder) -> None:
-        """One holder fewer; pages that lose their last holder become free, and so do sheets that become empty.
+        """Removes a holder; pages that lose their last holder become free, and so do sheets that become empty.
 
-        A page may appear once only.
+        A page may appear only once.
         """
         if not len(pages):
             return
@@ -185,7 +185,7 @@ class Pool:
             self._close(shelf.take_empty_sheets())
 
     def move(self, kind: int, source: Pages, target: Pages) -> None:
-        """Carries holders from pages in use to free pages of the same kind; sheets left empty become free."""
+        """Moves holders from pages in use to free pages of the same kind; sheets that become empty become free."""
         shelf = self.shelves[kind]
         taken = np.isin(shelf.free_list(), target)
         shelf.replace_free(np.concatenate([shelf.free_list()[~taken], source]))

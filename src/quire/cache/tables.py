@@ -1,6 +1,6 @@
 """Which pages each request holds: for every kind a row per request, written and read as arrays.
 
-    row 7, kind window-1024, two groups          logical page l lies in column l, wrapped round behind the sinks
+    row 7, kind window-1024, two groups          logical page l is in column l, wrapped round after the sinks
     columns   0   1   2   3   4   5   6   7
     group 0   ·   ·  41  42  43  44   ·   ·      held: [first, end) = [2, 6)
     group 1   ·   ·  91  92  93  94   ·   ·
@@ -17,18 +17,17 @@ import numpy.typing as npt
 
 from quire.cache.pool import Pages
 from quire.core.step import TableView
-from quire.core.units import ceil_div
-from quire.kinds import Counts, counts
+from quire.kinds import Counts, Keeps, counts
 from quire.plan.plan import KindPlan, Plan
 
 Rows = npt.NDArray[np.int64]
 Addresses = npt.NDArray[np.int32]
 FEW_ROWS = 4
-"""So many rows are written one by one: slices and plain numbers are quicker than arrays of places."""
+"""Up to this many rows are written one by one: slices and plain numbers are faster than index arrays."""
 
 
 class Need(NamedTuple):
-    """Rows that lack pages of one kind, and how many each, all groups together. Who lacks none is not named."""
+    """Rows that lack pages of one kind, and how many each lacks, all groups together. Other rows are left out."""
 
     rows: Rows
     pages: Counts
@@ -57,15 +56,15 @@ class Table:
     """Pages of one kind. A request's row keeps its number as long as the request runs."""
 
     def __init__(self, plan: KindPlan, limits: Plan, rows: int, addresses: Addresses) -> None:
-        """`addresses`: where each page of this kind lies."""
+        """`addresses`: the address of each page of this kind."""
         self.plan = plan
         self.kind = plan.kind
-        self.sink_columns = ceil_div(getattr(plan.kind, "sinks", 0), plan.page_tokens)
+        self.sink_columns = plan.kind.sink_pages(plan.page_tokens)
         chunk = min(limits.batch_tokens, limits.max_length)
         peak = plan.kind.peak(limits.max_length, chunk, limits.lookahead, plan.page_tokens)
         self.width = max(1, peak) + self.sink_columns
         self._ring = self.width - self.sink_columns
-        """Columns that logical pages go round in, behind those of the sinks."""
+        """Columns after those of the sinks; logical pages wrap round in them."""
         self.pages = np.zeros((rows, plan.groups, self.width), dtype=np.int64)
         self.view = TableView(np.zeros((rows, plan.groups, self.width), dtype=np.int32), self.sink_columns)
         """The same as addresses: what a runner reads."""
@@ -73,23 +72,23 @@ class Table:
         self.first = np.zeros(rows, dtype=np.int64)
         self.end = np.zeros(rows, dtype=np.int64)
         self.kept = np.zeros(rows, dtype=np.int64)
-        """Pages [0, kept) are held beside [first, end): sinks."""
+        """Pages [0, kept) are held in addition to [first, end): sinks."""
 
     def column(self, logical: Counts) -> Counts:
         return self.view.column(logical)
 
     def write(self, rows: Rows | int, columns: Counts | list[int] | int, pages: Pages) -> None:
-        """Pages (entry, group) into columns of rows."""
+        """Writes pages (entry, group) into columns of rows."""
         self.pages[rows, :, columns] = pages
         self.view.addresses[rows, :, columns] = self._addresses[pages]
 
     def relocate(self, place: Pages) -> None:
-        """Page p lies at place[p] now."""
+        """Replaces each page p by place[p]."""
         self.pages[:] = place[self.pages]
         self.view.addresses[:] = self._addresses[self.pages]
 
     def missing(self, rows: Rows, end: Counts, ahead: Counts) -> Need:
-        """Pages that rows lack for tokens up to `end`, the last `ahead` of them lookahead; nothing is given back."""
+        """Pages that rows lack for tokens up to `end`, the last `ahead` of them lookahead; frees nothing."""
         wanted = self.kind.end_page(end, ahead, self.plan.page_tokens)
         lacking = (wanted > self.end[rows]).nonzero()[0]
         if not len(lacking):
@@ -99,7 +98,7 @@ class Table:
         return Need(rows, missing if self.plan.groups == 1 else self.plan.groups * missing)
 
     def append(self, rows: Rows, new: Counts, pages: Pages) -> None:
-        """Writes `new[i]` new pages, group after group for each, behind the last page of rows[i]."""
+        """Appends `new[i]` new pages to rows[i], given group after group for each logical page."""
         if len(rows) == 1:
             self.append_one(rows.item(0), pages)
             return
@@ -116,7 +115,7 @@ class Table:
         self.write(owner, self.column(counts(logical)), pages.reshape(len(owner), self.plan.groups))
 
     def append_one(self, row: int, pages: Pages) -> None:
-        """Writes new pages, group after group for each, behind the last page of a row."""
+        """Appends new pages to a row, given group after group for each logical page."""
         groups, begin = self.plan.groups, self.end.item(row)
         self.end[row] = end = begin + len(pages) // groups
         columns = self._columns(begin, end)
@@ -128,7 +127,7 @@ class Table:
             self.write(row, columns, pages.reshape(-1, groups))
 
     def _columns(self, begin: int, end: int) -> slice | Counts:
-        """Of logical pages [begin, end)."""
+        """The columns of logical pages [begin, end)."""
         sinks = self.sink_columns
         first = sinks + (begin - sinks) % self._ring
         if begin >= sinks and first + end - begin <= self.width:
@@ -136,8 +135,8 @@ class Table:
         return self.column(np.arange(begin, end))
 
     def cut(self, rows: Rows, settled: Counts) -> Pages | None:
-        """Forgets the pages that left the live set of `settled` tokens and returns them; None: no row has moved on.
-        What several rows share is named by each."""
+        """Removes the pages that left the live set of `settled` tokens and returns them; None: there are none. A page
+        that several rows share appears once for each of them."""
         first = self.kind.first_page(settled, self.plan.page_tokens)
         moved = (first > self.first[rows]).nonzero()[0]
         if not len(moved):
@@ -161,12 +160,12 @@ class Table:
         return self._in(row, self._columns(begin, first))
 
     def _in(self, row: int, columns: slice | Counts) -> Pages:
-        """Pages in some columns of a row, group after group for each; to be used before the row is written to."""
+        """Pages in some columns of a row, group after group for each; may be a view: use it before writing the row."""
         pages: Pages = self.pages[row, 0, columns] if self.plan.groups == 1 else self.pages[row][:, columns].T.ravel()
         return pages
 
     def exchange(self, row: int, column: int) -> None:
-        """Columns 0 and `column` of a row change places."""
+        """Swaps columns 0 and `column` of a row."""
         self.write(row, [column, 0], self.pages[row][:, [0, column]].T)
 
     def held(self, row: int) -> Pages:
@@ -192,7 +191,7 @@ class Table:
         return np.asarray(self.pages[row][:, self._columns(begin, end)].T, dtype=np.int64)
 
     def adopt(self, row: int, boundary: int, logical: npt.NDArray[np.int64]) -> Pages:
-        """Starts a row at `boundary` with cached pages (page, group), and returns those that it now holds."""
+        """Starts a row at `boundary` with cached pages (page, group), and returns those that the row now holds."""
         settled = np.asarray(boundary)
         first = int(self.kind.first_page(settled, self.plan.page_tokens))
         kept = int(self.kind.kept_pages(settled, self.plan.page_tokens))
@@ -202,22 +201,22 @@ class Table:
         return np.asarray(logical[wanted].ravel(), dtype=np.int64)
 
     def lacks(self, row: int, boundary: int) -> tuple[int, int]:
-        """Pages of one group that a row lacks to hold what `boundary` settled tokens leave: (sinks, the run).
+        """Pages of one group that a row lacks to hold the live set of `boundary` settled tokens: (sinks, the run).
 
-        A kind that grows goes on behind what the row shares already; others begin anew.
+        A kind that grows continues after the pages that the row already shares; others start from nothing.
         """
         settled, page_tokens = np.asarray(boundary), self.plan.page_tokens
-        if self.kind.grows or self.kind.kind == "state":
+        if self.kind.keeps is not Keeps.TAIL:
             return 0, int(self.kind.end_page(settled, counts(0), page_tokens)) - self.end.item(row)
         first = int(self.kind.first_page(settled, page_tokens))
         return int(self.kind.kept_pages(settled, page_tokens)), -(-boundary // page_tokens) - first
 
     def begin_at(self, row: int, boundary: int, pages: Pages) -> None:
-        """Gives a row the pages that it lacks; what it held of kinds that do not grow was given back before."""
+        """Gives a row the pages that it lacks; its pages of kinds that do not grow were freed before."""
         sinks, run = self.lacks(row, boundary)
         split = sinks * self.plan.groups
         self.append_one(row, pages[:split])
-        if not self.kind.grows and self.kind.kind != "state":
+        if self.kind.keeps is Keeps.TAIL:
             self.kept[row] = sinks
             self.first[row] = self.end[row] = int(self.kind.first_page(np.asarray(boundary), self.plan.page_tokens))
         assert len(pages) - split == run * self.plan.groups

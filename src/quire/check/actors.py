@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from quire.check import state
 from quire.check.coverage import Fault, Mechanism
 from quire.check.definitions import Violation
-from quire.check.doubles import FaultyTier
+from quire.check.faulty import FaultyTier
 from quire.check.host import HostTier
 from quire.check.leaks import check_no_prefix_left
 from quire.check.promises import check_books
@@ -175,7 +175,7 @@ class TierNews(Actor):
             tier.check_blocks()
         elif tier is not None:
             self._teach(tier)
-        for fate in tier.take_fates() if tier is not None else ():
+        for fate in tier.fates.take() if tier is not None else ():
             self.episode.fault(Fault(fate.value))
 
     def _teach(self, tier: FaultyTier) -> None:
@@ -183,7 +183,7 @@ class TierNews(Actor):
             if self.random.random() < TEACH_RATE and not state.is_loading(self.scheduler, row):
                 settled = int(self.scheduler.rows.settled[row])
                 keys = state.keys(self.scheduler, name)
-                tier.learn(keys, self.episode.runner.scripts[name].digests[:settled], self.episode.unit)
+                tier.learn(keys, self.episode.runner.scripts[name].digests[:settled])
 
 
 ACTORS: tuple[type[Actor], ...] = (Aborts, Pins, Drops, Evictions, Compactions, FailingSteps, TierNews)

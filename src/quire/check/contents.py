@@ -95,18 +95,6 @@ class Batch:
         return index, np.arange(len(index)) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def load(kind: KindContents, row: int, digests: Ints) -> None:
-    """Brings what was staged into those pages of a row that it holds."""
-    one, table = np.array([row]), kind.table
-    if isinstance(kind.kind, State):
-        kind.write(one, np.zeros(1, dtype=np.int64), digests[-1:])
-    elif not isinstance(kind.kind, Cross):
-        logical = np.concatenate([np.arange(table.kept[row]), np.arange(table.first[row], table.end[row])])
-        positions = np.arange(len(digests))
-        positions = positions[np.isin(positions // kind.page_tokens, logical)]
-        kind.write(np.repeat(one, len(positions)), positions, digests[positions])
-
-
 def read_state(kind: KindContents, batch: Batch, positions: Ints) -> None:
     """The state must stand for exactly the tokens before `positions`; before the first one it is cleared."""
     index = np.arange(len(positions))

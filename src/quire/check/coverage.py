@@ -8,7 +8,7 @@ from enum import Enum
 
 from quire.check.systems import System
 from quire.core.rules import Policy
-from quire.kinds import KIND_NAMES
+from quire.kinds import KINDS, Keeps
 
 
 class Fault(str, Enum):
@@ -50,8 +50,6 @@ class Mechanism(str, Enum):
 
 STEPS_PER_FLOOR = 20_000
 """Everything must have happened at least once in so many steps; shorter runs have no floor."""
-WITHOUT_REUSE = ("cross",)
-"""An encoder's output belongs to one request: models that have it reuse no prefix, and load none."""
 OF_REUSE = (Mechanism.HIT, Mechanism.EVICTION, Mechanism.CACHE_COMPACTED, Mechanism.CHECKPOINT, Mechanism.STORE)
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 
@@ -59,8 +57,8 @@ LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, F
 def is_possible(kind: str, what: Fault | Mechanism) -> bool:
     """Whether it can happen at all to a system that has this kind."""
     if what is Mechanism.CHECKPOINT:
-        return kind == "state"
-    return kind not in WITHOUT_REUSE or what not in (*OF_REUSE, *LOADS, Fault.DROP)
+        return KINDS[kind].keeps is Keeps.STATE
+    return KINDS[kind].is_shareable or what not in (*OF_REUSE, *LOADS, Fault.DROP)
 
 
 class Coverage:
@@ -79,10 +77,10 @@ class Coverage:
         """Lines of a table with a column for each kind; None: impossible."""
         for policy in Policy:
             for fault in Fault:
-                counts = (self.faults[kind, policy, fault] if is_possible(kind, fault) else None for kind in KIND_NAMES)
+                counts = (self.faults[kind, policy, fault] if is_possible(kind, fault) else None for kind in KINDS)
                 yield f"{policy.value}, {fault.value}", tuple(counts)
         for mechanism in Mechanism:
-            counts = (self.mechanisms[kind, mechanism] if is_possible(kind, mechanism) else None for kind in KIND_NAMES)
+            counts = (self.mechanisms[kind, mechanism] if is_possible(kind, mechanism) else None for kind in KINDS)
             yield mechanism.value, tuple(counts)
 
     def not_exercised(self) -> list[str]:
@@ -91,7 +89,7 @@ class Coverage:
         return [
             f"{name} with {kind} ({count} of {floor})"
             for name, counts in self.rows()
-            for kind, count in zip(KIND_NAMES, counts, strict=True)
+            for kind, count in zip(KINDS, counts, strict=True)
             if count is not None and count < floor
         ]
 

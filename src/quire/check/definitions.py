@@ -10,12 +10,18 @@ these intervals with masks, query by query.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from random import Random
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import QuireError
 from quire.core.units import ceil_div
-from quire.kinds import Chunked, Cross, Kind, Sink, State, Window
+from quire.kinds import Cross, Kind, State
 from quire.plan.plan import KindPlan, Plan, StagePlan
 
 Ints = npt.NDArray[np.int64]
@@ -27,16 +33,72 @@ class Violation(QuireError):
     """A promise that was not kept: always a bug in Quire, or one that was planted."""
 
 
-def seen(kind: Kind, first: int, end: int) -> tuple[Run, ...]:
-    """Positions that the tokens [first, end) attend to, themselves included; for kinds that keep tokens."""
-    if isinstance(kind, Window):
-        return ((max(0, first - kind.window + 1), end),)
-    if isinstance(kind, Chunked):
-        return ((first - first % kind.chunk, end),)
-    if isinstance(kind, Sink):
-        begin, sinks = max(0, first - kind.window + 1), min(kind.sinks, end)
-        return ((0, sinks), (begin, end)) if sinks < begin else ((0, end),)
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The most tokens of windows, chunks and sinks, and the tokens that a page may have."""
+
+    window: int
+    chunk: int
+    sinks: int
+    pages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A kind as its attention is defined, written without looking at the kind's rules."""
+
+    seen: Callable[[Mapping[str, Any], int, int], tuple[Run, ...]]
+    """From the kind's numbers: positions before `end` that a token from `first` on attends to, also a later one."""
+    small: Mapping[str, Any] = field(default_factory=dict)
+    """Its numbers in systems whose every schedule is explored."""
+    random: Callable[[Random, Sizes], dict[str, Any]] = lambda _random, _sizes: {}
+    """Its numbers in random systems."""
+
+
+def _all(_numbers: Mapping[str, Any], _first: int, end: int) -> tuple[Run, ...]:
     return ((0, end),)
+
+
+def _window(numbers: Mapping[str, Any], first: int, end: int) -> tuple[Run, ...]:
+    return ((max(0, first - numbers["window"] + 1), end),)
+
+
+def _chunked(numbers: Mapping[str, Any], first: int, end: int) -> tuple[Run, ...]:
+    return ((first - first % numbers["chunk"], end),)
+
+
+def _sink(numbers: Mapping[str, Any], first: int, end: int) -> tuple[Run, ...]:
+    begin, sinks = max(0, first - numbers["window"] + 1), min(numbers["sinks"], end)
+    return ((0, sinks), (begin, end)) if sinks < begin else ((0, end),)
+
+
+def _random_sink(random: Random, sizes: Sizes) -> dict[str, Any]:
+    return {"sinks": random.randint(1, sizes.sinks), "window": random.randint(1, sizes.window - sizes.sinks)}
+
+
+DEFINITIONS: dict[str, Definition] = {
+    "full": Definition(_all),
+    "window": Definition(_window, {"window": 2}, lambda random, sizes: {"window": random.randint(1, sizes.window)}),
+    "chunked": Definition(_chunked, {"chunk": 3}, lambda random, sizes: {"chunk": random.randint(1, sizes.chunk)}),
+    "sink": Definition(_sink, {"sinks": 1, "window": 2}, _random_sink),
+    "latent": Definition(_all, {}, lambda random, _: {"tokens_per_state": random.choice((1, 1, 2))}),
+    "indexed": Definition(
+        _all, {"top_tokens": 2}, lambda random, sizes: {"top_tokens": random.randint(1, sizes.window)}
+    ),
+    "state": Definition(_all, {"rewinds": True}, lambda random, _: {"rewinds": random.random() < 0.7}),
+    "cross": Definition(_all, {"encoder_tokens": 2}, lambda random, _: {"encoder_tokens": random.randint(1, 9)}),
+}
+"""By the name of the kind."""
+
+
+def seen(kind: Kind, first: int, end: int) -> tuple[Run, ...]:
+    """Positions before `end` that a token from `first` on attends to, also a later one; for kinds that keep tokens."""
+    return DEFINITIONS[kind.kind].seen(_numbers(kind), first, end)
+
+
+@cache
+def _numbers(kind: Kind) -> Mapping[str, Any]:
+    return kind.numbers
 
 
 def _pages_of(runs: tuple[Run, ...], page_tokens: int) -> int:

@@ -1,20 +1,19 @@
-"""Stand-ins for what lies outside the engine: a store that pins pages, a tier that misbehaves, a drafter that errs."""
+"""Doubles of what lies outside the engine: a store that pins pages, a drafter that errs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 from random import Random
 
 import numpy as np
 
 from quire.cache.pool import Holder, Pages
+from quire.check import state
 from quire.check.contents import KindContents
 from quire.check.definitions import Ints, Violation, is_fixed
 from quire.check.shadow import ShadowRunner
 from quire.core.request import Tokens
-from quire.core.tier import Answer, Ends, Found, Load
 from quire.scheduler.scheduler import Scheduler
 
 
@@ -43,7 +42,8 @@ class PinningStore:
         stage = random.randrange(len(self.scheduler.memories))
         kind = random.randrange(len(self.scheduler.memories[stage].tables))
         pages = self._readable(stage, kind)
-        if self.scheduler._copies or not len(pages) or sum(pin.stage == stage for pin in self.pins) >= self.spare:
+        pinned = sum(pin.stage == stage for pin in self.pins)
+        if state.copies_due(self.scheduler) or not len(pages) or pinned >= self.spare:
             return False
         shelf = self.scheduler.memories[stage].pool.shelves[kind]
         used = shelf.used_in_sheet[pages // shelf.pages_per_sheet]
@@ -76,7 +76,7 @@ class PinningStore:
         memory = self.scheduler.memories[stage]
         table, rows = memory.tables[kind], self.scheduler.rows
         cached = np.flatnonzero(memory.pool.shelves[kind].count(Holder.CACHE) > 0)
-        landed = [row for _, row in self.scheduler._landed]
+        landed = state.landed_rows(self.scheduler)
         settled = [
             table.pages[row, :, int(table.column(np.asarray(logical)))]
             for row in rows.requests
@@ -109,95 +109,3 @@ class ErringDrafter:
         guessed = self.script_of(row)[self.told[row] : self.told[row] + most].astype(np.int32)
         guessed[self.random.choice((0, most, most, self.random.randint(0, most))) :] += 1
         return guessed
-
-
-class Fate(str, Enum):
-    """How a load ends."""
-
-    DONE = "load done"
-    FAILED = "load failed"
-    LATE = "load late"
-    LOST = "load lost"
-    LESS = "load has less"
-    """It fails, and the tier may bring fewer tokens."""
-
-
-@dataclass(slots=True)
-class OpenLoad:
-    load: Load
-    fate: Fate
-    begun: float
-    due: float
-
-
-class FaultyTier:
-    """Brings back what it was given, or fails, or answers when nobody waits any more, or never does."""
-
-    def __init__(
-        self, random: Random, clock: Callable[[], float], load_seconds: float, staged: dict[int, Ints]
-    ) -> None:
-        self.random, self.clock, self.load_seconds = random, clock, load_seconds
-        self.known: dict[bytes, Ints] = {}
-        """By key, the digests of its unit."""
-        self.open: dict[int, OpenLoad] = {}
-        """Loads that somebody waits for."""
-        self.staged = staged
-        self.fates: list[Fate] = []
-        """Of loads begun since somebody asked."""
-        self.has_less: set[int] = set()
-        """Loads that failed, and of which less may come."""
-        self._late: list[OpenLoad] = []
-
-    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
-        del ends
-        return Found(next((place for place, key in enumerate(keys) if key not in self.known), len(keys)))
-
-    def begin(self, load: Load) -> None:
-        now, fate = self.clock(), self.random.choice(list(Fate))
-        delay = self.load_seconds + 2 if fate is Fate.LATE else float(self.random.randint(0, 4))
-        self.open[load.number] = OpenLoad(load, fate, now, now + delay)
-        self.fates.append(fate)
-
-    def cancel(self, number: int) -> None:
-        self.staged.pop(number, None)
-        load = self.open.pop(number, None)
-        if load is not None and load.fate is not Fate.LOST:
-            self._late.append(load)
-
-    def answers(self) -> Sequence[Answer]:
-        now = self.clock()
-        due = [one for one in self.open.values() if one.due <= now and one.fate is not Fate.LOST]
-        for one in due:
-            del self.open[one.load.number]
-            if one.fate is Fate.DONE:
-                self.staged[one.load.number] = np.concatenate([self.known[key] for key in one.load.keys])[
-                    : one.load.tokens
-                ]
-        for one in [one for one in self._late if one.due <= now]:
-            self._late.remove(one)
-            due.append(one)
-        self.has_less.update(one.load.number for one in due if one.fate is Fate.LESS)
-        return [
-            Answer(one.load.number, one.fate in (Fate.DONE, Fate.LATE), "lost", has_less=one.fate is Fate.LESS)
-            for one in due
-        ]
-
-    def learn(self, keys: Sequence[bytes], digests: Ints, unit: int) -> None:
-        """Keeps whole units of what a request computed; what it has already stays as it is."""
-        for place, key in enumerate(keys[: len(digests) // unit]):
-            self.known.setdefault(key, digests[place * unit : (place + 1) * unit])
-
-    def take_fates(self) -> list[Fate]:
-        taken, self.fates = self.fates, []
-        return taken
-
-    def check_empty(self) -> None:
-        """After the last request nobody waits for a load, and what was staged has landed or was given up."""
-        for what, own in (("loads are open", self.open), ("loads are staged", self.staged)):
-            if own:
-                raise Violation(f"after the last request {len(own)} {what} in the tier")
-
-    def check_deadlines(self) -> None:
-        for one in self.open.values():
-            if self.clock() > one.begun + self.load_seconds + 1:
-                raise Violation(f"request {one.load.request} still waits for load {one.load.number} past its deadline")

@@ -11,10 +11,10 @@ from quire.check import state
 from quire.check.actors import ACTORS, StepFailed
 from quire.check.coverage import Coverage, Fault, Mechanism
 from quire.check.definitions import Ints, Violation, fits_alone
-from quire.check.doubles import ErringDrafter, FaultyTier, PinningStore
+from quire.check.doubles import ErringDrafter, PinningStore
 from quire.check.fairness import Fairness
+from quire.check.faulty import FaultyTier
 from quire.check.host import HostTier
-from quire.check.keeping import KeepingTier
 from quire.check.large import EVERY, is_large, large_system, large_traffic
 from quire.check.laws import Law
 from quire.check.leaks import check_owners
@@ -73,12 +73,11 @@ class Episode:
         self.drafter = ErringDrafter(Random(seed), self._script_in)
         self.engine = self._engine()
         self.scheduler = self.engine.scheduler
-        self.scheduler.typical_output = self.system.typical_output
+        self.scheduler.admission.typical_output = self.system.typical_output
         self.runner.attach(self.scheduler)
         self.store = PinningStore(self.scheduler, self.runner, self.system.spare)
         self.traffic = (large_traffic if is_large_one else small_traffic)(self.random, self.system.plan)
         self.coming = random_requests(self.random, self.system.plan, self.traffic)
-        self.unit = self.system.plan.reuse_unit_tokens
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
@@ -97,7 +96,7 @@ class Episode:
             rules=system.rules,
             tier=self.tier,
             drafter=self.drafter,
-            keeper=self.runner.keeping,
+            keeper=None if isinstance(self.tier, FaultyTier) and self.tier.learns else self.tier,
             overlap=system.overlap,
             clock=lambda: float(self.now),
             pause=lambda: None,
@@ -105,13 +104,15 @@ class Episode:
         )
 
     def _tier(self, seed: int) -> FaultyTier | HostTier:
-        """One knows of prompts from earlier times, one has what steps stored, one is real."""
+        """Knows prompts from earlier times, or has what steps stored; most often it is the real stack."""
         clock, plan = lambda: float(self.now), self.system.plan
-        if seed % 8 < 3:
-            return FaultyTier(self.random, clock, LOAD_SECONDS, self.runner.staged)
-        keeping = (KeepingTier if seed % 8 == 3 else HostTier)(self.random, clock, LOAD_SECONDS, plan)
-        self.runner.keeping = keeping
-        return keeping
+        tier: FaultyTier | HostTier
+        if seed % 8 <= 3:
+            tier = FaultyTier(self.random, clock, LOAD_SECONDS, plan, learns=seed % 8 < 3)
+        else:
+            tier = HostTier(self.random, clock, LOAD_SECONDS, plan)
+        self.runner.keeping = tier
+        return tier
 
     def _progress(self) -> Progress:
         return Progress(
@@ -146,7 +147,7 @@ class Episode:
         return self.runner.scripts[self.scheduler.rows.requests[row].name].tokens
 
     def _has_less(self, load: int) -> bool:
-        return self.tier is not None and load in self.tier.has_less
+        return self.tier is not None and load in self.tier.fates.has_less
 
     def _tokens_of(self, name: str) -> Tokens:
         return np.concatenate([self.requests[name].prompt, self.engine.outputs(name)])
@@ -217,7 +218,7 @@ class Episode:
             raise Violation(f"request {request.name} of {request.limit} tokens was accepted and could not run alone")
         script = self.runner.scripts[request.name] = script_for(request)
         if isinstance(self.tier, FaultyTier) and self.random.random() < STORED_RATE:
-            self.tier.learn(state.keys(self.scheduler, request.name), script.digests, self.unit)
+            self.tier.learn(state.keys(self.scheduler, request.name), script.digests)
         self.progress.accept(stream)
 
     def _check_queue_is_full(self) -> None:

@@ -25,17 +25,22 @@ from hashlib import blake2b
 from typing import Any
 
 from quire.cache.memory import StageMemory
-from quire.cache.prefix import PrefixIndex
 from quire.cache.tables import Table
 from quire.check.definitions import Ints, Violation
+from quire.prefix.index import PrefixIndex
+from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import Waiting
 
 KNOWN = {
-    "Scheduler": "plan _batch_tokens _least_chunk memories rows _copies reuse room loads _landed shares queue policy "
-    "events tickets _entered drafts _views _line _order _order_is_stale _arrivals _now flying meter "
-    "typical_output hot_share",
-    "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _copies _publisher",
+    "Scheduler": "plan policy memories events rows shares queue next_step reuse room drafts loads running loading "
+    "admission _arrivals _batch_tokens _least_chunk flying meter",
+    "NextStep": "_tables _copies _stores _loads _newcomers",
+    "Running": "_rows _reuse _room _loads _next_step tickets _line _order _order_is_stale",
+    "Loading": "_loads _rows _running _reuse _room _next_step _publisher _now",
+    "Admission": "_plan _queue _rows _running _reuse _room _loading _publisher typical_output",
+    "Expectations": "_index _memories _queued changed",
+    "Captures": "_index _memories _publisher _by_row",
+    "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _next_step _publisher",
     "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _publisher _told _epochs",
     "Loads": "_tier _seconds _size_of _unit _has_ends _open _number_of _numbers",
     "StepMeter": "_count _tokens _seconds _squares _products",
@@ -49,14 +54,17 @@ KNOWN = {
     "is_reserved epoch stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares _of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
-    "Reuse": "memories index rows junctions stores _publisher _copies _layout _scopes_of _marks _chains _settled "
-    "_lines _leaves_spares _queued changed _captured",
-    "Stores": "_keeper _records _index _copies _publisher due",
+    "Reuse": "memories index rows junctions expectations captures stores _publisher _next_step _layout _scopes_of "
+    "_marks _chains _settled _lines _leaves_spares",
+    "Stores": "_keeper _records _index _next_step _publisher",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Junctions": "_prompts _next ahead wanted",
-    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction arrivals ends _before _awaits "
-    "_hot _hot_bytes",
+    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction awaited uses spares arrivals ends "
+    "_before",
+    "Awaited": "_nodes _coverage _eviction requests _bytes_of _bytes",
+    "Uses": "_nodes _boundaries _coverage _eviction",
+    "Spares": "_nodes _boundaries _coverage _eviction _memories",
     "Boundaries": "nodes coverage memories tails groups _groups_made",
     "Eviction": "nodes boundaries coverage memories forecast ghosts now _ranked _held _awaited _computed "
     "was_given_back paths last_rank",
@@ -67,9 +75,9 @@ KNOWN = {
     "Recency": "",
     "Publisher": "step listeners",
 }
-KNOWN_WAITING = (
-    "request arrival claim outputs preemptions root keys behind came_from line is_counted awaits cached chain is_found "
-    "turn may_load offer again hit_tokens loaded_tokens miss gap is_reported reason way_back"
+KNOWN_TICKET = (
+    "request arrival claim outputs preemptions root keys hash_state came_from line is_counted awaits cached chain "
+    "is_found turn may_load offer again hit_tokens loaded_tokens miss gap is_reported reason way_back"
 )
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""
@@ -82,8 +90,8 @@ def check_known(owners: list[object]) -> None:
         known = next((KNOWN[own.__name__] for own in type(owner).__mro__ if own.__name__ in KNOWN), "")
         unknown = set(vars(owner)) - set(known.split())
         assert not unknown, f"{type(owner).__name__} has {sorted(unknown)}: say in essence.py what they decide"
-    unknown = set(Waiting.__slots__) - set(KNOWN_WAITING.split())
-    assert not unknown, f"Waiting has {sorted(unknown)}: say in essence.py what they decide"
+    unknown = set(Ticket.__slots__) - set(KNOWN_TICKET.split())
+    assert not unknown, f"Ticket has {sorted(unknown)}: say in essence.py what they decide"
 
 
 class Names:
@@ -102,7 +110,7 @@ KEYS = Names()
 
 def essence(scheduler: Scheduler, beside: tuple[Any, ...] = ()) -> bytes:
     """`beside`: what else decides, outside the scheduler."""
-    running = sorted(scheduler.tickets, key=lambda row: scheduler.tickets[row].arrival)
+    running = sorted(scheduler.running.tickets, key=lambda row: scheduler.running.tickets[row].arrival)
     place = {row: index for index, row in enumerate(running)}
     parts = (
         beside,
@@ -123,12 +131,12 @@ def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
     columns = (rows.known, rows.computed, rows.settled, rows.expected, rows.drafts, rows.next_unit, rows.next_capture)
     numbers = [column.item(row) for column in (*columns, rows.is_loading, rows.is_reserved)]
     reuse = scheduler.reuse
-    captured = [one.units for one in reuse._captured.get(row, ())]
+    captured = [one.units for one in reuse.captures._by_row.get(row, ())]
     kept = reuse._marks.get(row), reuse._settled.get(row), reuse._lines.get(row), reuse._leaves_spares.get(row)
-    return *_waiting(scheduler.tickets[row]), numbers, kept, captured
+    return *_waiting(scheduler.running.tickets[row]), numbers, kept, captured
 
 
-def _waiting(one: Waiting) -> tuple[Any, ...]:
+def _waiting(one: Ticket) -> tuple[Any, ...]:
     preemptions = min(one.preemptions, MOST_PREEMPTIONS)
     places = [place and KEYS(place.key) for place in (one.came_from, one.awaits)]
     asked = one.may_load, one.offer, one.again
@@ -139,12 +147,12 @@ def _loads(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
     """Open ones and how much time they have left, and those that the next step will copy."""
     loads = scheduler.loads
     waiting = sorted(
-        (place[row], load.tokens, deadline - scheduler._now) for load, row, deadline in loads._open.values()
+        (place[row], load.tokens, deadline - scheduler.loading._now) for load, row, deadline in loads._open.values()
     )
     return (
         waiting,
         sorted(loads._number_of) == sorted(row for _, row, _ in loads._open.values()),
-        [place.get(row) for _, row in scheduler._landed],
+        [place.get(row) for _, row in scheduler.next_step._loads],
     )
 
 

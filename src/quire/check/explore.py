@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from quire.cache.reuse_times import Recency
 from quire.check import state
 from quire.check.definitions import Ints, Violation
 from quire.check.essence import check_known, check_leaves, essence
@@ -28,9 +26,10 @@ from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
-from quire.core.tier import Answer, Ends, Found, Load
-from quire.scheduler.endings import Ended
-from quire.scheduler.scheduler import Scheduler
+from quire.core.tier import TransferDone, TransferFailed
+from quire.prefix.forecast import Recency
+from quire.scheduler.scheduler import Ended, Scheduler
+from quire.tiers.in_memory import NEVER, InMemoryTier, Transfer
 
 Action = tuple[str, int]
 STALE = 1
@@ -47,35 +46,20 @@ class _FixedEstimate(Scheduler):
         del outputs
 
 
-class ChosenTier:
-    """A tier whose answers the exploration chooses. Who is cancelled gets an answer all the same, too late."""
+class ChosenTier(InMemoryTier):
+    """A tier whose answers the exploration chooses. A load that is cancelled is answered all the same, too late."""
 
-    def __init__(self, known: int) -> None:
-        self.known = known
-        """It has so many units of every prompt."""
+    def __init__(self, units: int) -> None:
+        super().__init__(lambda: self.now, units, NEVER)
         self.now = 0.0
-        self.open: dict[str, tuple[int, float]] = {}
-        """By request: the load that it waits for, and since when."""
-        self.ready: list[Answer] = []
-
-    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
-        del ends
-        return Found(min(self.known, len(keys)))
-
-    def begin(self, load: Load) -> None:
-        self.open[load.request] = load.number, self.now
 
     def cancel(self, number: int) -> None:
-        for request in [name for name, (load, _) in self.open.items() if load == number]:
-            self.answer(request, is_done=True)
+        if number in self.transfers:
+            self.answer(TransferDone(number))
 
-    def answer(self, request: str, is_done: bool) -> None:
-        self.ready.append(Answer(self.open.pop(request)[0], is_done))
-
-    def answers(self) -> Sequence[Answer]:
-        ready = list(self.ready)
-        self.ready.clear()
-        return ready
+    def open(self) -> dict[str, Transfer]:
+        """By request: the loads that are not answered."""
+        return {one.load.request: one for one in self.transfers.values() if one.due == NEVER}
 
 
 class Guesses:
@@ -98,7 +82,7 @@ class World:
         self.tier = ChosenTier(small.stored)
         tier = self.tier if small.stored else None
         self.scheduler = _FixedEstimate(small.plan(), small.rules(), tier, drafter=Guesses(), forecast=Recency())
-        self.scheduler.typical_output = small.typical_output
+        self.scheduler.admission.typical_output = small.typical_output
         self.requests = small.work()
         self.scripts = [script_for(request) for request in self.requests]
         self.came = 0
@@ -109,11 +93,11 @@ class World:
         scheduler, possible = self.scheduler, []
         if scheduler.flying:
             possible += [("apply", number) for number in range(self._endings(scheduler.flying[0]))]
-        if len(scheduler.flying) < self.small.overlap and (scheduler.tickets or len(scheduler.queue)):
+        if len(scheduler.flying) < self.small.overlap and (scheduler.running.tickets or len(scheduler.queue)):
             possible.append(("schedule", 0))
         if self.came < len(self.requests):
             possible.append(("submit", self.came))
-        for name in self.tier.open:
+        for name in self.tier.open():
             possible += [("finish", int(name[1:])), ("fail", int(name[1:]))]
         if any(deadline > self.tier.now for _, _, deadline in scheduler.loads._open.values()):
             possible.append(("wait", 0))
@@ -141,7 +125,8 @@ class World:
         elif what == "wait":
             self.tier.now += self.small.rules().load_seconds
         elif what in ("finish", "fail"):
-            self.tier.answer(self.requests[number].name, what == "finish")
+            load = self.tier.open()[self.requests[number].name].load.number
+            self.tier.answer(TransferDone(load) if what == "finish" else TransferFailed(load, ""))
         else:
             ended = self.scheduler.cancel(self.requests[number].name)
             if ended is None:
@@ -152,11 +137,12 @@ class World:
         scheduler = self.scheduler
         is_free = not scheduler.flying
         step = scheduler.schedule(self.tier.now)
-        if any(begun + self.small.rules().load_seconds <= self.tier.now for _, begun in self.tier.open.values()):
+        awaited = self.tier.open()
+        if any(one.begun + self.small.rules().load_seconds <= self.tier.now for one in awaited.values()):
             raise Violation("a load is waited for past its deadline")
         elder = next(number for number in range(self.came) if number not in self.ended)
         row = scheduler.rows.row_of.get(f"r{elder}")
-        if f"r{elder}" in self.tier.open:
+        if f"r{elder}" in awaited:
             return
         if is_free and (step is None or row not in step.rows.tolist()):
             raise Violation(f"stuck: nothing is in flight and no token of the elder, r{elder}, is scheduled")
@@ -201,10 +187,13 @@ class World:
 
     def digest(self) -> bytes:
         """Answers on their way to a load that nobody waits for decide nothing."""
-        awaited = self.scheduler.loads._open
-        ready = [(awaited[one.number][0].request, one.is_done) for one in self.tier.ready if one.number in awaited]
-        late = self.tier.now - self.scheduler._now
-        return essence(self.scheduler, (self.came, sorted(self.ended), sorted(self.tier.open), ready, late))
+        ready = [
+            (one.load.request, type(one.answer))
+            for number, one in self.tier.transfers.items()
+            if number in self.scheduler.loads._open and one.due != NEVER
+        ]
+        late = self.tier.now - self.scheduler.loading._now
+        return essence(self.scheduler, (self.came, sorted(self.ended), sorted(self.tier.open()), ready, late))
 
     def accepted(self) -> dict[str, Request]:
         return {one.name: one for number, one in enumerate(self.requests[: self.came]) if number not in self.ended}

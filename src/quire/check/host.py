@@ -13,15 +13,14 @@ from random import Random
 import numpy as np
 
 from quire.check.definitions import Ints, Violation
-from quire.check.doubles import Fate
-from quire.check.keeping import Brought
+from quire.check.faulty import Brought, Fate, Fates
 from quire.check.shaky import ShakyStore
 from quire.check.steering import Steering
 from quire.core.connector import Layout
 from quire.core.tier import SCOPE_BYTES, Answer, Blocks, Load, Place, Store
 from quire.plan.plan import Plan
 from quire.plan.records import Records, Span
-from quire.tiers.shelf import Record
+from quire.tiers.host_cache import HostCache, Record
 from quire.tiers.stack import Stack
 
 DIGEST_BYTES = 8
@@ -51,15 +50,16 @@ class Payload:
         return np.frombuffer(data, dtype="<i8").astype(np.int64)
 
 
-class HostTier(Stack):
+class HostTier:
+    """Drives a stack through its ports, and keeps books of its own on what it may bring back."""
+
     def __init__(self, random: Random, clock: Callable[[], float], load_seconds: float, plan: Plan) -> None:
         self.steering, self.random = Steering(clock), random
-        self.fates: list[Fate] = []
-        self.has_less: set[int] = set()
-        """Loads that failed, and of which less may come."""
-        self._payload = Payload(random.choice((6, 20, 60, 200)), Records(plan).block_bytes, plan)
+        self.fates = Fates(random, load_seconds)
+        self._records = Records(plan)
+        self._payload = Payload(random.choice((6, 20, 60, 200)), self._records.block_bytes, plan)
         stores = [
-            ShakyStore(f"store {number}", random, self.steering, load_seconds, self.fates)
+            ShakyStore(f"store {number}", random, self.steering, load_seconds, self.fates.drawn)
             for number in range(random.choice((0, 1, 1, 2)))
         ]
         layout = Layout("c" * 64, plan.reuse_unit_tokens, 1, 1, "[]")
@@ -73,7 +73,11 @@ class HostTier(Stack):
         self._in_vain: set[int] = set()
         """Loads that need a record which was dropped."""
         self._now = 0
-        super().__init__(Records(plan), self._payload, stores, layout, clock, self.is_late, self.steering.threads)
+        threads, is_late = self.steering.threads, self.is_late
+        stack = Stack(self._records, self._payload, stores, layout, clock, lands_later=is_late, threads=threads)
+        self.stack = stack
+        self.find, self.cancel, self.seconds_to_load = stack.find, stack.cancel, stack.seconds_to_load
+        self.renew, self.give_up = stack.renew, stack.give_up
 
     # ── what a step copies ────────────────────────────────────────────────
 
@@ -82,26 +86,24 @@ class HostTier(Stack):
         self._payload.write(
             store.place.blocks, np.concatenate([own.ravel() for own in slots] or [np.empty(0, np.int64)])
         )
+        self._counted["stored"] += 1
         if self.is_late:
-            self.follow(self._wait, stored=[store.place.number])
+            self.stack.follow(self._wait, stored=[store.place.number])
         else:
-            self.stored(store.place.number)
+            self.stack.note_stored(store.place.number)
 
     def bring(self, number: int) -> list[Brought]:
         """What a load has staged, span by span."""
         if number in self._in_vain:
             raise Violation(f"load {number} brings a record that was dropped, and was not given again before it began")
-        staged = self.staged(number)
-        load, records, brought = staged.load, self._records, []
-        for unit, blocks in enumerate(staged.units, load.held_tokens // records.unit_tokens):
-            brought += self._spans(blocks, records.in_unit(unit), load.held_tokens)
-        if records.has_boundaries:
-            brought += self._spans(staged.boundary, records.at(load.tokens), load.held_tokens)
+        staged, brought = self.stack.staged_load(number), []
+        for blocks, spans in zip(staged.records, self._records.contents(staged.load), strict=True):
+            brought += self._spans(blocks, spans, staged.load.held_tokens)
         if self.is_late:
-            self.follow(self._wait, landed=[number])
+            self.stack.follow(self._wait, landed=[number])
         else:
-            self.landed(number)
-        self.fates.append(Fate.DONE)
+            self.stack.note_landed(number)
+        self.fates.drawn.append(Fate.DONE)
         return brought
 
     def _spans(self, blocks: Blocks, spans: list[Span], held_tokens: int) -> list[Brought]:
@@ -121,21 +123,17 @@ class HostTier(Stack):
     # ── what may not be brought back ───────────────────────────────────────
 
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
-        place = super().accept(name, size_bytes)
+        place = self.stack.accept(name, size_bytes)
         self._counted["host_full"] += place is None
         if place is not None:
             self._now += 1
             self._given[name] = self._now
         return place
 
-    def stored(self, number: int) -> None:
-        super().stored(number)
-        self._counted["stored"] += 1
-
     def forget(self, scope: bytes) -> None:
         self._now += 1
         self._forgotten[scope] = self._now
-        super().forget(scope)
+        self.stack.forget(scope)
 
     def begin(self, load: Load) -> None:
         """A request may have asked before the cache was dropped: then it gets nothing."""
@@ -144,63 +142,55 @@ class HostTier(Stack):
             dropped = max(everyone, self._forgotten.get(name[1 : 1 + SCOPE_BYTES], 0))
             if self._given.get(name, 0) <= dropped:
                 self._in_vain.add(load.number)
-        super().begin(load)
+        self.stack.begin(load)
 
     def answers(self) -> Sequence[Answer]:
-        answers = super().answers()
-        self.has_less.update(answer.number for answer in answers if answer.has_less)
-        return answers
-
-    def take_fates(self) -> list[Fate]:
-        taken = list(self.fates)
-        self.fates.clear()
-        return taken
+        return self.fates.note(self.stack.answers())
 
     def squeeze(self) -> None:
         """Host memory forgets everything that no transfer needs: tiers below still have it."""
-        fillers = [self._shelf.reserve(b"filler", 1) for _ in range(self._shelf.blocks)]
-        for filler in fillers:
-            if filler is not None:
-                self._shelf.unpin(filler)
+        evict_unpinned(self.stack.held.cache)
 
     # ── the books of host memory ──────────────────────────────────────────
 
     def check_blocks(self) -> None:
         """Each block is free or belongs to one record; all are accounted for where no thread has one in hand."""
-        held = [block for record in self._all_records() for block in record.blocks]
-        blocks = [*self._shelf._free, *held]
+        cache = self.stack.held.cache
+        blocks = [*cache._free, *(block for record in self._all_records() for block in record.blocks)]
         if len(set(blocks)) != len(blocks):
             raise Violation("a block of host memory belongs to two records, or is free and does not")
-        if self.steering.is_idle and len(blocks) != self._shelf.blocks:
-            raise Violation(
-                f"{self._shelf.blocks - len(blocks)} blocks of host memory belong to no record and are not free"
-            )
+        if self.steering.is_idle and len(blocks) != cache.blocks:
+            raise Violation(f"{cache.blocks - len(blocks)} blocks of host memory belong to no record and are not free")
 
     def _all_records(self) -> list[Record]:
-        found = [*self._shelf._records.values(), *self._coming.values()]
-        found += [record for opened in self._open.values() for record in opened.records]
-        found += [record for behind in self._behind for record in behind._due]
+        stack = self.stack
+        found = [*stack.held.cache._records.values(), *(one.record for one in stack.stores._open.values())]
+        found += [record for opened in stack.loads._open.values() for record in opened.records]
+        found += [record for below in stack.below for record in below._due]
         return list({id(record): record for record in found}.values())
 
     def check_empty(self) -> None:
         """After the last request, and when every transfer has ended: nothing is pinned, promised or on its way."""
+        stack = self.stack
         books: dict[str, Sized] = {
-            "loads": self._open,
-            "loads being copied": self._copying,
-            "loads being landed": self._landing,
-            "stores being copied": self._storing,
-            "records to come": self._coming,
-            "promises to tiers below": self._promised,
-            "times of acceptance": self._accepted_at,
-            "names to come": self._coming_names,
-            "records due below": [record for behind in self._behind for record in behind._due],
-            "blocks pinned for tiers below": range(sum(behind.pinned_blocks for behind in self._behind)),
-            "pinned records": [record for record in self._shelf._records.values() if record.pins],
+            "loads": stack.loads,
+            "records to come": stack.stores,
+            "records due below": [record for below in stack.below for record in below._due],
+            "blocks pinned for tiers below": range(sum(below.pinned_blocks for below in stack.below)),
+            "pinned records": [record for record in stack.held.cache._records.values() if record.pins],
         }
         for what, own in books.items():
             if len(own):
                 raise Violation(f"after the last request {len(own)} {what} are left in host memory")
         for what, count in self._counted.items():
-            if self.counters[what] != count:
-                raise Violation(f"{count} records were {what}, the counter says {self.counters[what]}")
+            if stack.counters[what] != count:
+                raise Violation(f"{count} records were {what}, the counter says {stack.counters[what]}")
         self.check_blocks()
+
+
+def evict_unpinned(cache: HostCache) -> None:
+    """Host memory needs all the blocks that it can get."""
+    fillers = [cache.reserve(b"filler", 1) for _ in range(cache.blocks)]
+    for filler in fillers:
+        if filler is not None:
+            cache.unpin(filler)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from random import Random
 
+from quire.check.definitions import Sizes
 from quire.check.requests import TURN_RATES, Traffic
 from quire.check.systems import (
     ENOUGH,
-    Sizes,
     System,
     in_groups,
     plan_with_spare,
@@ -19,7 +19,7 @@ from quire.check.systems import (
     random_page_tokens,
     random_rules,
 )
-from quire.kinds import KIND_NAMES
+from quire.kinds import KINDS
 from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
@@ -29,7 +29,7 @@ from quire.plan.settings import Settings
 EVERY = 32
 """One episode of so many is large."""
 SIZES = Sizes(window=80, chunk=80, sinks=10, pages=(4, 8, 16))
-OF_REUSE = tuple(kind for kind in KIND_NAMES if kind != "cross")
+OF_REUSE = tuple(kind for kind in KINDS if KINDS[kind].is_shareable)
 MOST_OUTPUTS = 150
 """More than a row has room for at first."""
 SHORT_PROMPT = 12

@@ -20,8 +20,8 @@ from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
 from quire.check.staying import Capacity, Pages
 from quire.core.events import Event, LoadStarted, RequestAccepted, RequestAdmitted, StepLaunched
 from quire.core.rules import Policy, Rules
+from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import Waiting
 
 SIGHT = 8
 """Requests that a step passes over, or leaves to a tier, at most."""
@@ -80,7 +80,7 @@ class Line(Law):
         elif isinstance(event, StepLaunched):
             self._check_left_waiting()
 
-    def _before_start(self, row: int, waiting: Waiting) -> None:
+    def _before_start(self, row: int, waiting: Ticket) -> None:
         del row
         self._tries += 1
         self.shared = state.shared_pages(self.scheduler, waiting)
@@ -130,16 +130,19 @@ class Line(Law):
         return self._admissions >= self._preference(seat).turn + PATIENCE
 
     def _in_turn(self, waiting: list[Seat]) -> list[Seat]:
-        """The tenant served least goes next, as if each request before had been served its prompt."""
+        """The tenant served least goes next, as if each request before had been served its prompt. Within a tenant they
+        go by priority, then the patient by arrival, then the others by their cached prefix."""
         own: dict[str, deque[Seat]] = {}
+        line = sorted(waiting, key=lambda seat: seat.arrival)
         if any(map(self._cached, waiting)):
-            patient = sorted(filter(self._is_overdue, waiting), key=lambda seat: seat.arrival)
-            others = [seat for seat in waiting if seat not in patient]
-            waiting = patient + sorted(others, key=lambda seat: (-self._cached(seat), seat.arrival))
+            line.sort(
+                key=lambda seat: (not self._is_overdue(seat), 0 if self._is_overdue(seat) else -self._cached(seat))
+            )
+        waiting = sorted(line, key=lambda seat: -seat.request.priority)
         for seat in waiting:
             own.setdefault(seat.request.tenant, deque()).append(seat)
         served = {tenant: self._served[tenant] for tenant in own}
-        line: list[Seat] = []
+        line = []
         while own:
             tenant = min(own, key=lambda one: (served[one], own[one][0].arrival))
             line.append(own[tenant].popleft())

@@ -4,7 +4,7 @@
                                   window 6    page  1 2     tokens 6 … 10: what token 11 sees of the past
                                   state             ◆       a copy taken exactly there
 
-Names of units come from `cache/keys.py`; nothing here asks `cache/prefix.py` or `cache/coverage.py`.
+Names of units come from `prefix/keys.py`; nothing here asks `prefix/index.py` or `prefix/coverage.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from quire.cache.keys import end_key, keys_of
 from quire.cache.pool import Holder, Pages
 from quire.check import state
 from quire.check.definitions import Ints, seen
@@ -22,6 +21,7 @@ from quire.core.request import Request, Tokens
 from quire.core.units import ceil_div
 from quire.kinds import State
 from quire.plan.plan import KindPlan
+from quire.prefix.keys import end_key, keys_of
 from quire.scheduler.scheduler import Scheduler
 
 

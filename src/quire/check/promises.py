@@ -9,8 +9,7 @@ from quire.check.definitions import Violation, fixed_pages, is_fixed, pages_read
 from quire.check.leaks import check_no_prefix_left, check_no_request_left
 from quire.check.scripts import Script
 from quire.core.request import Ending, Request
-from quire.scheduler.endings import Ended
-from quire.scheduler.scheduler import Scheduler
+from quire.scheduler.scheduler import Ended, Scheduler
 
 
 def check_books(scheduler: Scheduler) -> None:

@@ -16,8 +16,8 @@ from quire.check.prefixes import Prefixes
 from quire.core.events import Event, RequestAccepted
 from quire.core.request import Request
 from quire.kinds import State
+from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import Waiting
 
 
 class Reused(Law):
@@ -45,7 +45,7 @@ class Reused(Law):
         if strange := state.wanted_units(self.scheduler) - self._named:
             raise Violation(f"boundaries are wanted after {len(strange)} units that no request has")
 
-    def _before_start(self, row: int, waiting: Waiting) -> None:
+    def _before_start(self, row: int, waiting: Ticket) -> None:
         self._named.update(self.prefixes.keys(waiting.request))
         request, known = waiting.request, int(self.scheduler.rows.known[row])
         self._expected = 0
@@ -56,7 +56,7 @@ class Reused(Law):
                 self._expected = boundary.tokens
                 return
 
-    def _after_start(self, row: int, waiting: Waiting) -> None:
+    def _after_start(self, row: int, waiting: Ticket) -> None:
         found, request = waiting.hit_tokens, waiting.request
         if found != self._expected:
             raise Violation(f"request {request.name} starts after {found} tokens, {self._expected} can be proved")
@@ -103,4 +103,4 @@ class Reused(Law):
             raise Violation(f"request {request.name} passed the end of its prompt, and none can start after {end}")
 
     def _started_at(self, row: int) -> int:
-        return self.scheduler.tickets[row].hit_tokens
+        return self.scheduler.running.tickets[row].hit_tokens

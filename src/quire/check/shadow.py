@@ -8,24 +8,22 @@ twice, moved without its table, or shared with someone else's tokens shows up at
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from quire.check.contents import CLEARED, POISON, Batch, KindContents, load, read, read_state, write
+from quire.check.contents import CLEARED, POISON, Batch, KindContents, read, read_state, write
 from quire.check.definitions import Ints, Violation
+from quire.check.faulty import Brought
 from quire.check.scripts import Script
 from quire.core.request import Request
 from quire.core.step import SAMPLED, Capture, Step, StepResult
-from quire.core.tier import Keeper, Store
+from quire.core.tier import RecordStore, Store
 from quire.kinds import State
 from quire.scheduler.scheduler import Scheduler
 
-if TYPE_CHECKING:
-    from quire.check.keeping import Brought
 
-
-class Keeps(Keeper, Protocol):
+class Keeps(RecordStore, Protocol):
     """A tier to which stores go, and from where what was stored comes back."""
 
     def keep(self, store: Store, slots: list[Ints]) -> None: ...
@@ -37,8 +35,6 @@ class ShadowRunner:
     def __init__(self) -> None:
         self.scripts: dict[str, Script] = {}
         """By request: whoever submits writes them down here."""
-        self.staged: dict[int, Ints] = {}
-        """By load: the digests that a tier brought."""
         self.tenants: dict[int, Request] = {}
         """By row, as the steps say."""
         self.before_launch: Callable[[Step], None] = lambda _step: None
@@ -46,7 +42,7 @@ class ShadowRunner:
         self.stages: list[list[KindContents]] = []
         self.launched = 0
         self.keeping: Keeps | None = None
-        """A tier to which stores go."""
+        """The tier, if there is one."""
         self._results: list[StepResult] = []
 
     def attach(self, scheduler: Scheduler) -> None:
@@ -170,11 +166,7 @@ class ShadowRunner:
                 self.keeping.keep(store, slots)
 
     def _land(self, number: int, row: int) -> None:
-        if self.keeping is None:
-            for kind in self.kinds:
-                load(kind, row, self.staged[number])
-            del self.staged[number]
-            return
+        assert self.keeping is not None, "a load comes from a tier"
         for one in self.keeping.bring(number):
             kind = self.stages[one.span.stage][one.span.kind]
             pages = kind.table.pages[row][:, kind.view.column(one.span.logical)].T.ravel()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from random import Random
 
-from quire.check.doubles import Fate
+from quire.check.faulty import Fate
 from quire.check.steering import Steering
 from quire.core.connector import Layout, TierFailed
 from quire.core.tier import is_of

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from quire.check.definitions import DEFINITIONS
 from quire.core.memory import Follows, Memory, Part
 from quire.core.request import Request
 from quire.core.rules import Policy, Rules
+from quire.kinds import KINDS, Keeps
 from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 
 TENANTS = ("", "blue")
-NUMBERS: dict[str, dict[str, Any]] = {
-    "full": {},
-    "window": {"window": 2},
-    "chunked": {"chunk": 3},
-    "sink": {"sinks": 1, "window": 2},
-    "latent": {},
-    "state": {"rewinds": True},
-    "cross": {"encoder_tokens": 2},
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +44,15 @@ class Small:
 
     def plan(self) -> Plan:
         parts = {heads: (Part("key", heads, 128, follows=Follows.KV, replicated=True),) for _, heads in self.kinds}
-        layers = tuple(Layer((Memory(kind, parts[heads], **NUMBERS[kind]),)) for kind, heads in self.kinds)
+        memories = (Memory.of(kind, parts[heads], DEFINITIONS[kind].small) for kind, heads in self.kinds)
+        layers = tuple(Layer((memory,)) for memory in memories)
         length = max(len(prompt) + outputs for prompt, outputs, _ in self.requests)
+        has_pages = any(KINDS[kind].keeps is not Keeps.STATE for kind, _ in self.kinds)
         settings = Settings(
             max_length=length,
             max_requests=self.rows,
             batch_tokens=self.batch_tokens,
-            page_tokens={"": self.page_tokens} if any(kind != "state" for kind, _ in self.kinds) else {},
+            page_tokens={"": self.page_tokens} if has_pages else {},
             match_unit_tokens=self.page_tokens,
             speculative_tokens=self.lookahead,
         )

@@ -16,7 +16,7 @@ from quire.core.request import Request
 from quire.core.step import TableView
 from quire.kinds import Kind
 from quire.plan.plan import KindPlan, Plan, StagePlan
-from quire.scheduler.waiting import Waiting
+from quire.scheduler.queue import Ticket
 
 FROZEN = (Plan, StagePlan, KindPlan, Kind, Request, TableView, str, bytes, tuple, type(None))
 """Never change, so nothing in them is kept."""
@@ -66,13 +66,13 @@ class Snapshots:
                 if isinstance(value, np.ndarray) and not is_seen:
                     raise AssertionError(f"{type(owner).__name__}.{name} is a new array: snapshots do not see it")
 
-    def _waiting(self) -> Iterator[Waiting]:
+    def _waiting(self) -> Iterator[Ticket]:
         """Requests wherever they are: the only objects that come and go."""
         for owner, name in self._others:
             value = getattr(owner, name)
             if isinstance(value, list | dict) and value:
                 for one in value.values() if isinstance(value, dict) else value:
-                    if type(one) is not Waiting:
+                    if type(one) is not Ticket:
                         break
                     yield one
 
@@ -135,5 +135,5 @@ def _put_back(owner: object, name: str, value: Any) -> None:
         setattr(owner, name, value.copy() if type(value) is np.ndarray else value)
 
 
-def _fields(one: Waiting) -> tuple[Any, ...]:
+def _fields(one: Ticket) -> tuple[Any, ...]:
     return (one, *(_copied(getattr(one, name)) for name in one.__slots__))

@@ -16,8 +16,8 @@ from quire.cache.pool import Holder, Pages
 from quire.check.definitions import Ints
 from quire.core.request import Request
 from quire.core.step import Step
+from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
-from quire.scheduler.waiting import Waiting
 
 Flags = npt.NDArray[np.bool_]
 
@@ -36,7 +36,7 @@ def waiting(scheduler: Scheduler) -> list[str]:
 
 def keys(scheduler: Scheduler, name: str) -> list[bytes]:
     """Names of a request's whole units, as far as the scheduler has named them; empty: it is not here."""
-    one = scheduler.queue.find(name) or scheduler.tickets.get(scheduler.rows.row_of.get(name, -1))
+    one = scheduler.queue.find(name) or scheduler.running.tickets.get(scheduler.rows.row_of.get(name, -1))
     return one.keys if one else []
 
 
@@ -71,8 +71,8 @@ class Preference(NamedTuple):
 
 def preference(scheduler: Scheduler, name: str) -> Preference:
     """Of a request that waits, or did until just now."""
-    one = scheduler.queue.find(name) or scheduler.tickets[scheduler.rows.row_of[name]]
-    share = scheduler.reuse.index.hot_share(one.awaits)
+    one = scheduler.queue.find(name) or scheduler.running.tickets[scheduler.rows.row_of[name]]
+    share = scheduler.reuse.index.awaited.share(one.awaits)
     is_shared = one.awaits is not None or any(shelf.shared for own in scheduler.memories for shelf in own.pool.shelves)
     return Preference(one.cached, one.turn, share, is_shared)
 
@@ -81,7 +81,7 @@ def admissions(scheduler: Scheduler) -> int:
     return scheduler.queue.admissions
 
 
-def shared_pages(scheduler: Scheduler, one: Waiting) -> list[int]:
+def shared_pages(scheduler: Scheduler, one: Ticket) -> list[int]:
     """Of every kind of every stage, one after another: pages that running requests hold in addition to the first of
     them, and that this one would; none of kinds that let go of pages again."""
     place, by_key = one.awaits, scheduler.reuse.index.nodes
@@ -111,15 +111,15 @@ def is_in_flight(scheduler: Scheduler, name: str) -> bool:
 
 def landed_rows(scheduler: Scheduler) -> list[int]:
     """Rows whose loads are staged and not in their pages yet."""
-    return [row for _, row in scheduler._landed]
+    return [row for _, row in scheduler.next_step._loads]
 
 
 def copies_due(scheduler: Scheduler) -> int:
-    return len(scheduler._copies)
+    return len(scheduler.next_step._copies)
 
 
 def stores_due(scheduler: Scheduler) -> int:
-    return len(scheduler.reuse.stores.due)
+    return len(scheduler.next_step._stores)
 
 
 def latest_step(scheduler: Scheduler) -> Step:
@@ -127,7 +127,7 @@ def latest_step(scheduler: Scheduler) -> Step:
 
 
 def typical_output(scheduler: Scheduler) -> float:
-    return scheduler.typical_output
+    return scheduler.admission.typical_output
 
 
 def served(scheduler: Scheduler, tenant: str) -> float:
@@ -139,12 +139,12 @@ def served(scheduler: Scheduler, tenant: str) -> float:
 
 def places(scheduler: Scheduler) -> dict[str, set[str]]:
     """By book: the requests that have a row."""
-    rows = scheduler.rows
+    rows, running = scheduler.rows, scheduler.running.tickets
     return {
         "rows": {request.name for request in rows.requests.values()},
         "names of rows": set(rows.row_of),
-        "tickets": {ticket.request.name for ticket in scheduler.tickets.values()},
-        "line": {scheduler.tickets[row].request.name for _, row in scheduler._line if row in scheduler.tickets},
+        "tickets": {ticket.request.name for ticket in running.values()},
+        "line": {running[row].request.name for _, row in scheduler.running._line if row in running},
     }
 
 
@@ -226,8 +226,8 @@ def books_of_requests(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
     yield "prompts compared with others", len(compared_prompts(scheduler))
     yield "units that a row computes next", len(next_units(scheduler))
     yield from ((f"rows in the {book} of loads", len(own)) for book, own in loading_rows(scheduler).items())
-    yield "loads staged for rows", len(scheduler._landed)
-    yield "records due for a tier", len(scheduler.reuse.stores.due)
+    yield "loads staged for rows", len(scheduler.next_step._loads)
+    yield "records due for a tier", len(scheduler.next_step._stores)
     yield "steps in flight", len(scheduler.flying)
 
 
@@ -271,38 +271,38 @@ def books_of_the_index(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
 
 
 def watch_starts(
-    scheduler: Scheduler, before: Callable[[int, Waiting], None], after: Callable[[int, Waiting], None]
+    scheduler: Scheduler, before: Callable[[int, Ticket], None], after: Callable[[int, Ticket], None]
 ) -> None:
     """Calls `before` and `after` around the moment at which a row starts after what the index has of its tokens."""
     reuse, start = scheduler.reuse, scheduler.reuse.start
 
-    def watched(row: int, waiting: Waiting) -> None:
-        before(row, waiting)
-        start(row, waiting)
-        after(row, waiting)
+    def watched(row: int, ticket: Ticket) -> None:
+        before(row, ticket)
+        start(row, ticket)
+        after(row, ticket)
 
     reuse.start = watched  # type: ignore[method-assign]
 
 
 def watch_admission(scheduler: Scheduler, before: Callable[[], None]) -> None:
     """Calls `before` when waiting requests are about to be let in, and it is known what each would find."""
-    look_again = scheduler._look_again
+    look_again = scheduler.admission._look_again
 
     def watched() -> None:
         look_again()
         before()
 
-    scheduler._look_again = watched  # type: ignore[method-assign]
+    scheduler.admission._look_again = watched  # type: ignore[method-assign]
 
 
 def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) -> None:
     """Calls `after` when a row has handed over what it computed, and still holds its pages."""
     reuse, leave = scheduler.reuse, scheduler.reuse.leave
 
-    def watched(row: int, waiting: Waiting, hand_over: bool, to_tier: bool = True) -> None:
-        leave(row, waiting, hand_over, to_tier)
-        if hand_over and not is_loading(scheduler, row):
-            after(row, waiting.request)
+    def watched(row: int, ticket: Ticket, keep: bool, to_tier: bool = True) -> None:
+        leave(row, ticket, keep, to_tier)
+        if keep and not is_loading(scheduler, row):
+            after(row, ticket.request)
 
     reuse.leave = watched  # type: ignore[method-assign]
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Any
 
-from quire.check.definitions import Violation, most_sheets
+from quire.check.definitions import DEFINITIONS, Sizes, Violation, most_sheets
 from quire.core.memory import Follows, Memory, Part
 from quire.core.rules import Policy, Rules
-from quire.kinds import KIND_NAMES
+from quire.kinds import KINDS, Keeps
 from quire.models.shape import Layer, ModelShape
 from quire.plan import bound
 from quire.plan.layout import GRANULE_BYTES
@@ -50,7 +49,7 @@ class System:
 
 
 def random_system(random: Random) -> System:
-    kinds = random.sample(KIND_NAMES, random.choice((1, 2, 2, 3, 3, 4)))
+    kinds = random.sample(tuple(KINDS), random.choice((1, 2, 2, 3, 3, 4)))
     if "cross" in kinds and random.random() < 0.5:
         kinds.remove("cross")  # with it nothing is reused: half as often
         kinds = kinds or ["full"]
@@ -119,16 +118,6 @@ def in_groups(plan: Plan, spare: int) -> Plan:
     return replace(plan, stages=tuple(stages))
 
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """The most tokens of windows, chunks and sinks, and the tokens that a page may have."""
-
-    window: int
-    chunk: int
-    sinks: int
-    pages: tuple[int, ...]
-
-
 SMALL = Sizes(window=12, chunk=12, sinks=4, pages=(1, 2, 3, 4))
 """Short requests leave every window behind."""
 
@@ -137,28 +126,11 @@ def random_layers(random: Random, kinds: Sequence[str], sizes: Sizes) -> list[La
     layers = []
     width = random.choice((64, 4096))
     for kind in kinds:
-        numbers, heads = _numbers(random, kind, sizes), random.choice((1, 1, 2, 3, 4))
+        numbers, heads = DEFINITIONS[kind].random(random, sizes), random.choice((1, 1, 2, 3, 4))
         parts = (Part("key", heads, width, follows=Follows.KV, replicated=True),)
-        layers += [Layer((Memory(kind, parts, **numbers),))] * random.randint(1, 4)
+        layers += [Layer((Memory.of(kind, parts, numbers),))] * random.randint(1, 4)
     random.shuffle(layers)
     return layers
-
-
-def _numbers(random: Random, kind: str, sizes: Sizes) -> dict[str, Any]:
-    """The numbers that a kind has besides."""
-    if kind == "window":
-        return {"window": random.randint(1, sizes.window)}
-    if kind == "chunked":
-        return {"chunk": random.randint(1, sizes.chunk)}
-    if kind == "sink":
-        return {"sinks": random.randint(1, sizes.sinks), "window": random.randint(1, sizes.window - sizes.sinks)}
-    if kind == "latent":
-        return {"tokens_per_state": random.choice((1, 1, 2))}
-    if kind == "cross":
-        return {"encoder_tokens": random.randint(1, 9)}
-    if kind == "state":
-        return {"rewinds": random.random() < 0.7}
-    return {}
 
 
 def random_page_tokens(random: Random, kinds: Sequence[str], sizes: Sizes) -> Mapping[str, int]:
@@ -166,7 +138,7 @@ def random_page_tokens(random: Random, kinds: Sequence[str], sizes: Sizes) -> Ma
     choices = [size for size in sizes.pages if size % 2 == 0] if "latent" in kinds else list(sizes.pages)
     if random.random() < 0.5:
         return {"": random.choice(choices)}
-    return {kind: random.choice(choices) for kind in kinds if kind != "state"}
+    return {kind: random.choice(choices) for kind in kinds if KINDS[kind].keeps is not Keeps.STATE}
 
 
 def random_rules(random: Random, queue_bounds: tuple[int, ...]) -> Rules:

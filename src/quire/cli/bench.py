@@ -14,12 +14,13 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from quire.build.machine import DEVICES, chosen_device, machine_of
-from quire.cli import options as common
+from quire.build.machine import chosen_device, machine_of
+from quire.cli.flags import reading
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
-from quire.core.units import parse_tokens
+from quire.options.run import DEVICES, RunOptions
+from quire.options.texts import parse_tokens, positive
 
 if TYPE_CHECKING:
     from quire.bench.report import Report
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     kernels.add_argument(
         "--tables", nargs="+", choices=KERNELS, default=list(KERNELS), help="kernels to measure (default: all)"
     )
-    count, tokens = common.reading(common.positive), common.reading(parse_tokens)
+    count, tokens = reading(positive), reading(parse_tokens)
     for command in (decode, serve):
         _add_model_options(command)
     decode.add_argument("--rows", type=count, metavar="N", help="concurrent requests (default 256; 4 on a CPU)")
@@ -75,9 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", nargs="?", help="model from the catalogue (quire models)")
-    parser.add_argument(
-        "--layers", type=common.reading(common.positive), metavar="N", help="use only the first N layers"
-    )
+    parser.add_argument("--layers", type=reading(positive), metavar="N", help="use only the first N layers")
     parser.add_argument(
         "--device", choices=DEVICES, default="auto", help="device to measure (default auto: the GPU if there is one)"
     )
@@ -106,48 +105,46 @@ def _kernels(options: argparse.Namespace) -> Report:
     return bench(options.tables, _tell)
 
 
-def _device(asked: str) -> str:
-    """Raises where there is none."""
-    device = chosen_device(asked)
+def _run_options(parsed: argparse.Namespace, deterministic: bool = False) -> RunOptions:
+    """For the device that is measured; raises if there is none. On a GPU, layers are compiled by default."""
+    device = chosen_device(parsed.device)
     machine_of(device)
-    return device
+    return RunOptions(device=device, compile=device == "cuda" and not parsed.no_compile, deterministic=deterministic)
 
 
 def _decode(options: argparse.Namespace) -> Report:
-    device = _device(options.device)
+    run_options = _run_options(options, options.deterministic)
     from quire.bench.decode import CASES, Case
     from quire.bench.decode import run as bench
 
-    cases = CASES[device]
+    cases = CASES[run_options.device]
     if options.model is not None or options.rows or options.length or options.layers:
         rows, length = cases[0].sizes[0]
         size = (options.rows or rows, options.length or length)
         cases = (Case(options.model or cases[0].model, (size,), options.layers),)
     kv_dtype = KV_DTYPES[options.kv_dtype]
-    chosen = {"is_compiled": not options.no_compile, "is_deterministic": options.deterministic}
     if options.top_p < 1 and not options.temperature:
         raise InputError("--top-p says what rows draw from, and at --temperature 0 none draws: give both")
     sampling = Sampling(temperature=options.temperature, top_p=options.top_p, seed=0)
-    return bench(cases, device, _tell, **chosen, kv_dtype=kv_dtype, steps=options.steps, sampling=sampling)
+    return bench(cases, run_options, _tell, kv_dtype=kv_dtype, steps=options.steps, sampling=sampling)
 
 
 def _serve(options: argparse.Namespace) -> Report:
-    device = _device(options.device)
+    run_options = _run_options(options)
     from quire.bench.serve import LOADS, MODELS, Load
     from quire.bench.serve import run as bench
 
-    usual = LOADS[device]
+    usual = LOADS[run_options.device]
     load = Load(
         options.requests or usual.requests,
         options.prompt or usual.prompt_tokens,
         options.outputs or usual.output_tokens,
     )
     return bench(
-        options.model or MODELS[device],
+        options.model or MODELS[run_options.device],
         load,
-        device,
+        run_options,
         _tell,
         layers=options.layers,
-        is_compiled=not options.no_compile,
         kv_dtype=KV_DTYPES[options.kv_dtype],
     )

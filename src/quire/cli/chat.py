@@ -13,7 +13,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    sampling = sampling_of(options)  # what is wrong there is told before anything is loaded
+    sampling = sampling_of(options)  # so that errors are reported before anything is loaded
     llm = start(options)
     messages = [{"role": "system", "content": options.system}] if options.system else []
     while text := _ask():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from quire.cli.text import heading, table
 from quire.core.errors import InputError
-from quire.kinds import KIND_NAMES
+from quire.kinds import KINDS
 
 if TYPE_CHECKING:
     from quire.check.campaign import Campaign
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 STEPS = 20_000
 ALL = "all"
 UNHEARD = {"exhaustive": ("steps", "seed", "episode_seed"), "episode_seed": ("steps", "seed")}
-"""Beside an option, those that it leaves nothing to say."""
+"""By option: other options that have no effect with it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,13 +77,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _refuse_unheard(options: argparse.Namespace) -> None:
-    """Options that would change nothing beside the others."""
+    """Refuses options that would have no effect with the others."""
     given = {name for name in ("steps", "seed", "episode_seed", "seconds", "processes") if _is_given(options, name)}
     if options.mutate == ALL and (options.exhaustive or options.episode_seed is not None):
         raise InputError("--mutate all looks for each bug in random runs: leave --exhaustive and --episode-seed out")
     for name, others in UNHEARD.items():
         if _is_given(options, name) and (unheard := given.intersection(others)):
-            raise InputError(f"{_option(min(unheard))} changes nothing beside {_option(name)}: leave one of them out")
+            raise InputError(f"{_option(min(unheard))} changes nothing with {_option(name)}: leave one of them out")
     if not options.exhaustive and (alone := given & {"seconds", "processes"}):
         raise InputError(f"{_option(min(alone))} goes with --exhaustive: give both, or leave it out")
 
@@ -160,7 +160,7 @@ def _explore(options: argparse.Namespace) -> None:
 
 
 class _Progress:
-    """A line on standard error, if somebody is there to read it."""
+    """A line on standard error, if that is a terminal."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.begun, self.told = steps, time.monotonic(), 0.0
@@ -179,7 +179,7 @@ def _report(campaign: Campaign, options: argparse.Namespace) -> None:
     if options.episode_seed is None and campaign.failure is None:
         heading("How often each was exercised")
         rows = [(name, *("–" if n is None else f"{n:,}" for n in counts)) for name, counts in campaign.coverage.rows()]
-        table(("what", *KIND_NAMES), rows)
+        table(("what", *KINDS), rows)
         print()
     if campaign.failure is not None:
         print(f"episode {campaign.failure.episode_seed} broke at its step {campaign.failure.step}; repeat it with")
@@ -213,6 +213,6 @@ def _document(campaign: Campaign, options: argparse.Namespace) -> dict[str, obje
         "mutation": options.mutate,
         "violation": None if failure is None else failure.what,
         "repeat": None if failure is None else _command(campaign, options),
-        "exercised": {name: dict(zip(KIND_NAMES, counts, strict=True)) for name, counts in campaign.coverage.rows()},
+        "exercised": {name: dict(zip(KINDS, counts, strict=True)) for name, counts in campaign.coverage.rows()},
         "not_exercised": campaign.coverage.not_exercised(),
     }

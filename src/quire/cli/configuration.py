@@ -2,7 +2,7 @@
 
     typed  >  QUIRE_MAX_LENGTH=4096  >  max-length = 4096 in quire.toml  >  the default
 
-Each source is read by the same parser as what is typed, and its mistakes are told with its name.
+Each source is read by the same parser as the command line, and its errors are reported with its name.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from quire.cli.text import near_to
 from quire.core.errors import InputError
+from quire.options.spelling import near_to
 
 FILE = Path("quire.toml")
 PREFIX = "QUIRE_"
 NOT_OURS = ("QUIRE_CACHE", "QUIRE_DRILL_FREEZE_FILE")
-"""Of the environment: read elsewhere."""
+"""Environment variables that are read elsewhere."""
 Value = str | bool | list[str]
 
 
@@ -45,7 +45,7 @@ def complete(add: Callable[[argparse.ArgumentParser], None], typed: argparse.Nam
 
 
 def _read(parser: _Parser, arguments: Mapping[str, Value], source: str) -> dict[str, Any]:
-    """Only what a source says, parsed."""
+    """Only the options that a source sets, parsed."""
     parser.source = source
     repeated = {action.dest for action in parser._actions if isinstance(action.default, list)}
     line = [part for name, value in arguments.items() for part in _typed(name, value, _destination(name) in repeated)]

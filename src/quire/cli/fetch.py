@@ -40,7 +40,7 @@ class Bar:
     """Progress on standard error: a bar on a terminal, one line per finished stage elsewhere."""
 
     def __init__(self, hidden: Container[str] = ()) -> None:
-        """`hidden`: stages that nobody hears of where there is no terminal."""
+        """`hidden`: stages that are not shown if there is no terminal."""
         self._hidden = hidden
         self._drawn = 0.0
         self._live = sys.stderr is not None and sys.stderr.isatty()

@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from quire.cli import asked
 from quire.cli import options as common
+from quire.cli.flags import add_draft_flags, add_flags, reading, run_options
 from quire.core.errors import InputError, NeverFits
 from quire.core.events import RequestEnded, TokensDrafted
 from quire.core.sampling import Sampling
-from quire.core.units import counted, format_bytes, parse_bytes, parse_tokens
+from quire.core.units import format_bytes, format_count
+from quire.options.texts import parse_bytes, parse_tokens, positive
 
 if TYPE_CHECKING:
     from quire.llm import LLM, Prompt
@@ -28,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model_arguments(parser)
     parser.add_argument(
         "--n",
-        type=common.reading(common.positive),
+        type=reading(positive),
         default=1,
         metavar="N",
         help="number of answers, separated by an empty line; the prompt is computed once (default 1)",
@@ -42,7 +43,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     common.add_run_model_argument(parser)
     parser.add_argument(
         "--max-tokens",
-        type=common.reading(common.positive),
+        type=reading(positive),
         default=256,
         metavar="N",
         help="maximum tokens of an answer (default 256)",
@@ -66,22 +67,23 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     )
     parser.add_argument(
         "--max-length",
-        type=common.reading(parse_tokens),
+        type=reading(parse_tokens),
         metavar="N",
         help="longest request in tokens, for example 8k (default: the longest that fits)",
     )
-    common.add_device_options(parser)
+    add_flags({"device": parser})
     parser.add_argument(
         "--pool",
-        type=common.reading(parse_bytes),
+        type=reading(parse_bytes),
         metavar="BYTES",
         help="size of the KV pool (default: what is left of the memory)",
     )
-    common.add_run_kv_dtype_option(parser)
+    add_flags({"layout": parser})
     guess = "draft up to K tokens a step by n-gram lookup; answers stay the same (default 0: off)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
-    common.add_draft_options(parser)
-    common.add_tier_options(parser)
+    add_draft_flags(parser)
+    tiers = parser.add_argument_group("caches of prefixes outside the pool (default: none)")
+    add_flags({"host": tiers, "stores": tiers})
     if stats:
         parser.add_argument("--stats", action="store_true", help="the plan and how fast it was, on standard error")
 
@@ -90,7 +92,7 @@ def run(options: argparse.Namespace) -> None:
     prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
     if not prompt:
         raise InputError("the prompt is empty: give some text")
-    sampling_of(options)  # what is wrong there is told before anything is loaded
+    sampling_of(options)  # so that errors are reported before anything is loaded
     llm = start(options)
     options.max_tokens = fitting(llm, prompt, options.max_tokens, options.raw)
     begin = time.perf_counter()
@@ -106,7 +108,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]:
-    """One answer as it comes, several when they are all there."""
+    """One answer as it is generated, several when all are complete."""
     sampling, length, raw = sampling_of(options), options.max_tokens, options.raw
     if options.n == 1:
         yield from llm.stream(prompt, sampling, max_tokens=length, raw=raw)
@@ -116,7 +118,6 @@ def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]
 
 
 def start(options: argparse.Namespace) -> LLM:
-    from quire.build.tiers import describe
     from quire.cli.fetch import Bar
     from quire.llm import LLM
     from quire.plan.settings import Budget, Settings
@@ -128,30 +129,17 @@ def start(options: argparse.Namespace) -> LLM:
         speculative_tokens=options.speculative_tokens,
     )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
-    tiers = asked.tiers_of(options)
-    settings = asked.with_draft(options, settings)
-    llm = LLM(
-        options.model,
-        settings=settings,
-        budget=budget,
-        device=options.device,
-        compiled=options.compile,
-        deterministic=options.deterministic,
-        kv_dtype=options.kv_dtype,
-        tiers=tiers,
-        draft_model=options.draft_model,
-        draft_tokens=options.draft_tokens,
-        progress=Bar(hidden=("load", "digest")),
-    )
-    for line in describe(llm.plan, tiers, llm.parts.stack.tiers) if llm.parts.stack else ():
+    progress = Bar(hidden=("load", "digest"))
+    llm = LLM(options.model, settings=settings, budget=budget, options=run_options(options), progress=progress)
+    for line in llm.parts.tiers:
         print(line, file=sys.stderr)
-    if not llm.parts.started.has_recordings:
-        print(f"quire: {llm.parts.started.steps}", file=sys.stderr)
+    if not llm.parts.report.has_recordings:
+        print(f"quire: {llm.parts.report.steps}", file=sys.stderr)
     return llm
 
 
 def fitting(llm: LLM, prompt: Prompt, max_tokens: int, raw: bool = False) -> int:
-    """Tokens that the answer can have: as many as were asked for, or fewer, told in one line. Raises if none."""
+    """Tokens that the answer can have: as many as requested, or fewer, reported in one line. Raises if none."""
     tokens, length = llm.count(prompt, raw=raw), llm.plan.max_length
     if tokens >= length:
         raise NeverFits(
@@ -172,18 +160,18 @@ def sampling_of(options: argparse.Namespace) -> Sampling:
 
 
 def report(llm: LLM, seconds: float, first: float | None) -> None:
-    """The plan that it ran under, the speed, and how many draft tokens were accepted."""
+    """Prints the plan, the speed, and how many draft tokens were accepted."""
     plan, sums = llm.plan, llm.engine.counters.sums
     stage = plan.bottleneck
     outputs = sums[RequestEnded, "outputs"]
     kinds = ", ".join(f"{kind.name} {len(kind.layers)} layers in pages of {kind.page_tokens}" for kind in stage.kinds)
     after = "" if first is None else f"; the first after {first:.2f} s"
     lines = [
-        f"plan: {plan.model}, {kinds}; {counted(stage.sheets, 'sheet')} of {format_bytes(stage.sheet_bytes)}",
+        f"plan: {plan.model}, {kinds}; {format_count(stage.sheets, 'sheet')} of {format_bytes(stage.sheet_bytes)}",
         f"      longest request {plan.max_length:,} tokens, {plan.bytes_per_token:,.0f} B a token, KV {plan.kv_dtype}",
         f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second{after}",
     ]
-    lines += llm.parts.started.lines()
+    lines += llm.parts.report.lines()
     if plan.lookahead:
         drafted, accepted = (sums[TokensDrafted, name] for name in ("drafted", "accepted"))
         share = f", {accepted / drafted:.0%}" if drafted else ""

@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from quire.cli import options as common
+from quire.cli.flags import reading
 from quire.cli.text import table
+from quire.options.texts import positive
 
 if TYPE_CHECKING:
     from quire.serve.keys import Tenant
@@ -17,7 +18,7 @@ LIMITS = {"most_requests": "requests", "most_tokens": "tokens a request", "token
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    count = common.reading(common.positive)
+    count = reading(positive)
     parser.add_argument(
         "--file", type=Path, default=Path("keys.json"), metavar="FILE", help="file of the keys (default keys.json)"
     )

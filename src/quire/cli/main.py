@@ -13,9 +13,9 @@ from contextlib import redirect_stdout
 from typing import IO, Any, NoReturn, cast
 
 from quire import __version__
-from quire.cli.text import near_to
 from quire.core.errors import QuireError
-from quire.core.extras import naming_extras
+from quire.options.extras import naming_extras
+from quire.options.spelling import near_to
 
 COMMANDS = {
     "generate": "answer one prompt on this machine",
@@ -50,7 +50,7 @@ class _Parser(argparse.ArgumentParser):
         sys.exit(2)
 
     def _mistyped(self) -> str:
-        """An option or a command that there is none of explains whatever else seems to be wrong."""
+        """An unknown option or command, which explains any other error."""
         if self.prog == "quire" and not self.given:
             return f"name a command: {', '.join(COMMANDS)}"
         first = self.given[0] if self.given else "-"
@@ -62,7 +62,7 @@ class _Parser(argparse.ArgumentParser):
         unknown = [option for option in options if option not in self._option_string_actions]
         if "--model" in unknown and any(action.dest == "model" for action in self._actions):
             return f"--model is not understood: the model stands by itself, as in {self.prog} MODEL"
-        if unknown and self._subparsers is None:  # else it may be an option of what stands behind
+        if unknown and self._subparsers is None:  # else it may be an option of the command that follows
             return f"{unknown[0]} is not understood{near_to(unknown[0], self._option_string_actions)}"
         return ""
 
@@ -95,7 +95,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Unknown options are told by the command they were given to, with the nearest known one."""
+    """The command to which unknown options were given reports them, with the nearest known one."""
     parsed, unknown = build_parser().parse_known_args(arguments)
     if unknown:
         parsed.parser.error(f"{unknown[0]} is not understood")
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without our blocks and dots still gets the numbers
+        sys.stdout.reconfigure(errors="replace")  # a terminal without these block characters still gets the numbers
     parsed = _parse(arguments)
     parsed.exit_code = 0
     try:
@@ -136,7 +136,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _said(error: OSError) -> str:
-    """What the system says, and of which file."""
+    """The system's message, and the file."""
     words = error.strerror or str(error) or type(error).__name__
     return f"{error.filename}: {words}" if error.filename is not None else words
 
@@ -146,7 +146,7 @@ class _Unwritten(Exception):
 
 
 class _Answer:
-    """Standard output, whose errors are told apart from all others."""
+    """Standard output, whose errors are distinguished from all others."""
 
     def __init__(self, stream: IO[str]) -> None:
         self._stream = stream

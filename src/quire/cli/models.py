@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Exit code 1 where one fails."""
+    """Exit code 1 if one fails."""
     from quire.sweep import sweep
 
     chosen, findings = _chosen(options.only, options.options), []

@@ -13,17 +13,19 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from quire.cli import asked
 from quire.cli import options as common
+from quire.cli import plan_arguments
+from quire.cli.flags import add_draft_flags, reading
 from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
-from quire.core.units import counted, parse_tokens
-from quire.models.drafted import drafted
-from quire.plan.file import is_plan_file, save
+from quire.core.units import format_count
+from quire.models.draft_model import with_draft_model
+from quire.options.texts import parse_tokens, positive
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
+from quire.plan.settings import with_draft
 from quire.planner.advice import Offer, ways_to_fit
-from quire.planner.document import document, load
+from quire.planner.document import document, is_plan_file, load, save
 from quire.planner.reverse import Target, reverse
 from quire.planner.workload import EXAMPLE, Served, parse_workload, serve
 
@@ -32,9 +34,9 @@ PLOT_FORMATS = (".svg", ".png")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     common.add_planning_options(parser, shows_saved_plans=True)
-    common.add_draft_options(parser)
+    add_draft_flags(parser)
     questions = parser.add_argument_group("questions")
-    tokens = common.reading(parse_tokens)
+    tokens = reading(parse_tokens)
     questions.add_argument(
         "--target-length",
         type=tokens,
@@ -43,16 +45,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     questions.add_argument(
         "--target-requests",
-        type=common.reading(common.positive),
+        type=reading(positive),
         metavar="N",
         help="with --target-length: number of concurrent requests",
     )
-    workload = common.reading(parse_workload)
+    workload = reading(parse_workload)
     questions.add_argument(
         "--workload", type=workload, metavar="SPEC", help=f"print how many users a workload allows: {EXAMPLE}"
     )
     output = parser.add_argument_group("output")
-    rows = common.reading(common.lengths)
+    rows = reading(common.lengths)
     output.add_argument(
         "--lengths",
         type=rows,
@@ -70,11 +72,15 @@ def run(options: argparse.Namespace) -> None:
         _show_saved(options)
         return
     _check(options)
-    budget = asked.budget_of(options)
-    held = asked.held_of(options, budget)
-    settings = asked.with_draft(options, asked.settings_of(options, held))
-    model = asked.shape_of(options.model, options.ignore_field, held)
-    model = model if options.draft_model is None else drafted(model, asked.shape_of(options.draft_model, (), held))
+    budget = plan_arguments.budget_of(options)
+    held = plan_arguments.weight_format_of(options, budget)
+    settings = with_draft(plan_arguments.settings_of(options, held), options.draft_model, options.draft_tokens)
+    model = plan_arguments.shape_of(options.model, options.ignore_field, held)
+    model = (
+        model
+        if options.draft_model is None
+        else with_draft_model(model, plan_arguments.shape_of(options.draft_model, (), held))
+    )
     plan = make_plan(model, settings, budget)
     offers = [] if plan.fits else [_placed(one, options.device) for one in ways_to_fit(model, settings, budget, plan)]
     target = None
@@ -98,13 +104,13 @@ def run(options: argparse.Namespace) -> None:
         return
     print_plan(plan, data, budget_line(budget), offers, target, served, budget.memory_bytes is not None)
     if options.explain:
-        from quire.cli.explain import print_explanation
+        from quire.cli.arithmetic import print_explanation
 
         print_explanation(model, plan)
 
 
 def _check(options: argparse.Namespace) -> None:
-    """What can be refused before anything is read or written."""
+    """Refuses what it can before anything is read or written."""
     if (options.target_length is None) != (options.target_requests is None):
         raise InputError("--target-length and --target-requests belong together: give both")
     if options.explain and options.json:
@@ -121,9 +127,9 @@ def _say_whether_it_fits(options: argparse.Namespace, plan: Plan) -> None:
 
 
 def _say_that_none_holds(options: argparse.Namespace, plan: Plan, target: Target) -> None:
-    """Of a target, one engine that does not fit is no failure: the report tells of it."""
+    """With a target, one engine that does not fit is not a failure: the report says so."""
     options.exit_code = 3
-    whom = f"even one request of {counted(target.length, 'token')} of {plan.model}"
+    whom = f"even one request of {format_count(target.length, 'token')} of {plan.model}"
     why = f"; of one: {plan.problem}" if plan.problem else ""
     print(f"quire: no number of ranks and stages that we try holds {whom} on such devices{why}", file=sys.stderr)
 
@@ -152,7 +158,7 @@ def _print_json(data: dict[str, Any]) -> None:
 
 
 def _placed(offer: Offer, device: str | None) -> Offer:
-    """A memory is given instead of a device, not beside it."""
+    """A memory replaces the device, instead of being added to it."""
     if device is None or not offer.option.startswith("--memory"):
         return offer
     return replace(offer, effect=f"instead of --device {device}; {offer.effect}")

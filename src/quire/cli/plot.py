@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.core.errors import InputError
-from quire.core.extras import naming_extras
 from quire.core.units import GIB, format_tokens
+from quire.options.extras import naming_extras
 from quire.plan import bound
 from quire.plan.plan import Plan
 
@@ -28,8 +28,8 @@ def draw(plan: Plan, data: dict[str, Any], path: Path) -> None:
     ledger.legend(ncols=4, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.55))
     lengths = _lengths(plan)
     curve.plot(lengths, [bound.concurrency(plan, n) for n in lengths], label="requests that fit together")
-    beside = [bound.concurrency(plan, n, with_prefill=True) for n in lengths]
-    curve.plot(lengths, beside, "--", label=f"beside a {plan.batch_tokens:,}-token chunk")
+    with_prefill = [bound.concurrency(plan, n, with_prefill=True) for n in lengths]
+    curve.plot(lengths, with_prefill, "--", label=f"with a {plan.batch_tokens:,}-token chunk")
     curve.set(xscale="log", yscale="symlog", xlabel="tokens per request", ylabel="requests")
     curve.set_ylim(bottom=0)
     ticks = [n for n in lengths if n & (n - 1) == 0 and n.bit_length() % 2]

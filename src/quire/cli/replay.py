@@ -6,12 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from quire.cli.text import bold, near_to, table
+from quire.cli.text import bold, table
 from quire.core.errors import InputError
 from quire.core.events import RequestEvent, RequestPreempted, reason_of
-from quire.core.sentences import describe, sentence, way
 from quire.engine import history
 from quire.engine.engine import Engine
+from quire.explain.request import explain
+from quire.explain.sentences import describe, sentence, way
+from quire.options.spelling import near_to
 from quire.recording.replay import replay
 
 NAMES_SHOWN = 10
@@ -32,7 +34,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _explain(engine: Engine, name: str) -> None:
-    explanation, events = engine.explain(name), engine.history.of(name)
+    explanation, events = explain(engine, name), engine.history.of(name)
     if explanation is None and not events:
         raise InputError(_not_there(name, engine.history.names, engine.scheduler.steps))
     print(describe(explanation) if explanation else f"{name} has ended")
@@ -48,7 +50,7 @@ def _why(event: RequestEvent) -> str:
 
 
 def _not_there(name: str, names: Sequence[str], steps: int) -> str:
-    """`names`: of the requests that are remembered. Where these are as many as can be, this one may be forgotten."""
+    """`names`: the requests in the history. If the history is full, this one may no longer be in it."""
     some = _some(names) + near_to(name, names)
     if len(names) >= history.REQUESTS_REMEMBERED:
         latest = f"the latest {len(names):,} up to step {steps:,} (--to-step goes back to earlier ones)"
@@ -66,7 +68,7 @@ def _show(engine: Engine) -> None:
     state = scheduler.rows
     rows = [
         (state.requests[row].name, *(f"{int(column[row]):,}" for column in (state.computed, state.known, state.limit)))
-        for row in scheduler.order().tolist()
+        for row in scheduler.running.order().tolist()
     ]
     rows += [(one.request.name, "–", f"{len(one.request.prompt):,}", sentence(one.reason)) for one in scheduler.queue]
     if rows:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from quire.cli.text import bar, bold, heading, table
-from quire.core.units import counted, format_bytes, format_tokens
+from quire.core.units import format_bytes, format_count, format_tokens
+from quire.kinds import Keeps
 from quire.plan.plan import KindPlan, Plan
 from quire.plan.settings import Budget
 from quire.planner.advice import Offer
@@ -55,7 +56,7 @@ def print_plan(
 
 
 def _of_ranks(plan: Plan, offers: Sequence[Offer], target: Target | None) -> tuple[str, ...]:
-    """Where ranks or stages are planned, or offered."""
+    """A note on ranks and stages, if they are planned or offered."""
     fleet = target.fleet if target else None
     is_offered = any("-parallel" in offer.option for offer in offers)
     if len(plan.ranks) == 1 and not is_offered and (fleet is None or fleet.devices == fleet.replicas):
@@ -64,7 +65,7 @@ def _of_ranks(plan: Plan, offers: Sequence[Offer], target: Target | None) -> tup
 
 
 def _title(plan: Plan, planned_for: str, target: Target | None, has_memory: bool) -> None:
-    """The answer to what was asked: whether it fits, or what a target needs."""
+    """The main result: whether it fits, or what a target needs."""
     dtypes = f"KV {plan.kv_dtype}" + (f", state {plan.state_dtype}" if plan.state_dtype else "")
     fits = "fits" if plan.fits else "DOES NOT FIT"
     answer = fits if target is None else _needed(target, has_memory)
@@ -80,12 +81,12 @@ def _needed(target: Target, has_memory: bool) -> str:
     if target.fleet is None and has_memory:
         return f"{whom} {'DOES' if is_one else 'DO'} NOT FIT"
     pool = f"a pool of {format_bytes(target.pool_bytes)} per rank"
-    needed = pool if target.fleet is None else counted(target.fleet.devices, "device")
+    needed = pool if target.fleet is None else format_count(target.fleet.devices, "device")
     return f"{whom} {'needs' if is_one else 'need'} {needed}"
 
 
 def _whom(target: Target) -> str:
-    return f"{counted(target.requests, 'request')} of {counted(target.length, 'token')}"
+    return f"{format_count(target.requests, 'request')} of {format_count(target.length, 'token')}"
 
 
 def budget_line(budget: Budget) -> str:
@@ -122,7 +123,7 @@ def _kinds(plan: Plan) -> None:
         (
             kind.name,
             str(len(kind.layers)),
-            "1 state" if kind.kind.kind == "state" else f"{kind.page_tokens} tokens",
+            "1 state" if kind.kind.keeps is Keeps.STATE else f"{kind.page_tokens} tokens",
             str(kind.groups),
             format_bytes(kind.page_bytes),
             f"{kind.pages_per_sheet:,}",
@@ -145,7 +146,7 @@ def _slope(kind: KindPlan) -> str:
 def _pool(plan: Plan, data: dict[str, Any]) -> None:
     stage = plan.bottleneck
     heading("Pool")
-    print(f"  {counted(stage.sheets, 'sheet')} of {format_bytes(stage.sheet_bytes)}, any kind in any sheet; "
+    print(f"  {format_count(stage.sheets, 'sheet')} of {format_bytes(stage.sheet_bytes)}, any kind in any sheet; "
           f"unused tails {data['tail_waste']:.2%}; index view: {data['index_view']}")  # fmt: skip
     checkpoint = plan.checkpoint_bytes
     equivalent = f" (as much as {checkpoint / plan.bytes_per_token:,.0f} tokens)" if plan.bytes_per_token else ""
@@ -182,10 +183,10 @@ def _curve(plan: Plan, data: dict[str, Any]) -> None:
             for kind, pages in zip(stage.kinds, record["demand"][length].values(), strict=True)
         )
         blocks = "▇" * max(1 if requests else 0, round(24 * requests / most))
-        beside = data["concurrency_with_prefill"][length]
-        row = (format_tokens(tokens), f"{requests:,}", f"{beside:,}", format_bytes(int(footprint)))
+        with_prefill = data["concurrency_with_prefill"][length]
+        row = (format_tokens(tokens), f"{requests:,}", f"{with_prefill:,}", format_bytes(int(footprint)))
         rows.append((*row, f"{data['waste'][length]:.4f}" if data["waste"][length] else "–", blocks))
-    head = ("length", "requests", f"beside {plan.batch_tokens:,} tokens in flight", "bytes each", "waste", "")
+    head = ("length", "requests", f"with {plan.batch_tokens:,} in prefill", "bytes each", "waste", "")
     table(head, rows, left=(5,))
     if most > plan.max_requests:
         print(f"  --max-requests {plan.max_requests:,} caps how many run at once")
@@ -195,7 +196,7 @@ def _curve(plan: Plan, data: dict[str, Any]) -> None:
 
 
 def _ranks(plan: Plan) -> None:
-    """One row for each run of ranks that are alike."""
+    """One row for each sequence of ranks that are alike."""
     heading("Ranks")
     rows: list[tuple[str, ...]] = []
     first = 0

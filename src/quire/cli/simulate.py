@@ -15,14 +15,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.cli import asked
 from quire.cli import options as common
+from quire.cli import plan_arguments
+from quire.cli.flags import reading
 from quire.cli.text import bold, heading, table
 from quire.core.errors import InputError
 from quire.core.rules import Policy, Rules
 from quire.core.units import format_bytes
-from quire.plan.file import is_plan_file
+from quire.options.texts import positive
 from quire.plan.make import make_plan
+from quire.planner.document import is_plan_file
 from quire.simulate.synthetic import DEFAULT_REQUESTS, SORTS, make_trace
 from quire.simulate.traces import Trace, read_trace
 
@@ -50,7 +52,7 @@ def _number(least: float, most: float) -> Callable[[str], float]:
             raise InputError(f"{text} is out of range: give at least {least:g}, at most {most:,.0f}")
         return value
 
-    return common.reading(read)
+    return reading(read)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_load_options(group: argparse._ArgumentGroup) -> None:
-    whole, seed = common.reading(common.positive), common.reading(common.seed)
+    whole, seed = reading(positive), reading(common.seed)
     sorts = ", ".join(SYNTHETIC + sort for sort in SORTS)
     trace = f"trace to replay: a Mooncake or Azure file, or {sorts} (default synthetic:chat)"
     requests = f"use the first N requests (default: all; {DEFAULT_REQUESTS} of a synthetic trace)"
@@ -99,7 +101,7 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--tier-faults",
-        type=common.reading(common.seed),
+        type=reading(common.seed),
         metavar="S",
         help="inject faults with this seed: failed and late loads, tier outages",
     )
@@ -112,7 +114,7 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One setting, understood: what will be played, and what to say about it."""
+    """One run with its settings parsed: what will be simulated, and how it is labelled."""
 
     about: dict[str, Any]
     plan: Plan
@@ -147,7 +149,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _changed(options: argparse.Namespace, setting: str) -> argparse.Namespace:
-    """The same run with one setting changed, understood as the option of that name would be."""
+    """The same run with one setting changed, parsed like the option of that name."""
     name, given, value = setting.partition("=")
     known = {(action.option_strings or [action.dest])[-1].lstrip("-"): action for action in options.parser._actions}
     action = known.get(name)
@@ -170,11 +172,11 @@ def _prepared(options: argparse.Namespace) -> _Run:
 
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
-    budget = asked.budget_of(options)
+    budget = plan_arguments.budget_of(options)
     speed = speed_of(options.device, options.bandwidth, options.flops)
-    held = asked.held_of(options, budget)
-    model = asked.shape_of(options.model, options.ignore_field, held)
-    plan = make_plan(model, asked.settings_of(options, held), budget).require_fit()
+    held = plan_arguments.weight_format_of(options, budget)
+    model = plan_arguments.shape_of(options.model, options.ignore_field, held)
+    plan = make_plan(model, plan_arguments.settings_of(options, held), budget).require_fit()
     overhead = None if options.overhead is None else options.overhead / 1e3
     cost = cost_model(plan, model, speed, overhead, options.active_share)
     trace = _trace(options)
@@ -209,7 +211,7 @@ def _trace(options: argparse.Namespace) -> Trace:
 
 
 def progress_bar(name: str) -> Progress:
-    """One line on standard error that rewrites itself; nothing where nobody watches."""
+    """One line on standard error that is rewritten; nothing if that is not a terminal."""
     shown = -1
 
     def show(done: int, total: int) -> None:
@@ -224,7 +226,7 @@ def progress_bar(name: str) -> Progress:
 
 
 def print_reports(reports: Sequence[dict[str, Any]]) -> None:
-    """One column for each run; what is the same for all comes first."""
+    """One column for each run; values that are the same for all come first."""
     first = reports[0]
     cost = first["cost"]
     print(f"{bold(first['model'])} on {first['devices']} × {first['device'] or 'a device'}, {first['trace']}")
@@ -265,7 +267,7 @@ def _milliseconds_of(field: str) -> Callable[[dict[str, Any]], str]:
 LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("requests finished", lambda one: f"{one['finished']:,}"),
     ("refused (never fit)", lambda one: f"{one['refused']:,}"),
-    ("told to come back (queue full)", lambda one: f"{one['turned_away']:,}"),
+    ("rejected at first (queue full)", lambda one: f"{one['turned_away']:,}"),
     ("virtual seconds", lambda one: f"{one['virtual_seconds']:,.1f}"),
     ("device busy", lambda one: f"{one['busy_share']:.1%}"),
     ("steps", lambda one: f"{one['steps']:,}"),
@@ -275,28 +277,28 @@ LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("ms to first token, p50 / p95 / p99", _milliseconds_of("seconds_to_first_token")),
     ("ms between tokens, p50 / p95 / p99", _milliseconds_of("seconds_between_tokens")),
     ("prompt tokens reused", lambda one: f"{one['hit_rate']:.2%}"),
-    ("… with a cache without end", lambda one: f"{one['hit_rate_ceiling']:.2%}"),
+    ("… with an unlimited cache", lambda one: f"{one['hit_rate_ceiling']:.2%}"),
     ("… shared with earlier requests", lambda one: f"{one['hit_rate_shared']:.2%}"),
     ("… computed again: never kept / tail evicted", lambda one: _missed(one, "never_kept", "tail_evicted")),
     ("… … evicted / evicted while it waited", lambda one: _missed(one, "evicted", "evicted_waiting")),
     ("… in whole units of", lambda one: f"{one['match_unit_tokens']} tokens"),
     ("preemptions", lambda one: f"{one['preemptions']:,}"),
     ("evictions", lambda one: f"{one['evictions']:,}"),
-    ("… tokens forgotten", lambda one: f"{one['evicted_tokens']:,}"),
+    ("… tokens evicted", lambda one: f"{one['evicted_tokens']:,}"),
 )
 
 
 TIER_LINES: tuple[tuple[str, Callable[[dict[str, int]], str]], ...] = (
     ("loads done / failed / gone / late", lambda one: " / ".join(f"{one[name]:,}" for name in LOADS)),
-    ("tokens brought back", lambda one: f"{one['loaded_tokens']:,}, {format_bytes(one['loaded_bytes'])}"),
+    ("tokens loaded", lambda one: f"{one['loaded_tokens']:,}, {format_bytes(one['loaded_bytes'])}"),
     ("records stored", lambda one: f"{one['stored_records']:,}, {format_bytes(one['stored_bytes'])}"),
     ("… not stored", lambda one: f"{one['not_stored']:,}"),
-    ("times that it was lost", lambda one: f"{one['outages']:,}"),
+    ("outages", lambda one: f"{one['outages']:,}"),
 )
 
 
 def _memory(line: dict[str, Any]) -> tuple[str, ...]:
-    """Pages and bytes of what requests hold, and of what the cache alone keeps."""
+    """Pages and bytes of what requests hold, and of what only the cache keeps."""
     name = line["kind"] + (f" of stage {line['stage']}" if line["stage"] else "")
     uses = [
         (line[f"{who}_{what}_pages"], line[f"{who}_{what}_bytes"])

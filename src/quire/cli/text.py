@@ -1,14 +1,10 @@
-"""Plain text for terminals: tables, bars and a little weight where the terminal can show it."""
+"""Plain text for terminals: tables, bars, and bold text if the terminal can show it."""
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
-from collections.abc import Iterable, Sequence
-
-NEAR = 0.7
-"""Of 1, which is the same word: `prot` is as near as that to `port`, and `foo` not to `pool`."""
+from collections.abc import Sequence
 
 
 def _has_colour() -> bool:
@@ -50,11 +46,3 @@ def bar(parts: Sequence[tuple[str, int, str]], width: int = 72) -> None:
         cells += block * (round(done / total * width) - len(cells))
     print(f"  ┃{cells}┃")
     print("   " + "  ".join(f"{block} {name} {size / total:.1%}" for name, size, block in parts if size))
-
-
-def near_to(word: str, known: Iterable[str]) -> str:
-    """What was probably meant, to end a message with; nothing where nobody can tell. Dashes before a name do not make
-    it nearer."""
-    names = {name.lstrip("-"): name for name in known}
-    near = difflib.get_close_matches(word.lstrip("-"), names, 1, NEAR)
-    return f": did you mean {names[near[0]]}?" if near else ""

@@ -7,12 +7,12 @@ import json
 import sys
 from pathlib import Path
 
-from quire.cli import asked
 from quire.cli import options as common
+from quire.cli import plan_arguments
 from quire.cli.text import bold, table
 from quire.core.errors import InputError
 from quire.core.units import format_tokens
-from quire.plan.file import is_plan_file
+from quire.planner.document import is_plan_file
 from quire.planner.whatif import REFERENCE_LENGTHS, Outcome, what_if
 
 
@@ -24,10 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
-    budget = asked.budget_of(options)
-    held = asked.held_of(options, budget)
-    model = asked.shape_of(options.model, options.ignore_field, held)
-    settings = asked.settings_of(options, held)
+    budget = plan_arguments.budget_of(options)
+    held = plan_arguments.weight_format_of(options, budget)
+    model = plan_arguments.shape_of(options.model, options.ignore_field, held)
+    settings = plan_arguments.settings_of(options, held)
     outcomes = what_if(model, settings, budget)
     options.exit_code = 0 if outcomes[0].fits else 3
     if options.json:

@@ -1,1 +1,1 @@
-"""The words everyone shares: units, dtypes, what a layer remembers, errors. Imports nothing else of Quire."""
+"""Types that all packages share: units, dtypes, layer memories, requests, steps, events, errors. Imports no other."""

@@ -1,23 +1,23 @@
-"""The port of a place beyond this process that keeps records: a folder, a server, somebody else's store.
+"""The port of a store outside this process that keeps records: a folder, a server, a third party's store.
 
-A connector is asked from threads that may wait; the engine never waits for one. It gets names and bytes:
+A connector is called from threads that may wait; the engine never waits for one. It receives names and bytes:
 
     register(layout)     once before anything else, and again after a failure
     has(names)           look up, quickly: this one call may be made between two steps
     write(name, parts)   store; returning means finished
     read(name, parts)    load into staging memory; False: it is not there (any more), or not what it should be
-    drop(name)           forget it, if it is there
+    drop(name)           delete it, if it is there
 
 It may also have
 
-    forget(scope)        drop every record of the layout whose name has these bytes behind its first one; empty: all
+    forget(scope)        drop every record of the layout whose name has these bytes after its first one; empty: all
 
-Without, what it has outlives a cache that was dropped.
+Without `forget`, its records remain when the cache is dropped.
 
-Whatever goes wrong is an exception: then the record is computed again, and the connector is left alone for a while.
-One that says `brings_only = True` is only read: nobody writes to it, and no round trip is tried when it is registered.
-The parts given to `write` hold another record soon after it returned: keep their bytes, not the memory.
-The parts given to `read` stay the connector's until it returns, however late: nobody else uses that memory meanwhile.
+A failure is raised as an exception: the record is then computed again, and the connector is not used for a while.
+A connector with `brings_only = True` is only read: it gets no writes, and registering it tests no round trip.
+The memory given to `write` holds another record soon after the call returns: copy the bytes, do not keep the memory.
+The memory given to `read` belongs to the connector until the call returns, however late; nothing else uses it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from quire.core.errors import QuireError
 
 
 class TierFailed(QuireError):
-    """A connector cannot do what it was asked to: what, and what the other side said."""
+    """A connector cannot do what was requested: the message says what, and what the other side answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,12 @@ class Layout:
     unit_bytes: int
     largest_boundary_bytes: int
     manifest: str
-    """JSON: for each stage and kind its page and where each layer's parts lie in it."""
+    """JSON: for each stage and kind its page and the offsets of each layer's parts in it."""
 
 
 class Connector(Protocol):
+    """Keeps records outside this process, under names, for engines with the same layout."""
+
     @property
     def name(self) -> str:
         """For people: in log lines and counters."""
@@ -67,6 +69,6 @@ class Connector(Protocol):
 
 @runtime_checkable
 class Forgets(Protocol):
-    """A connector that can also drop what is of one scope."""
+    """A connector that can also drop the records of one scope."""
 
     def forget(self, scope: bytes) -> None: ...

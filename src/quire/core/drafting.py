@@ -1,10 +1,10 @@
-"""Speculation: who guesses tokens, and which guesses come true.
+"""Speculative decoding: the interface of drafters, and which draft tokens are accepted.
 
-    known  … 7 3 9 │ 4 4 8     three drafts behind the last known token: one step computes all four
-    sampled        4 4 6       what the model puts out behind 9, behind 4 and behind the second 4
-                   ✓ ✓ ✗       two drafts came true, and the token behind them is there as well: three new tokens
+    known  … 7 3 9 │ 4 4 8     three draft tokens after the last known token: one step computes all four
+    sampled        4 4 6       the model's samples after 9, after 4 and after the second 4
+                   ✓ ✓ ✗       two drafts are accepted, and the sample after them is valid too: three new tokens
 
-Every token is the one that the model would have put out alone: a draft is taken only where the sample is equal.
+Every token is the one that the model would have generated alone: a draft is accepted only if it equals the sample.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from quire.core.step import DRAFTED, Ints, Step, StepResult
 
 
 class Drafter(Protocol):
-    """Guesses what comes next, by row. Wrong guesses cost time and change nothing else."""
+    """Proposes the next tokens of each row. A rejected draft token costs time and changes nothing else."""
 
     def enter(self, row: int, tokens: Tokens) -> None:
-        """The row belongs to someone else now, who has these tokens."""
+        """The row belongs to another request now, which has these tokens."""
         ...
 
     def extend(self, row: int, tokens: Tokens) -> None:
-        """What came since."""
+        """The row's tokens since the last call."""
         ...
 
     def propose(self, row: int, count: int) -> Tokens:
-        """At most so many tokens that may come next; none: no idea."""
+        """At most `count` draft tokens; none if the drafter has no proposal."""
         ...
 
 
-class LeftOpen:
-    """Guesses nothing itself: leaves places for a runner that has a draft model."""
+class DeferredDrafter:
+    """Proposes placeholders, which a runner with a draft model replaces by draft tokens."""
 
     def enter(self, row: int, tokens: Tokens) -> None:
         del row, tokens
@@ -47,15 +47,15 @@ class LeftOpen:
         return np.full(count, DRAFTED, dtype=np.int32)
 
 
-def verified(step: Step, sampled: Ints) -> StepResult:
-    """Of each row's samples (in the order of `step.sampled`) those up to the first that is not its next draft."""
+def verify_drafts(step: Step, sampled: Ints) -> StepResult:
+    """Each row's samples (in the order of `step.sample_places`) up to the first that differs from its next draft."""
     if step.drafts is None:
         return StepResult(step.number, sampled)
-    _, places, _ = step.sampled()
+    _, places, _ = step.sample_places()
     each = step.drafts[step.samples] + 1
     ends = np.cumsum(each)
     is_right = sampled == step.token_ids[np.minimum(places + 1, step.tokens - 1)]
-    is_right[ends - 1] = False  # behind the last draft there is none to compare
+    is_right[ends - 1] = False  # after the last draft there is none to compare
     wrong = np.flatnonzero(~is_right)
     counts = wrong[np.searchsorted(wrong, ends - each)] - (ends - each) + 1
     number = np.arange(len(sampled)) - np.repeat(ends - each, each)

@@ -8,6 +8,8 @@ from quire.core.errors import InputError
 
 
 class DType(str, Enum):
+    """How a number is stored."""
+
     BF16 = "bf16"
     FP16 = "fp16"
     FP32 = "fp32"
@@ -30,7 +32,7 @@ _SPELLINGS = {
 
 
 def parse_dtype(text: str, what: str = "dtype") -> DType:
-    """Accepts our names and those of configurations (`torch.bfloat16`, `float32`)."""
+    """Accepts Quire's names and those of model configurations (`torch.bfloat16`, `float32`)."""
     name = text.lower().removeprefix("torch.")
     if name in _SPELLINGS:
         return _SPELLINGS[name]

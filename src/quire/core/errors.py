@@ -5,24 +5,24 @@
     │   ├── ModelError              2      a model, or a field of its configuration
     │   ├── PlanError               2      a setting: sizes, splits, pages, layouts
     │   │   └── PoolTooLarge        3      a pool that was fixed beyond the memory: too large, like DoesNotFit
-    │   ├── PlanFileError           2      a saved plan: torn, foreign or of another version
-    │   ├── MissingPackage          2      a package that is not installed (`quire.core.extras`)
+    │   ├── PlanFileError           2      a saved plan: damaged, not a plan, or of another version
+    │   ├── MissingPackage          2      a package that is not installed (`quire.options.extras`)
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
-    ├── DoesNotFit                  3      understood, and too large for the memory that is there
+    ├── DoesNotFit                  3      understood, and too large for the available memory
     ├── QueueFull                   1      too many requests wait already
     ├── FetchError                  1      a model that cannot be downloaded (`quire.fetch.errors`)
     ├── HubError                    1      a configuration that the hub does not give (`quire.models.hub`)
     ├── TierFailed                  1      a store of prefixes that cannot be used (`quire.core.connector`)
     │   └── Gone                    1      the other side of a connection has closed it (`quire.movers.wire`)
     ├── ApiError                    1      an HTTP request that is refused (`quire.serve.errors`)
-    ├── EngineAway                  1      the engine cannot be asked now (`quire.serve.client`)
+    ├── EngineAway                  1      the engine cannot be reached now (`quire.serve.client`)
     │   ├── EngineGone              1      its process died
     │   ├── EngineStarting          1      it is not ready yet
     │   ├── EngineSilent            1      it did not answer in time
     │   └── EngineStopping          1      the server is stopping
     ├── EngineFailed                1      the engine could not start (`quire.serve.server`)
-    ├── Diverged                    1      a replay that took another way (`quire.recording.replay`)
-    ├── Stalled                     1      a simulation that stands still (`quire.simulate.replay`)
+    ├── Diverged                    1      a replay that differs from its recording (`quire.recording.replay`)
+    ├── Stalled                     1      a simulation that makes no progress (`quire.simulate.replay`)
     ├── Violation                   1      a guarantee that does not hold (`quire.check.definitions`)
     └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
 
@@ -39,6 +39,8 @@ class QuireError(Exception):
 
 
 class InputError(QuireError):
+    """Something that a user gave cannot be used; the message says what to give instead."""
+
     exit_code = 2
 
 
@@ -51,7 +53,7 @@ class PlanError(InputError):
 
 
 class PoolTooLarge(PlanError):
-    """A pool that was asked for, and the memory leaves less for it."""
+    """A pool that was requested and is larger than the memory left for it."""
 
     exit_code = 3
 
@@ -61,7 +63,7 @@ class PlanFileError(InputError):
 
 
 class MissingPackage(InputError, ImportError):
-    """An optional package is lacking: the message names the extra. Whoever expects an ImportError gets one."""
+    """An optional package is not installed: the message names the extra. It is also an ImportError."""
 
 
 class DoesNotFit(QuireError):
@@ -71,10 +73,10 @@ class DoesNotFit(QuireError):
 
 
 class NeverFits(InputError):
-    """A request that could not run alone in the empty pool: an answer, not a wait."""
+    """A request that could not run alone in the empty pool: it is refused at once and never queued."""
 
     exit_code = 3
 
 
 class QueueFull(QuireError):
-    """Come back later: the queue of waiting requests is bounded."""
+    """The bounded queue of waiting requests is full: try again later."""

@@ -20,6 +20,8 @@ from quire.core.request import Ending
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """Something that happened in an engine, after `step` steps were launched."""
+
     name: ClassVar[str] = ""
     step: int
     """Steps that were launched before it."""
@@ -31,7 +33,7 @@ class Event:
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Its counts by name, for JSON and tables; those at their default are left out."""
+        """Its counts by name, for JSON and tables; counts that equal their default are left out."""
         defaults = {one.name: one.default for one in fields(self)}
         counts = {name: getattr(self, name) for name in counted_fields(type(self))}
         return {name: count for name, count in counts.items() if count != defaults[name]}
@@ -39,11 +41,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class RequestEvent(Event):
+    """Something that happened to one request."""
+
     request: str
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAccepted(RequestEvent):
+    """It waits in the queue now."""
+
     name: ClassVar[str] = "accepted"
     prompt: int
     max_tokens: int
@@ -61,9 +67,11 @@ class RequestRefused(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class RequestAdmitted(RequestEvent):
+    """It has a row; `hit_tokens` of its known tokens were found in the cache."""
+
     name: ClassVar[str] = "admitted"
     hit_tokens: int
-    """Found in the pool; `LoadFinished` reports what a tier brings."""
+    """Found in the pool; `LoadFinished` reports what a tier loads."""
     tokens: int
     """Known by then: its prompt, and outputs from before it was preempted."""
     preemptions: int
@@ -74,7 +82,7 @@ class RequestAdmitted(RequestEvent):
     missed_evicted: int = 0
     missed_evicted_waiting: int = 0
     missed_no_room: int = 0
-    """Tokens of its prompt that were computed before and not found, by cause; reported when it is first let in."""
+    """Tokens of its prompt that were computed before and not found, by cause; reported at its first admission."""
 
     @property
     def label(self) -> str:
@@ -91,10 +99,12 @@ class RequestWaits(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted(RequestEvent):
+    """Its pages went to another request; it waits again, and keeps its outputs."""
+
     name: ClassVar[str] = "preempted"
     reason: Reason
     times: int
-    """How often by now."""
+    """Preemptions of this request so far."""
     way_back: WayBack | None = None
     """With a tier: how its tokens come back."""
 
@@ -105,6 +115,8 @@ class RequestPreempted(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class RequestEnded(RequestEvent):
+    """It is over, with this many outputs."""
+
     name: ClassVar[str] = "ended"
     ending: Ending
     outputs: int
@@ -116,6 +128,8 @@ class RequestEnded(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class LoadStarted(RequestEvent):
+    """A tier starts to load its first tokens."""
+
     name: ClassVar[str] = "loading"
     tokens: int
     load: int
@@ -124,6 +138,8 @@ class LoadStarted(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class LoadFinished(RequestEvent):
+    """The tokens are loaded: the request continues after them."""
+
     name: ClassVar[str] = "loaded"
     tokens: int
     """From the first on, including those found in the pool."""
@@ -133,6 +149,8 @@ class LoadFinished(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed(RequestEvent):
+    """The tokens cannot be loaded: the request computes them."""
+
     name: ClassVar[str] = "load_failed"
     reason: Reason
     tokens: int
@@ -141,7 +159,7 @@ class LoadFailed(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointKept(RequestEvent):
-    """A state was kept for later hits, after so many tokens."""
+    """A recurrent state after `tokens` tokens was kept for later hits."""
 
     name: ClassVar[str] = "checkpoint"
     tokens: int
@@ -149,7 +167,7 @@ class CheckpointKept(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class PrefixKept(RequestEvent):
-    """A later prompt that begins with these tokens can go on after them: for routers."""
+    """A later prompt that begins with these tokens can continue after them: for routers."""
 
     name: ClassVar[str] = "kept"
     key: str
@@ -159,6 +177,8 @@ class PrefixKept(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class PrefixEvicted(Event):
+    """Cached prefixes were evicted to make room."""
+
     name: ClassVar[str] = "evicted"
     tokens: int
     """At the ends of chains that were evicted."""
@@ -176,6 +196,8 @@ class RecordsStored(Event):
 
 @dataclass(frozen=True, slots=True)
 class PagesCompacted(Event):
+    """Pages of a kind were moved together, which freed a sheet."""
+
     name: ClassVar[str] = "compacted"
     kind: str
     pages: int
@@ -188,6 +210,8 @@ class PagesCompacted(Event):
 
 @dataclass(frozen=True, slots=True)
 class StepLaunched(Event):
+    """A step went to the runner, for this many rows and tokens."""
+
     name: ClassVar[str] = "step"
     rows: int
     tokens: int
@@ -208,6 +232,16 @@ def reason_of(event: Event) -> Reason | None:
         return None if event.miss is None else Reason(event.miss)
     if isinstance(event, RequestRefused | RequestWaits | RequestPreempted | LoadFailed):
         return event.reason
+    return None
+
+
+def reused_tokens(event: Event) -> int | None:
+    """Tokens of a new request's prompt that were found in the pool or loaded from a tier; None if the event does not
+    say. The latest such event counts."""
+    if isinstance(event, RequestAdmitted) and not event.preemptions:
+        return event.hit_tokens
+    if isinstance(event, LoadFinished) and not event.preemptions:
+        return event.tokens
     return None
 
 

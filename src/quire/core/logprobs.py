@@ -1,4 +1,4 @@
-"""How likely a model held tokens to be: the model's own log-probabilities, before temperature, penalties and masks."""
+"""Log-probabilities of tokens, as the model computes them: before temperature, penalties and masks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class Logprob:
-    """Of one token where it stands."""
+    """The log-probability of one token at its position."""
 
     token: int
     value: float
     rank: int
     """1: no other token was likelier there."""
     top: tuple[tuple[int, float], ...]
-    """(token, log-probability) of as many as were asked for, the likeliest first."""
+    """(token, log-probability) of the likeliest tokens, as many as were requested, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StepLogprobs:
-    """Of the tokens that a step has an opinion on, for rows that asked; all columns have one place per token."""
+    """Log-probabilities from one step, for rows that request them; all columns have one place per token."""
 
     entries: Ints
     """Which of the step's rows."""

@@ -1,17 +1,20 @@
-"""What a layer remembers, before anyone decides where the bytes go.
+"""What a layer remembers, before the planner decides where the bytes go.
 
     Memory                     one way in which a layer remembers: how long (kind) and what (parts)
     └── Part                   one tensor: per token, `heads` rows of `width` numbers
 
-A layer may have several memories (attention beside a recurrent state; a window beside a compressed history).
+A layer may have several memories (attention and a recurrent state; a window and a compressed history).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from quire.core.dtypes import DType
+from quire.core.errors import PlanError
 
 
 class Follows(str, Enum):
@@ -20,7 +23,7 @@ class Follows(str, Enum):
     KV = "kv"
     STATE = "state"
     ACTIVATIONS = "activations"
-    """K/V's, unless that is quantised: then the part keeps its own."""
+    """The K/V dtype, unless that is quantised: then the part keeps its own."""
     NOTHING = "nothing"
 
 
@@ -36,9 +39,9 @@ class Part:
     replicated: bool = False
     """True: every tensor-parallel rank keeps all of it (latents). False: ranks divide the heads."""
     scale_bytes: int = 0
-    """Bytes of scales beside each row once the row is stored in 8 bits."""
+    """Bytes of scales stored with each row when the row is stored in 8 bits."""
     origin: str = field(default="", compare=False)
-    """The configuration's own fields behind heads × width, for `--explain`."""
+    """The fields of the model's configuration that heads × width come from, for `--explain`."""
 
     def stored_dtype(self, kv_dtype: DType, state_dtype: DType | None) -> DType:
         if self.follows is Follows.KV:
@@ -60,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """One way in which a layer remembers. The numbers beside `kind` are that kind's own (see `quire.kinds`)."""
+    """One way in which a layer remembers. Which of the numbers apply depends on `kind` (see `quire.kinds`)."""
 
     kind: str
     parts: tuple[Part, ...]
@@ -73,3 +76,19 @@ class Memory:
     """A recurrent state cannot drop a rejected draft token: it must be kept once per lookahead token."""
     purpose: str = "attention"
     """What the bytes are for, in reports: attention, indexer, compressor, state."""
+    others: tuple[tuple[str, int], ...] = ()
+    """Further numbers by name, which only this kind has."""
+
+    @classmethod
+    def of(cls, kind: str, parts: tuple[Part, ...], numbers: Mapping[str, Any]) -> Memory:
+        """A memory with a kind's numbers by name; those that are no field here go to `others`."""
+        own = {name: value for name, value in numbers.items() if name in cls.__slots__}
+        others = tuple((name, value) for name, value in numbers.items() if name not in own)
+        return cls(kind, parts, **own, others=others)
+
+    def number(self, name: str) -> int:
+        """One of the kind's numbers; raises if it is missing."""
+        value = dict(self.others).get(name, getattr(self, name, None))
+        if not isinstance(value, int):
+            raise PlanError(f"a layer of kind {self.kind} needs {name}, which is missing")
+        return value

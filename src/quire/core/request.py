@@ -1,4 +1,4 @@
-"""What someone asks for. Frozen: how far it has come is the scheduler's business."""
+"""What a client requests. Frozen: the scheduler keeps its progress."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
+    """A prompt, how many tokens to generate, for which tenant, and how. The scheduler keeps its progress."""
+
     name: str
     prompt: Tokens
     max_tokens: int
     priority: int = 0
-    """Greater goes first; the elder goes before everyone."""
+    """Greater goes first (under fair shares, among its tenant's requests); the elder goes before all."""
     stop_tokens: tuple[int, ...] = ()
     scope: str = ""
-    """Who may share what it computes: prefixes are found within a scope only."""
+    """Which requests may reuse its prefixes: prefixes are found within a scope only."""
     tenant: str = ""
-    """On whose account it runs, where tenants get fair shares."""
+    """The tenant that its tokens are charged to, under fair shares."""
     sampling: Sampling = GREEDY
-    """How its tokens are chosen; the scheduler only asks it whether they may be guessed."""
+    """How its tokens are chosen; the scheduler reads only whether drafts are allowed."""
     deadline: float | None = None
-    """On the engine's clock: not finished by then, it ends."""
+    """A time on the engine's clock: the request ends then if unfinished. Only code in the engine's process sets it."""
 
     def __post_init__(self) -> None:
         if len(self.prompt) < 1:

@@ -1,4 +1,4 @@
-"""How requests are treated: what an operator may choose about order, queue and waiting."""
+"""Scheduling rules that an operator may choose: order, queue length, time limits of loads."""
 
 from __future__ import annotations
 
@@ -10,27 +10,29 @@ from quire.core.errors import InputError
 from quire.core.units import MIB
 
 LOAD_SECONDS, SLOWEST_LOAD_BYTES = 5.0, 256 * MIB
-"""The bytes a second: a tier that brings less is not worth the wait."""
+"""The second number is in bytes per second: a load that is slower than that is not worth waiting for."""
 
 
 class Policy(str, Enum):
-    """In which order requests are let in. The elder goes before everyone under each of them."""
+    """The order in which requests are admitted. The elder goes first under each of them."""
 
     FIRST_COME = "first-come"
     PRIORITY = "priority"
     FAIR = "fair"
-    """Tenants take turns by the tokens they were served, divided by their weights."""
+    """Tenants take turns by tokens served divided by weight; within a tenant, requests are ordered by priority."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
+    """What an operator chooses about the order of requests, the queue and the time that loads may take."""
+
     policy: Policy = Policy.PRIORITY
     weights: Mapping[str, float] = field(default_factory=dict)
-    """By tenant, for fair shares; 1 for whoever is not named."""
+    """By tenant, for fair shares; 1 for tenants that are not named."""
     queue_bound: int = 4096
     load_seconds: float = LOAD_SECONDS
-    """A load from a tier that has not answered by then is given up, and its tokens are computed: so many seconds, and
-    one more for each `SLOWEST_LOAD_BYTES`."""
+    """Time limit of a load from a tier, plus one second for each `SLOWEST_LOAD_BYTES`. After that the load is given up
+    and its tokens are computed."""
 
     def __post_init__(self) -> None:
         for tenant, weight in self.weights.items():
@@ -42,5 +44,5 @@ class Rules:
             raise InputError(f"a load may take {self.load_seconds} seconds: give a number above 0")
 
     def seconds_to_load(self, size_bytes: int) -> float:
-        """How long a load of so many bytes may take."""
+        """How long a load of `size_bytes` may take."""
         return self.load_seconds + size_bytes // SLOWEST_LOAD_BYTES

@@ -1,4 +1,4 @@
-"""How the next token is chosen, as someone asks for it. Frozen, and checked when it is made."""
+"""Sampling parameters of a request. Frozen, and checked on construction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from quire.core.errors import InputError
 
 MOST_LOGPROBS = 100
 SMALLEST_TEMPERATURE = 1e-5
-"""Beside 0: logits divided by less do not fit into 32 bits."""
+"""Smallest temperature other than 0: logits divided by less do not fit into 32 bits."""
 SEED_BITS = 63
 _MIX = 0x9E3779B97F4A7C15
 
 
 class GrammarSort(str, Enum):
-    """What a grammar's text is written in."""
+    """The notation of a grammar's text."""
 
     JSON = "json"
     REGEX = "regex"
@@ -26,7 +26,7 @@ class GrammarSort(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an output must look like: a JSON schema, a regular expression, or rules in Lark's notation."""
+    """A constraint on the output: a JSON schema, a regular expression, or rules in Lark's notation."""
 
     sort: GrammarSort
     text: str
@@ -41,33 +41,33 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """temperature → top_k → top_p → min_p, each on what the one before left; biases and penalties come first."""
+    """Order: biases and penalties, then temperature → top_k → top_p → min_p, each on the result of the one before."""
 
     temperature: float = 0.0
     """0 takes the most likely token."""
     top_p: float = 1.0
-    """The fewest likely tokens that have this much of the probability; 1 keeps all."""
+    """The smallest set of most likely tokens whose probabilities sum to this; 1 keeps all."""
     top_k: int = 0
-    """The most likely tokens, so many; 0 keeps all."""
+    """Keeps the `top_k` most likely tokens; 0 keeps all."""
     min_p: float = 0.0
     """Tokens at least this likely relative to the most likely one; 0 keeps all."""
     presence_penalty: float = 0.0
-    """Taken off the logits of tokens that were put out."""
+    """Subtracted from the logits of tokens that were generated."""
     frequency_penalty: float = 0.0
-    """The same, once for each time."""
+    """The same, once for each occurrence."""
     repetition_penalty: float = 1.0
-    """Divides positive and multiplies negative logits of tokens that occur in prompt or output; 1 leaves them."""
+    """Divides positive and multiplies negative logits of tokens in prompt or output; 1 changes nothing."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """(token, what is added to its logit)."""
     seed: int | None = None
-    """Names the random stream: a token's chance depends on seed and position, never on who else runs."""
+    """Selects the random stream: draws depend on seed and position, never on other requests."""
     stop: tuple[str, ...] = ()
     """The text ends before the first of these."""
     ignore_eos: bool = False
     min_tokens: int = 0
-    """Stop tokens cannot come before so many."""
+    """Stop tokens are masked until this many tokens are generated."""
     logprobs: int | None = None
-    """With each token its log-probability, and those of so many most likely ones; None: nothing."""
+    """Report each token's log-probability, and those of the N most likely tokens; None: no log-probabilities."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt, from the second on."""
     grammar: Grammar | None = None
@@ -111,14 +111,22 @@ class Sampling:
         if self.seed is not None and not 0 <= self.seed < 1 << SEED_BITS:
             raise InputError(f"seed is {self.seed}: give 0 to {(1 << SEED_BITS) - 1}, or none for a random one")
 
+    def require_known_biases(self, vocabulary_tokens: int) -> None:
+        """Raises if a bias is for a token that the model does not have."""
+        beyond = [token for token, _ in self.logit_bias if token >= vocabulary_tokens]
+        if beyond:
+            raise InputError(
+                f"logit_bias names token {beyond[0]}: the model's tokens are 0 to {vocabulary_tokens - 1:,}"
+            )
+
     @property
     def has_penalties(self) -> bool:
         return bool(self.presence_penalty or self.frequency_penalty or self.repetition_penalty != 1)
 
     @property
     def allows_drafts(self) -> bool:
-        """Whether the next token can be drawn without knowing which of the guesses before it came true: its chances
-        depend on position and model alone, and nobody asks for more than the token."""
+        """Whether the next token can be sampled before it is known which drafts are accepted: its probabilities depend
+        on position and model alone, and the request wants no log-probabilities."""
         asks_more = self.logprobs is not None or self.prompt_logprobs is not None
         return not (self.has_penalties or self.grammar or asks_more)
 

@@ -1,4 +1,4 @@
-"""Bisection, once for everyone who needs it."""
+"""Bisection, for all packages."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 def greatest(low: int, high: int, holds: Callable[[int], bool]) -> int:
-    """The greatest number in [low, high] that holds, or `low` if none above it does. What fails once fails for ever."""
+    """The greatest number in [low, high] that holds, or `low` if none above it does. If n fails, all above n fail."""
     while low < high:
         middle = (low + high + 1) // 2
         if holds(middle):

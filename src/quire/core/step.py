@@ -1,4 +1,4 @@
-"""What crosses between scheduler and runner: a step and its result, as plain arrays."""
+"""What scheduler and runner exchange: a step and its result, as plain arrays."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from quire.core.tier import Store
 
 Ints = npt.NDArray[np.int64]
 SAMPLED = -1
-"""In a step's tokens: the one that the step before yielded for this row, which the runner alone knows."""
+"""In a step's tokens: the token that the previous step sampled for this row, which only the runner knows."""
 DRAFTED = -2
-"""In a step's tokens: a guess that the runner makes, with a draft model."""
+"""In a step's tokens: a draft token that the runner fills in, with a draft model."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableView:
-    """Where the pages of one kind lie, by row. The arrays live on: whoever needs them later copies them at launch.
+    """Page addresses of one kind, by row. The arrays are updated later: a runner copies at launch what it needs.
 
-    Logical page l of a row lies in column l; behind the sinks' columns they wrap round, for windows give pages back.
+    Logical page l of a row is in column l; after the sinks' columns they wrap round, because windows give pages back.
     """
 
     addresses: npt.NDArray[np.int32]
@@ -39,7 +39,7 @@ class TableView:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Capture:
-    """A recurrent state to keep in passing: that of a row after its first `tokens` tokens."""
+    """A recurrent state that the step copies to other pages: that of a row after its first `tokens` tokens."""
 
     entry: int
     """Which of the step's rows: a place in `rows`."""
@@ -48,14 +48,14 @@ class Capture:
     stage: int
     kind: int
     pages: Ints
-    """One for each group of the kind; written by this step, read by nobody before it has settled."""
+    """One for each group of the kind; written by this step, not read before the step has settled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One batch: row i computes tokens [starts[i], starts[i] + counts[i]) of its request.
 
-    There are no prefill or decode phases: a row just catches up with the tokens it knows.
+    There are no prefill or decode phases: each row computes its known tokens that are not computed yet.
     """
 
     number: int
@@ -63,28 +63,28 @@ class Step:
     starts: Ints
     counts: Ints
     samples: npt.NDArray[np.bool_]
-    """Rows that reach the last token they know, and so yield a new one."""
+    """Rows that compute their last known token, and so sample a new one."""
     epochs: Ints
-    """Which tenancy of its row each entry belongs to: a result for an earlier one is stale."""
+    """A counter of the requests that had each entry's row: a result for an earlier one is stale."""
     token_ids: npt.NDArray[np.int32]
     """What the rows compute, one row after another."""
     entered: tuple[tuple[int, Request, npt.NDArray[np.int32]], ...] = ()
-    """Rows that belong to someone else since the step before: to whom, and what that one has put out already."""
+    """Rows that got another request since the previous step: (row, request, tokens it has generated so far)."""
     tables: tuple[tuple[TableView, ...], ...] = ()
     """By stage that keeps anything, by kind."""
     copies: tuple[tuple[int, int, Ints, Ints], ...] = ()
-    """(stage, kind, source pages, target pages), to be done before the step, in order."""
+    """(stage, kind, source pages, target pages), to be copied before the step computes, in order."""
     loads: tuple[tuple[int, int], ...] = ()
-    """(number of the load, row): what it staged goes into the row's pages, after the copies."""
+    """(number of the load, row): the staged bytes are copied into the row's pages, after the copies."""
     clears: tuple[tuple[int, int, Ints], ...] = ()
-    """(stage, kind, pages) to be zeroed after the copies: states that nothing was written to yet."""
+    """(stage, kind, pages) to be zeroed after the copies: new recurrent states."""
     drafts: Ints | None = None
-    """How many of each row's tokens, the last ones, are guesses; None: nobody guesses. A row that does samples behind
-    the last token it knows and behind each guess. Its state after guess i goes to page i, page 0 knows of none."""
+    """How many of each row's last tokens are draft tokens; None: the step has none. A row with drafts samples after its
+    last known token and after each draft. Its state after draft i goes to page i; page 0 is the state before them."""
     stores: tuple[Store, ...] = ()
-    """What goes out to a tier, among the copies, so that each page is read before anything else is written there.
+    """Records to copy to a tier, done among the copies, so that each page is read before it is overwritten.
 
-    A step may have stores and no rows: there was nothing to compute.
+    A step may have stores and no rows, if there is nothing to compute.
     """
     captures: tuple[Capture, ...] = ()
     """Recurrent states that the step also writes to pages of the cache. A row may have several, in ascending order of
@@ -94,8 +94,8 @@ class Step:
     def tokens(self) -> int:
         return len(self.token_ids)
 
-    def sampled(self) -> tuple[Ints, Ints, Ints]:
-        """Where rows sample, row after row: (entry of the step, place in its tokens, position of the token to come)."""
+    def sample_places(self) -> tuple[Ints, Ints, Ints]:
+        """Where rows sample, row after row: (entry of the step, place in its tokens, position of the sampled token)."""
         each = self.samples.astype(np.int64) if self.drafts is None else self.samples * (self.drafts + 1)
         entries = np.repeat(np.arange(len(each)), each)
         before_last = np.cumsum(each)[entries] - 1 - np.arange(len(entries))
@@ -113,9 +113,9 @@ class StepResult:
     number: int
     tokens: Ints
     counts: Ints | None = None
-    """How many each of these rows has: one more than the guesses that came true. None: one each."""
+    """How many tokens each of these rows has: one more than its accepted drafts. None: one each."""
     logprobs: StepLogprobs | None = None
-    """Of rows that asked for them."""
+    """Of rows that request them."""
 
 
 class Runner(Protocol):

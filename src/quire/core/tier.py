@@ -1,9 +1,13 @@
-"""The port behind which pages live outside the device: who keeps prefixes and brings them back, and how that ends.
+"""The ports of a tier: storage outside the device that keeps prefixes of the KV cache and loads them again.
+
+    Tier            finds prefixes and loads them into staging memory
+    RecordStore     accepts records of prefixes that the cache keeps
+    StagingMemory   blocks of host memory that the runner copies from and to
 
 A load writes into staging memory that belongs to the tier. When it is done, the next step copies the bytes into the
-request's pages, in order; until then no page depends on it, so a load that is late, lost or cancelled owns nothing.
-A store goes the same way back: the next step copies pages into blocks of staging memory, before anything may write to
-them, and from then on the tier has a copy of its own. No page waits for a tier.
+request's pages, in order. Until then no page depends on it: a load that is late, lost or cancelled owns no page.
+A store goes the other way: the next step copies pages into staging memory before anything may write to them. From then
+on the tier has a copy of its own. No page waits for a tier.
 """
 
 from __future__ import annotations
@@ -18,76 +22,107 @@ import numpy.typing as npt
 Blocks = tuple[int, ...]
 """Blocks of staging memory, in order: together they hold one record (`quire.plan.records`)."""
 SCOPE_BYTES = 8
-"""Of each key, its first ones: whose prefix it is."""
+"""The first bytes of each key: the scope of its prefix."""
 
 
 def is_of(name: bytes, scope: bytes) -> bool:
-    """Whether a record is of this scope: names are a letter and a key. An empty scope: everyone's."""
+    """Whether a record belongs to this scope: a name is a letter and a key. Every record belongs to the empty scope."""
     return name.startswith(scope, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One transfer, from a tier to staging memory: the first `tokens` tokens of a request, as every kind needs them."""
+    """One transfer from a tier to staging memory: what every kind needs of a request's first `tokens` tokens."""
 
     number: int
-    """Given once, never again: a late answer for an old load is recognised by it."""
+    """Never reused, so that a late answer to an old load is recognised."""
     request: str
     keys: tuple[bytes, ...]
-    """Of the units that make up these tokens."""
+    """Keys of the units that make up these tokens."""
     tokens: int
     end: bytes = b""
     """Key of the place between two units where they end; empty: they end with a unit."""
     held_tokens: int = 0
-    """The row has these already, as far as kinds that grow are concerned: their whole pages are not brought again."""
+    """Tokens that the row holds already of kinds that grow: their whole pages are not loaded again."""
 
 
 Ends = Callable[[int], Sequence[bytes]]
-"""Keys of the places 1, 2, … tokens behind so many units of a request: a turn may have ended there."""
+"""For a number of units of a request: the keys of the places 1, 2, … tokens after them, where a turn may have ended."""
 
 
 class Found(NamedTuple):
-    """How much of a request a tier can bring back so that every kind may go on behind it."""
+    """The longest prefix of a request that a tier can load and after which every kind can continue."""
 
     units: int
     behind: int = 0
-    """Tokens behind the last of them."""
+    """Tokens of the prefix after its last whole unit."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """How a load ended. There may be none: every load has a deadline."""
+class TransferDone:
+    """The bytes are in staging memory. The next step copies them into the row's pages before the row computes."""
 
     number: int
-    is_done: bool
-    reason: str = ""
-    has_less: bool = False
-    """It failed, and the tier may still be able to bring less than that: it can be asked again."""
-    is_staged: bool = True
-    """It is done, and the next step copies what was staged into the row's pages."""
-    is_over: bool = True
-    """False: that copy goes on beside the steps, and another answer tells when the bytes are in their pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransferStaged:
+    """The bytes are in staging memory. The next step starts a copy that runs alongside the steps, and `TransferLanded`
+    follows when it is done."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferLanded:
+    """The bytes are in the row's pages: the copy alongside the steps is done."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransferFailed:
+    """The tier cannot load this prefix."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransferIncomplete:
+    """The tier cannot load all of this prefix. It may be able to load a shorter one."""
+
+    number: int
+    reason: str
+
+
+Answer = TransferDone | TransferStaged | TransferLanded | TransferFailed | TransferIncomplete
+"""What a tier reports about a load. A tier may never answer: every load has a deadline."""
 
 
 class Tier(Protocol):
+    """Finds and loads prefixes. `begin` requests a load; the engine collects `answers` before each step."""
+
     def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
-        """What it can bring back of these units, from the first on, and behind the last of them. A question."""
+        """The longest prefix of these units, and of the tokens after them, that it can load. Changes nothing."""
         ...
 
-    def begin(self, load: Load) -> None: ...
+    def begin(self, load: Load) -> None:
+        """Starts a load."""
+        ...
 
     def cancel(self, number: int) -> None:
-        """Nobody waits for this load any more, answered or not; an answer that still comes is ignored."""
+        """Cancels a load, answered or not. An answer that arrives later is ignored."""
         ...
 
     def answers(self) -> Sequence[Answer]:
-        """What ended since the last call."""
+        """What happened to loads since the last call."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class TierStatus:
-    """Where a tier stands: what metrics show. Plain values that can travel."""
+    """State and counters of a tier, for metrics: plain values that can be sent to another process."""
 
     name: str
     can_read: bool
@@ -95,86 +130,84 @@ class TierStatus:
     hits: int
     """Records that were read here."""
     misses: int
-    """Records that were looked for here in vain."""
+    """Records that were looked for here and not found."""
     bytes: Mapping[str, int]
-    """By way: read, write."""
+    """By direction: read, write."""
     transfers: Mapping[str, int]
-    """By way: records that travelled, and in `seconds` how long all of them took together."""
+    """By direction: records transferred, and in `seconds` the time that all of them took together."""
     seconds: Mapping[str, float]
     in_flight: Mapping[str, int]
     failures: Mapping[str, int]
-    """By what was tried."""
+    """By operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a record that was accepted is to be copied."""
+    """Where the next step is to copy a record that was accepted."""
 
     number: int
     blocks: Blocks
 
 
-class Keeper(Protocol):
-    """Who takes what the cache keeps, record by record."""
+class RecordStore(Protocol):
+    """Accepts what the cache keeps, record by record."""
 
     def renew(self, names: Sequence[bytes]) -> list[int]:
-        """These records were used now; returns the places of those that it lacks."""
+        """Marks records as just used, and returns the positions of those that it lacks."""
         ...
 
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
-        """Makes room for a record. None: there is none, and nothing is kept."""
+        """Makes room for a record. None: there is no room, and the record is not stored."""
         ...
 
     def give_up(self, number: int) -> None:
-        """The step that should have copied a record was abandoned: unless the copy is made after all, its room is free
-        again."""
+        """The step that should have copied a record was abandoned. Its room is freed, unless it is copied after all."""
         ...
 
     def forget(self, scope: bytes) -> None:
-        """From now on it brings back nothing of a scope (its `SCOPE_BYTES`; empty: of anyone) that it was given
-        before."""
+        """Drops the records of a scope (its `SCOPE_BYTES`; empty: of every scope), and never loads them again."""
         ...
 
     def seconds_to_load(self, size_bytes: int) -> float | None:
-        """What bringing back so many bytes takes, by what was measured; None: nothing was yet."""
+        """Measured duration of a load of this size; None: nothing was measured yet."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Store:
-    """One record on its way out, in a step: pages to be copied into blocks of staging memory, in order."""
+    """One record that a step stores: pages to be copied into blocks of staging memory, in order."""
 
     place: Place
     pages: tuple[tuple[int, int, npt.NDArray[np.int64]], ...]
     """(stage, kind, pages)."""
     after: int
-    """How many of the step's copies come before it."""
+    """How many of the step's copies are done before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A load that is done: where its records lie."""
+    """Where the records of a load are in staging memory."""
 
     load: Load
-    units: tuple[Blocks, ...]
-    """From the first unit that the row does not hold whole; empty where no kind grows."""
-    boundary: Blocks
-    """What the other kinds need there; empty where every kind grows."""
+    records: tuple[Blocks, ...]
+    """In the order of `quire.plan.records.Records.wanted`."""
 
 
-class Shelf(Protocol):
-    """Whose memory it is that a runner copies from and to."""
+class StagingMemory(Protocol):
+    """Blocks of host memory that the runner copies from and to: it reports what it has copied."""
 
-    def stored(self, number: int) -> None:
-        """A record is in its place."""
+    def note_stored(self, number: int) -> None:
+        """A record has been copied to its place."""
         ...
 
-    def staged(self, number: int) -> Staged: ...
+    def staged_load(self, number: int) -> Staged:
+        """Where the records of a completed load are: the runner copies them now."""
+        ...
 
-    def landed(self, number: int) -> None:
-        """The bytes are in their pages: the staging memory may go."""
+    def note_landed(self, number: int) -> None:
+        """A load has been copied into its pages: its staging memory may be reused."""
         ...
 
     def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
-        """The same of several, when a copy beside the steps is done: `wait` returns then, and tells what it took."""
+        """Notes all of these when a copy alongside the steps is done: `wait` returns then, with its seconds."""
         ...

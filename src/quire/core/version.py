@@ -1,3 +1,3 @@
-"""Which Quire this is; the package is built with it too."""
+"""Quire's version, which the package build reads too."""
 
 __version__ = "0.1.0"

@@ -1,1 +1,1 @@
-"""One step after another: the loop, streams, lifecycle. No torch."""
+"""The engine loop: steps, streams of outputs, the lifecycle of requests. No torch."""

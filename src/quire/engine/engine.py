@@ -9,46 +9,44 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from quire.cache.keys import scope_of
 from quire.core.drafting import Drafter
 from quire.core.errors import InputError
 from quire.core.events import Listener
+from quire.core.failures import RowFailures
 from quire.core.logprobs import Logprob, StepLogprobs
-from quire.core.reasons import Explanation
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
-from quire.core.tier import Keeper, Tier
+from quire.core.tier import RecordStore, Tier
 from quire.engine.history import Counters, History
 from quire.plan.plan import Plan
-from quire.scheduler.endings import Ended
-from quire.scheduler.explain import explain
-from quire.scheduler.scheduler import Scheduler
+from quire.prefix.keys import scope_of
+from quire.scheduler.scheduler import Ended, Scheduler
 
 
 @dataclass(slots=True, eq=False)
 class Stream:
-    """What a request yields, read by whoever asked for it. Reading costs nothing while nobody reads."""
+    """The outputs of a request, for its caller to read. A stream that is not read costs nothing."""
 
     request: Request
     _engine: Engine
     _read: int = 0
     ended: Ended | None = field(default=None)
     failure: str = ""
-    """Why it could not go on, if that is how it ended."""
+    """Why the request could not continue, if that is how it ended."""
     logprobs: dict[int, Logprob] = field(default_factory=dict)
-    """By the token's place in the request, where it asked for them: of the prompt from the second token on."""
+    """By the token's position in the request, if requested; for the prompt from the second token on."""
 
     @property
     def ending(self) -> Ending | None:
         return self.ended.ending if self.ended else None
 
     def tokens(self) -> npt.NDArray[np.int32]:
-        """Everything yielded so far."""
+        """All tokens generated so far."""
         return self.ended.outputs if self.ended else self._engine.outputs(self.request.name)
 
     def take(self) -> npt.NDArray[np.int32]:
-        """What came since the last call."""
+        """The tokens generated since the last call."""
         new = self.tokens()[self._read :]
         self._read += len(new)
         return new
@@ -60,6 +58,8 @@ class Stream:
 
 
 class Engine:
+    """Runs requests step by step: `submit` them, call `step` until it returns False, read the streams."""
+
     def __init__(
         self,
         plan: Plan,
@@ -67,28 +67,30 @@ class Engine:
         *,
         rules: Rules | None = None,
         tier: Tier | None = None,
-        keeper: Keeper | None = None,
+        keeper: RecordStore | None = None,
         drafter: Drafter | None = None,
         overlap: int = 2,
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[], None] = lambda: time.sleep(0.001),
         listeners: Sequence[Listener] = (),
+        failures: RowFailures | None = None,
     ) -> None:
         self.history, self.counters = History(), Counters()
         told: tuple[Listener, ...] = (self.history, self.counters, *listeners)
-        self.scheduler = Scheduler(plan, rules or Rules(), tier, told, drafter, keeper)
+        self.scheduler = Scheduler(plan, rules or Rules(), tier, told, drafter, keeper=keeper)
         self._keeper, self._is_measuring = keeper, keeper is not None
         self._launch_seconds: list[float] = []
-        """Of the steps in flight: what launching them took."""
+        """Of the steps in flight: how long each launch took."""
         self.runner = runner
         self.overlap = overlap
         """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""
         self.clock = clock
         self.pause = pause
-        """Called where only a load could bring something to do."""
+        """Called when the only thing to wait for is a load."""
         self.streams: dict[str, Stream] = {}
         self._deadlines: dict[str, float] = {}
-        self._failures: list[tuple[int, str]] = []
+        self.failures = failures or RowFailures()
+        """Rows whose request cannot continue, as parts of the runner report them within a step."""
 
     def submit(self, request: Request) -> Stream:
         """Raises NeverFits or QueueFull within the call; otherwise the request will end."""
@@ -105,9 +107,9 @@ class Engine:
         self._end(self.scheduler.cancel(name))
 
     def drop_cache(self, scope: str | None = None) -> int:
-        """Forgets what was computed for a scope, or for everyone, in the pool and in tiers; what running requests hold
-        stays with them, and can be forgotten once they have handed it over. Returns how many prefixes went of the
-        pool, counted in units."""
+        """Drops the cached prefixes of a scope, or of all scopes, from the pool and from tiers. Running requests keep
+        the pages that they hold; those can be dropped once the requests have given them to the cache. Returns how many
+        units of prefixes were dropped from the pool."""
         reuse = self.scheduler.reuse
         reuse.catch_up()
         index, before = reuse.index, len(reuse.index.nodes)
@@ -118,7 +120,7 @@ class Engine:
         return before - len(index.nodes)
 
     def running(self) -> list[Stream]:
-        """Of the requests that have a row: the only ones that can yield something in a step."""
+        """Streams of the requests that have a row: only these can generate tokens in a step."""
         return [self.streams[name] for name in self.scheduler.rows.row_of]
 
     def outputs(self, name: str) -> npt.NDArray[np.int32]:
@@ -129,12 +131,8 @@ class Engine:
         waiting = self.scheduler.queue.find(name)
         return waiting.outputs if waiting else np.empty(0, dtype=np.int32)
 
-    def explain(self, name: str) -> Explanation | None:
-        """Why a request waits, who holds what it lacks and when it can run; `history` has what happened to it."""
-        return explain(self.scheduler, name, self.overlap)
-
     def step(self) -> bool:
-        """One turn of the loop. False: there is nothing to do."""
+        """One iteration of the loop. False: nothing is left to do."""
         self._expire()
         step = self.scheduler.schedule(self.clock())
         if step is not None:
@@ -147,21 +145,16 @@ class Engine:
                 self._end(ended)
         elif step is None and len(self.scheduler.loads):
             self.pause()
-        if self._failures:
-            self._give_up()
+        for row, why in self.failures.take():
+            self._fail(row, why)
         return not self.scheduler.is_idle()
 
-    def fail(self, row: int, why: str) -> None:
-        """Told from within a step: the request in this row cannot go on. It ends behind the step, and nobody else."""
-        self._failures.append((row, why))
-
-    def _give_up(self) -> None:
-        failures, self._failures = self._failures, []
-        for row, why in failures:
-            request = self.scheduler.rows.requests.get(row)
-            if request is not None:
-                self.streams[request.name].failure = why
-                self.cancel(request.name)
+    def _fail(self, row: int, why: str) -> None:
+        """Ends the request in this row."""
+        request = self.scheduler.rows.requests.get(row)
+        if request is not None:
+            self.streams[request.name].failure = why
+            self.cancel(request.name)
 
     def _launch(self, step: Step) -> None:
         begin = self._time()
@@ -173,11 +166,11 @@ class Engine:
         self._launch_seconds.append(self._time() - begin)
 
     def _collect(self) -> StepResult:
-        """What a step takes is the time spent in the runner for it: a tier's costs are compared with that."""
+        """Waits for the oldest step. Its duration is the time spent in the runner; loads are compared with that."""
         begin, step = self._time(), self.scheduler.flying[0]
         try:
             while (result := self.runner.collect()).number < step.number:
-                pass  # of a step that was abandoned
+                pass  # the result of a step that was abandoned
         except BaseException as error:
             self._abandon(error)
             raise
@@ -187,10 +180,10 @@ class Engine:
         return result
 
     def _abandon(self, error: BaseException) -> None:
-        """A step failed or was interrupted, and nobody knows how far it came: whoever has a row ends. Who waits will
-        run."""
+        """A step failed or was interrupted, and how far it came is unknown: every request that has a row ends. Waiting
+        requests will run."""
         self._launch_seconds.clear()
-        self._failures.clear()
+        self.failures.take()
         for ended in self.scheduler.abandon():
             self.streams[ended.request.name].failure = f"a step that it was part of failed ({error!r}): ask again"
             self._end(ended)
@@ -204,13 +197,13 @@ class Engine:
             pass
 
     def close(self) -> None:
-        """Ends everything now; what is in flight is collected and thrown away, what goes out to a tier still goes."""
+        """Ends all requests now. Steps in flight are collected and discarded; stores to a tier are completed."""
         for name in list(self.streams):
             self.cancel(name)
         self.drain()
 
     def _keep(self, step: Step, logprobs: StepLogprobs) -> None:
-        """Hands log-probabilities to the streams of rows that still belong to those who asked."""
+        """Adds log-probabilities to the streams of rows that still have the request of this step."""
         rows = self.scheduler.rows
         for place, entry in enumerate(logprobs.entries.tolist()):
             row = int(step.rows[entry])

@@ -1,4 +1,4 @@
-"""What happened to each request, remembered for a while: a listener among others."""
+"""The latest events of each request, and totals for metrics: two listeners."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ EVENTS_PER_REQUEST = 32
 
 
 class History:
+    """The latest events of the latest requests."""
+
     def __init__(self) -> None:
         self._events: OrderedDict[str, deque[RequestEvent]] = OrderedDict()
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the requests that are remembered; the one that something happened to latest is the last."""
+        """Names of the requests that are kept; the one with the latest event is the last."""
         return tuple(self._events)
 
     def __call__(self, event: Event) -> None:
@@ -31,7 +33,7 @@ class History:
         events.append(event)
 
     def of(self, request: str) -> tuple[RequestEvent, ...]:
-        """The latest events of a request, the oldest first; none if it was never here or long ago."""
+        """The latest events of a request, the oldest first; none if the request is unknown or no longer kept."""
         return tuple(self._events.get(request, ()))
 
 

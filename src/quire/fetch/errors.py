@@ -1,4 +1,4 @@
-"""What keeps a model from being fetched."""
+"""Errors of fetching a model."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from quire.core.errors import QuireError
 
 
 class FetchError(QuireError):
-    """A download that failed, or brought something else than was expected."""
+    """A download that failed, or that is not what was expected."""

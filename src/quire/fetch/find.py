@@ -1,4 +1,4 @@
-"""From what someone names to a folder with a model in it.
+"""From the name of a model to a folder that contains it.
 
 name ──▶ source: a folder or a GGUF file ──▶ configuration: enough for a plan ──▶ folder: a GGUF file is converted
 """
@@ -18,7 +18,7 @@ DEFAULT_MODEL = "smollm2-135m-instruct"
 
 def find_folder(model: str | Path | None, progress: Progress = in_silence) -> Path:
     """A checkpoint folder itself; a GGUF file, converted once into the cache folder; None or its name: the default."""
-    return converted(find_source(model, progress), progress)
+    return as_checkpoint(find_source(model, progress), progress)
 
 
 def find_source(model: str | Path | None, progress: Progress = in_silence) -> Path:
@@ -38,7 +38,7 @@ def find_source(model: str | Path | None, progress: Progress = in_silence) -> Pa
     return path
 
 
-def converted(source: Path, progress: Progress = in_silence) -> Path:
+def as_checkpoint(source: Path, progress: Progress = in_silence) -> Path:
     if not is_gguf(source):
         return source
     from quire.fetch.convert import folder_of_gguf

@@ -1,6 +1,6 @@
 """A converted model on disk: a folder with a manifest that has the checksum of every file.
 
-Files appear in a folder beside the final one, which takes its name when everything is there: nobody sees half a model.
+Files are written to a folder next to the final one and renamed when complete: no reader sees an incomplete model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def in_silence(_stage: str, _done: int, _total: int) -> None:
-    """The progress that nobody watches."""
+    """A progress callback that shows nothing."""
 
 
 def cache_folder() -> Path:
@@ -38,15 +38,15 @@ def cache_folder() -> Path:
 
 
 def keep_compiled() -> None:
-    """What Triton and torch's compiler make is kept in the cache folder for the next start, unless the environment
-    names another place, or the folder is not this user's alone to write: what lies there is run, and nothing checks it.
-    Before either of them has been asked for anything."""
+    """Keeps what Triton and torch's compiler produce in the cache folder for the next start, unless the environment
+    names another place, or other users can write to the folder: files there are executed without any check. To be
+    called before either of them is used."""
     folder = cache_folder() / "compiled"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.stat()
     except OSError:
-        return  # both have places of their own
+        return  # both have default places
     is_own = not status.st_mode & OTHERS_WRITE and status.st_uid == os.getuid()
     if is_own and os.access(folder, os.W_OK):
         made = os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder))
@@ -54,9 +54,9 @@ def keep_compiled() -> None:
 
 
 def is_whole(folder: Path, source: dict[str, Any]) -> bool:
-    """Every file is what the manifest says, and it all came from `source`.
+    """Whether every file is as the manifest says, and all came from `source`.
 
-    Checksums are computed when a file's size or time is not what it was when they last held.
+    Checksums are computed only if a file's size or time has changed since they were last verified.
     """
     manifest = _read(folder / MANIFEST)
     if manifest.get("source") != source or not manifest.get("files"):
@@ -73,7 +73,7 @@ def is_whole(folder: Path, source: dict[str, Any]) -> bool:
 
 
 def remember(folder: Path) -> None:
-    """The files are known to be whole as they are: the next look at them need not read them."""
+    """Notes that the files are verified as they are: the next check need not read them."""
     names = _read(folder / MANIFEST)["files"]
     stamps = {name: _stamp(folder / name) for name in (MANIFEST, *names)}
     if _read(folder / STAMPS) == stamps:
@@ -85,7 +85,7 @@ def remember(folder: Path) -> None:
 
 
 def forget(folder: Path) -> None:
-    """The next look at the files reads them, whatever their sizes and times."""
+    """The next check reads the files, whatever their sizes and times."""
     (folder / STAMPS).unlink(missing_ok=True)
 
 
@@ -105,7 +105,7 @@ def seal(folder: Path, source: dict[str, Any], progress: Progress) -> None:
 
 @contextmanager
 def replaced(folder: Path) -> Iterator[Path]:
-    """An empty folder that takes the place of `folder` at the end, unless something was raised."""
+    """An empty folder that replaces `folder` at the end, unless an exception was raised."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
         fresh = Path(scratch) / "fresh"

@@ -3,7 +3,7 @@
     take ──▶ asked, in a thread ──▶ ready ──▶ submitted: its prompt is found in a tier, and loaded as any other
                                 └─▶ refused, lost, late ──▶ submitted all the same: its prompt is computed here
 
-The scheduler knows nothing of this. Whatever happens to the other engine, each request taken is given back once.
+The scheduler is not involved. Whatever happens to the other engine, each request taken is returned once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from quire.cache.keys import keys_of
 from quire.core.events import (
     Event,
     LoadFailed,
@@ -26,16 +25,17 @@ from quire.core.events import (
     RequestEnded,
     RequestPreempted,
 )
-from quire.core.peer import Source
 from quire.core.request import Request
 from quire.engine.engine import Engine
+from quire.handover.peer import PrefillClient, PromptReady, PromptRefused
+from quire.prefix.keys import keys_of
 from quire.tiers.guarded import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, GuardedTier
 from quire.tiers.stack import Stack
 
 MOST_AT_ONCE = 32
-"""Prompts that are sent at once; others wait, and all of them `seconds` at most."""
+"""The most prompts that are sent at once; others wait. No prompt takes longer than `seconds`."""
 LEAST_SHARE = 0.5
-"""Of a prompt that must be missing here for it to be sent."""
+"""The part of a prompt that must be missing here for it to be sent."""
 _LOG = logging.getLogger("quire.tiers")
 
 
@@ -47,9 +47,14 @@ class Sent:
 
 class HandOver:
     def __init__(
-        self, stack: Stack, guard: GuardedTier, source: Source, seconds: float, wake: Callable[[], None] = lambda: None
+        self,
+        stack: Stack,
+        guard: GuardedTier,
+        source: PrefillClient,
+        seconds: float,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
-        """`guard`: of the tier that `source` is."""
+        """`guard`: the guard of the tier `source`."""
         self.counters: Counter[str] = Counter()
         """Requests, for metrics: handed, refused, lost, late."""
         self._stack, self._guard, self._source, self._seconds, self._wake = stack, guard, source, seconds, wake
@@ -72,11 +77,12 @@ class HandOver:
     # ── in the engine's thread ────────────────────────────────────────────
 
     def take(self, engine: Engine, request: Request) -> bool:
-        """Whether it waits here now. Not where the other side is lost, or could not bring enough that is not here."""
+        """Whether it waits here now. Not if the other side is lost, or could hand over too little that is missing."""
         if time.monotonic() < self._ask_at or not self._guard.can_read or request.sampling.prompt_logprobs is not None:
             return False
         least = max(1, LEAST_SHARE * len(request.prompt))
-        tokens = min(self._source.boundary(len(request.prompt)), self._stack.most_units() * self._stack.unit_tokens)
+        room = self._stack.loads.most_units() * self._stack.unit_tokens
+        tokens = min(self._source.boundary(len(request.prompt)), room)
         if tokens < least:
             self._tell(self._source.lacking(len(request.prompt)))
             return False
@@ -113,21 +119,21 @@ class HandOver:
         return back
 
     def _leave_alone(self, now: float) -> None:
-        """For a while, that doubles until it hands something over: those who come meanwhile do not wait in vain. What
-        is ready can be fetched all the same."""
+        """Sends no prompts for a time, which doubles until a hand-over succeeds, so that new requests do not wait in
+        vain. Prompts that are ready can still be fetched."""
         if now >= self._ask_at:
             self._ask_at = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE_SECONDS)
 
     def cancel(self, name: str) -> None:
-        """Nobody wants it any more, wherever it is."""
+        """The request was cancelled, whatever the state of its hand-over."""
         with self._lock:
             self._sent.pop(name, None)
             self._back = [request for request in self._back if request.name != name]
         self._source.release(name)
 
-    def hear(self, event: Event) -> None:
-        """What was offered is let go when its request has loaded it, has begun without it, or has ended."""
+    def on_event(self, event: Event) -> None:
+        """Releases an offer when its request has loaded it, has begun without it, or has ended."""
         if isinstance(event, RequestAdmitted):
             self._admitted.add(event.request)
         elif isinstance(event, LoadStarted):
@@ -149,7 +155,7 @@ class HandOver:
         request, left = sent.request, sent.until - time.monotonic()
         if self._sent.get(request.name) is not sent:
             return
-        reason = self._guard.attempt(
+        answer = self._guard.attempt(
             "hand over", lambda: self._source.ask(request.name, request.scope, request.prompt, keys, left)
         )
         with self._lock:
@@ -160,14 +166,19 @@ class HandOver:
         if not is_awaited:  # it was cancelled, or late
             self._source.release(request.name)
             return
-        self.counters["lost" if reason is None else "refused" if reason else "handed"] += 1
-        if reason == "":
-            self._pause = FIRST_PAUSE_SECONDS
-        self._tell(reason or "")
+        match answer:
+            case None:
+                self.counters["lost"] += 1
+            case PromptRefused(reason):
+                self.counters["refused"] += 1
+                self._tell(reason)
+            case PromptReady():
+                self.counters["handed"] += 1
+                self._pause = FIRST_PAUSE_SECONDS
         self._wake()
 
     def _tell(self, reason: str) -> None:
-        """Why a prompt is computed here, unless it is the reason told last."""
+        """Logs why a prompt is computed here, unless it is the reason logged last."""
         if reason and reason != self._was_told:
             self._was_told = reason
             _LOG.warning("a prompt is computed here: %s", reason)

@@ -1,11 +1,11 @@
-"""Records in a form that knows neither pages nor ranks: what engines with different plans of one model exchange.
+"""Records in a form without pages and ranks: what engines with different plans of one model exchange.
 
     piece      tokens [begin, end) of one kind: layer by layer, part by part, (unit, head of the whole model, byte)
 
     record of a plan with pages of 16, one rank ──▶ pieces ──▶ record of a plan with pages of 32, two ranks
 
-A record holds each head once, however many ranks have a copy of it: every page as it lies on the first rank, and behind
-it, part by part, the heads that only other ranks keep. `cut` and `join` are the way to each rank's pages and back.
+A record holds each head once, however many ranks have a copy of it: every page as it is on the first rank, and after
+it, part by part, the heads that only other ranks keep. `cut` and `join` convert to each rank's pages and back.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from quire.plan.records import Span, tail_pages
 
 Bytes = npt.NDArray[np.uint8]
 MOST_TRIES = 64
-"""Boundaries that are looked at before a prompt is computed where it came in."""
+"""Boundaries that are tried before a prompt is computed where it arrived."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -95,7 +95,7 @@ class Portable:
     # ── between records and pieces ────────────────────────────────────────
 
     def gather(self, record: Bytes, spans: Sequence[Span], piece: Piece, data: Bytes) -> int:
-        """Copies what a record has of a piece to where it belongs in the piece's bytes; how many units of a layer."""
+        """Copies what a record has of a piece into the piece's bytes. Returns how many units of a layer it has."""
         found = 0
         for heads, pages, inside, at in self._shared(record, spans, piece, data):
             heads[at] = pages[inside]
@@ -103,7 +103,7 @@ class Portable:
         return found
 
     def scatter(self, record: Bytes, spans: Sequence[Span], piece: Piece, data: Bytes) -> None:
-        """The other way round."""
+        """The inverse of `gather`."""
         for heads, pages, inside, at in self._shared(record, spans, piece, data):
             pages[inside] = heads[at]
 
@@ -140,7 +140,7 @@ class Portable:
         return found
 
     def join(self, record: Bytes, spans: Sequence[Span], rank: int, pages: Sequence[Bytes]) -> None:
-        """The other way round: a rank's pages into their places of a record."""
+        """The inverse of `cut`: copies a rank's pages into their places in a record."""
         for (span, own), each in zip(_divided(record, spans), pages, strict=True):
             for entry in span.plan.manifest:
                 kept = entry.heads_of(rank, self.ranks)
@@ -164,7 +164,7 @@ def _divided(record: Bytes, spans: Sequence[Span]) -> Iterator[tuple[Span, Bytes
 
 
 def _areas(own: Bytes, span: Span, entry: Entry) -> Iterator[tuple[int, Bytes]]:
-    """Where a record has a part: (first head, (page, unit, head, byte)), on the first rank's page and behind it."""
+    """Where a record has a part: (first head, (page, unit, head, byte)), on the first rank's page and after it."""
     groups, page_bytes = span.plan.groups, span.plan.page_bytes
     yield 0, _part(own[:, : groups * page_bytes].reshape(-1, groups, page_bytes), entry)
     begin = groups * page_bytes
@@ -186,7 +186,7 @@ def _part(pages: Bytes, entry: Entry) -> Bytes:
 
 
 def pieces_of(spans: Sequence[Span]) -> tuple[Piece, ...]:
-    """The tokens that a record's pages hold, whatever stage they are on."""
+    """The tokens that a record's pages hold, on any stage."""
     found: set[Piece] = set()
     for span in spans:
         tokens = span.plan.page_tokens
@@ -195,7 +195,7 @@ def pieces_of(spans: Sequence[Span]) -> tuple[Piece, ...]:
 
 
 def page_sizes(plan: Plan) -> dict[str, list[int]]:
-    """Tokens per page by kind, on whichever stage."""
+    """Tokens per page by kind, over all stages."""
     found: dict[str, set[int]] = {}
     for kind in (kind for stage in plan.stages for kind in stage.kinds):
         found.setdefault(kind.name, set()).add(kind.page_tokens)
@@ -212,7 +212,7 @@ def common_boundary(plan: Plan, unit_tokens: int, pages: Mapping[str, Sequence[i
 
 
 def lacking(plan: Plan, pages: Mapping[str, Sequence[int]], boundary: int) -> str:
-    """What of this plan's pages a plan with other pages does not keep at a boundary; empty: nothing."""
+    """What this plan's pages need at a boundary and a plan with other pages does not keep; empty: nothing."""
     for own in (kind for stage in plan.stages for kind in stage.kinds if not kind.kind.grows):
         for theirs in pages.get(own.name, ()):
             kept = _kept(own.kind, theirs, boundary)

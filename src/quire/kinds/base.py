@@ -12,13 +12,16 @@ Counts are numpy integers or arrays of them: the scheduler asks about all reques
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from quire.core.errors import PlanError
+from quire.core.memory import Memory
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 Interval: TypeAlias = tuple[int, int]
@@ -33,13 +36,55 @@ def counts(value: int | Counts) -> Counts:
     return np.asarray(value, dtype=np.int64)
 
 
+class Keeps(Enum):
+    """What a kind keeps of a request. It decides how pages are given back, loaded from a tier and reused."""
+
+    ALL = "all"
+    """Every token: pages are only added."""
+    TAIL = "tail"
+    """The newest tokens, and perhaps the first ones: pages are given back as the request goes on."""
+    STATE = "state"
+    """One state that stands for all tokens so far: a hit needs a copy of it, taken exactly there."""
+
+
 @dataclass(frozen=True, slots=True)
 class Kind(ABC):
-    """One way of remembering. Instances with equal numbers are equal and may share pages."""
+    """One way of remembering. Instances with equal numbers are equal and may share pages.
+
+    The fields of a kind are its numbers: `of` reads them from the attributes of `Memory` with the same names.
+    """
 
     kind: ClassVar[str]
-    grows: ClassVar[bool]
-    """Whether a token adds bytes for ever. If not, the slope `bytes_per_token` is 0."""
+    keeps: ClassVar[Keeps]
+    holds_tokens: ClassVar[bool] = True
+    """Whether its pages hold the request's own tokens, in order: a state and an encoder's output do not."""
+    is_shareable: ClassVar[bool] = True
+    """Whether equal tokens make equal bytes, so that requests may share them."""
+    holds_latents: ClassVar[bool] = False
+    """Whether its parts are latents: a layer stores them before it computes keys and values from them."""
+    selects: ClassVar[bool] = False
+    """Whether a query reads only some of the tokens that it sees, selected when it runs."""
+
+    @classmethod
+    def of(cls, memory: Memory) -> Self:
+        """The kind with the numbers of a layer's memory."""
+        numbers: dict[str, Any] = {one.name: memory.number(one.name) for one in fields(cls)}
+        return cls(**numbers)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Its own, by name: `window`, `chunk`, …"""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @property
+    def grows(self) -> bool:
+        """Whether a token adds bytes for ever. If not, the slope `bytes_per_token` is 0."""
+        return self.keeps is Keeps.ALL
+
+    @property
+    def can_rewind(self) -> bool:
+        """Whether tokens that were computed can be taken back: rejected draft tokens are."""
+        return True
 
     @property
     @abstractmethod
@@ -62,6 +107,20 @@ class Kind(ABC):
         """One past the last page of a run whose last token ends at `end`, the last `ahead` of them lookahead."""
         del ahead
         return (end + (page_tokens - 1)) // page_tokens
+
+    @property
+    def mask_bounds(self) -> Mapping[str, int] | None:
+        """Its mask as kernels bound one: `window`, `chunk` and `sinks` that are set; None: by none of these."""
+        return {} if self.grows and not self.selects else None
+
+    def sees(self, query: Counts, token: Counts) -> npt.NDArray[np.bool_]:
+        """Whether the token at position `query` attends to the one at `token`: the attention mask."""
+        return (token <= query) & (token >= self.first_live(query))
+
+    def sink_pages(self, page_tokens: int) -> int:
+        """Pages from the request's start that are never given back: those of sinks."""
+        del page_tokens
+        return 0
 
     def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
         """Pages from the request's start that stay although the run begins later: sinks."""
@@ -155,3 +214,26 @@ def decisive_moments(length: int, chunk: int, ahead: int, period_tokens: int) ->
     settled = np.arange(max(0, length - period_tokens - chunk - ahead), length, dtype=np.int64)
     new = counts(np.minimum(chunk, np.maximum(1, length - settled - ahead)))
     return settled, new, counts(np.minimum(ahead, length - settled - new))
+
+
+class AllTokens(Kind):
+    """The rules of kinds that keep every token."""
+
+    __slots__ = ()
+    keeps: ClassVar[Keeps] = Keeps.ALL
+
+    def live(self, settled: int) -> tuple[Interval, ...]:
+        return ((0, settled),)
+
+    def first_live(self, settled: Counts) -> Counts:
+        return 0 * settled
+
+    def units(self, length: Counts) -> Counts:
+        return length
+
+    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
+        return ((0, boundary),)
+
+    def period_tokens(self, page_tokens: int) -> int:
+        del page_tokens
+        return 1

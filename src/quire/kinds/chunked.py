@@ -10,20 +10,23 @@ end of one chunk and the start of the next.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from quire.core.errors import PlanError
-from quire.kinds.base import Counts, Interval, Kind
+from quire.kinds.base import Counts, Interval, Keeps, Kind
 
 LONGEST_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chunked(Kind):
+    """Keeps the tokens of the current chunk."""
+
     chunk: int
     kind: ClassVar[str] = "chunked"
-    grows: ClassVar[bool] = False
+    keeps: ClassVar[Keeps] = Keeps.TAIL
 
     def __post_init__(self) -> None:
         if not 1 <= self.chunk <= LONGEST_CHUNK:
@@ -32,6 +35,10 @@ class Chunked(Kind):
     @property
     def name(self) -> str:
         return f"chunked-{self.chunk}"
+
+    @property
+    def mask_bounds(self) -> Mapping[str, int]:
+        return {"chunk": self.chunk}
 
     def live(self, settled: int) -> tuple[Interval, ...]:
         return ((settled // self.chunk * self.chunk, settled),)

@@ -9,14 +9,18 @@ import numpy as np
 
 from quire.core.errors import PlanError
 from quire.core.units import ceil_div
-from quire.kinds.base import Counts, Interval, Kind
+from quire.kinds.base import Counts, Interval, Keeps, Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Cross(Kind):
+    """Keeps an encoder's output as long as the request lives."""
+
     encoder_tokens: int
     kind: ClassVar[str] = "cross"
-    grows: ClassVar[bool] = False
+    keeps: ClassVar[Keeps] = Keeps.TAIL
+    holds_tokens: ClassVar[bool] = False
+    is_shareable: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.encoder_tokens < 1:

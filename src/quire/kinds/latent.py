@@ -13,14 +13,16 @@ from typing import ClassVar
 
 from quire.core.errors import PlanError
 from quire.core.units import round_up
-from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind
+from quire.kinds.base import ATTENTION_PAGES, AllTokens, Counts
 
 
 @dataclass(frozen=True, slots=True)
-class Latent(Kind):
+class Latent(AllTokens):
+    """Keeps one vector for each token, or for each `tokens_per_state` tokens."""
+
     tokens_per_state: int = 1
     kind: ClassVar[str] = "latent"
-    grows: ClassVar[bool] = True
+    holds_latents: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.tokens_per_state < 1:
@@ -30,21 +32,8 @@ class Latent(Kind):
     def name(self) -> str:
         return "latent" if self.tokens_per_state == 1 else f"latent-{self.tokens_per_state}"
 
-    def live(self, settled: int) -> tuple[Interval, ...]:
-        return ((0, settled),)
-
-    def first_live(self, settled: Counts) -> Counts:
-        return 0 * settled
-
     def units(self, length: Counts) -> Counts:
         return length // self.tokens_per_state
-
-    def hit_needs(self, boundary: int) -> tuple[Interval, ...]:
-        return ((0, boundary),)
-
-    def period_tokens(self, page_tokens: int) -> int:
-        del page_tokens
-        return 1
 
     @property
     def tokens_per_unit(self) -> int:

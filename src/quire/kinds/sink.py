@@ -8,21 +8,26 @@ Learned sink *logits* (gpt-oss) keep no token: they are a kernel parameter, not 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from quire.core.errors import PlanError
-from quire.kinds.base import Counts, Interval, Kind, counts
+from quire.core.units import ceil_div
+from quire.kinds.base import Counts, Interval, Keeps, Kind, counts
 
 
 @dataclass(frozen=True, slots=True)
 class Sink(Kind):
+    """Keeps the first tokens and a window of the newest."""
+
     sinks: int
     window: int
     kind: ClassVar[str] = "sink"
-    grows: ClassVar[bool] = False
+    keeps: ClassVar[Keeps] = Keeps.TAIL
 
     def __post_init__(self) -> None:
         if self.sinks < 1 or self.window < 1:
@@ -32,6 +37,10 @@ class Sink(Kind):
     def name(self) -> str:
         return f"sink-{self.sinks}-{self.window}"
 
+    @property
+    def mask_bounds(self) -> Mapping[str, int]:
+        return {"window": self.window, "sinks": self.sinks}
+
     def live(self, settled: int) -> tuple[Interval, ...]:
         first = max(0, settled - self.window + 1)
         sinks = min(self.sinks, settled)
@@ -40,17 +49,24 @@ class Sink(Kind):
     def first_live(self, settled: Counts) -> Counts:
         return counts(np.maximum(0, settled - self.window + 1))
 
-    def sink_pages(self, settled: Counts, page_tokens: int) -> Counts:
+    def sees(self, query: Counts, token: Counts) -> npt.NDArray[np.bool_]:
+        in_window = (token >= self.first_live(query)) | (token < self.sinks)
+        return (token <= query) & in_window
+
+    def sink_pages(self, page_tokens: int) -> int:
+        return ceil_div(self.sinks, page_tokens)
+
+    def _sinks_held(self, settled: Counts, page_tokens: int) -> Counts:
         return counts(-(-np.minimum(self.sinks, settled) // page_tokens))
 
     def kept_pages(self, settled: Counts, page_tokens: int) -> Counts:
         """A sink page that the run reaches as well counts there."""
-        return counts(np.minimum(self.sink_pages(settled, page_tokens), self.first_page(settled, page_tokens)))
+        return counts(np.minimum(self._sinks_held(settled, page_tokens), self.first_page(settled, page_tokens)))
 
     def pages(self, settled: Counts, new: Counts, ahead: Counts, page_tokens: int) -> Counts:
         has_run = self.first_live(settled) < settled + new + ahead
         both = Kind.pages(self, settled, new, ahead, page_tokens)
-        return counts(np.where(has_run, both, self.sink_pages(settled, page_tokens)))
+        return counts(np.where(has_run, both, self._sinks_held(settled, page_tokens)))
 
     def units(self, length: Counts) -> Counts:
         return counts(np.minimum(length, self.window + np.minimum(self.sinks, length - 1)))

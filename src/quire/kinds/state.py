@@ -13,18 +13,25 @@ from typing import ClassVar
 import numpy as np
 
 from quire.core.errors import PlanError
-from quire.kinds.base import Counts, Interval, Kind, counts
+from quire.kinds.base import Counts, Interval, Keeps, Kind, counts
 
 
 @dataclass(frozen=True, slots=True)
 class State(Kind):
+    """Keeps one recurrent state."""
+
     rewinds: bool = True
     kind: ClassVar[str] = "state"
-    grows: ClassVar[bool] = False
+    keeps: ClassVar[Keeps] = Keeps.STATE
+    holds_tokens: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
         return "state" if self.rewinds else "state-forward"
+
+    @property
+    def can_rewind(self) -> bool:
+        return self.rewinds
 
     def live(self, settled: int) -> tuple[Interval, ...]:
         """The state after the last settled token stands for everything before it."""

@@ -8,13 +8,14 @@ Also the shape of small caches of tokens that are not folded yet (DeepSeek-V4's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from quire.core.errors import PlanError
-from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Kind, counts
+from quire.kinds.base import ATTENTION_PAGES, Counts, Interval, Keeps, Kind, counts
 
 NONE = counts(0)
 SHORT_WINDOW = 256
@@ -24,9 +25,11 @@ TINY_PAGES = (2, 4, 8)
 
 @dataclass(frozen=True, slots=True)
 class Window(Kind):
+    """Keeps the newest tokens."""
+
     window: int
     kind: ClassVar[str] = "window"
-    grows: ClassVar[bool] = False
+    keeps: ClassVar[Keeps] = Keeps.TAIL
 
     def __post_init__(self) -> None:
         if self.window < 1:
@@ -35,6 +38,10 @@ class Window(Kind):
     @property
     def name(self) -> str:
         return f"window-{self.window}"
+
+    @property
+    def mask_bounds(self) -> Mapping[str, int]:
+        return {"window": self.window}
 
     def first_live(self, settled: Counts) -> Counts:
         first: Counts = np.maximum(settled - (self.window - 1), NONE)

@@ -1,6 +1,10 @@
-"""The library's face: `LLM`, and what it answers."""
+"""The library's interface: `LLM`, and its answers."""
 
 from quire.llm.answers import Completion, TokenLogprob
-from quire.llm.llm import LLM, Prompt
+from quire.llm.llm import LLM
+from quire.llm.questions import Prompt
+from quire.llm.schema import Schema
+from quire.text.answer import Delta
+from quire.text.tools import ToolCall
 
-__all__ = ["LLM", "Completion", "Prompt", "TokenLogprob"]
+__all__ = ["LLM", "Completion", "Delta", "Prompt", "Schema", "TokenLogprob", "ToolCall"]

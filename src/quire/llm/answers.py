@@ -1,19 +1,26 @@
-"""One request as text: what came so far, and what is left when it is over."""
+"""What an `LLM` answers: a completion for each sample of each prompt."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from quire.core.events import LoadFinished, RequestAdmitted
+from quire.core.errors import InputError
+from quire.core.events import reused_tokens
 from quire.core.logprobs import Logprob
 from quire.engine.engine import Engine, Stream
-from quire.text.stops import StopStrings
-from quire.text.tokenizer import Tokenizer
+from quire.llm.schema import Schema, parse
+from quire.text.answer import Answer, Delta, join_deltas
+from quire.text.spelling import Spelling
+from quire.text.tools import ToolCall
+
+REFUSED, FAILED = "refused", "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
-    """How likely the model held a token to be where it stands."""
+    """The model's log-probability of a token at its position."""
 
     text: str
     token: int
@@ -21,7 +28,7 @@ class TokenLogprob:
     rank: int
     """1: no other token was likelier there."""
     top: tuple[TokenLogprob, ...] = ()
-    """As many as were asked for, the likeliest first."""
+    """The likeliest tokens, as many as were requested, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,26 +36,39 @@ class Completion:
     text: str
     token_ids: tuple[int, ...]
     ending: str
+    """stop, length or tool_calls; "refused": it could not run; "failed": it could not continue, and `text` is the
+    answer so far."""
     prompt_tokens: int
+    """0 if it was refused."""
     reused_tokens: int
-    """Of the prompt, found in the cache or brought from a tier."""
+    """Tokens of the prompt that were found in the cache or loaded from a tier."""
     logprobs: tuple[TokenLogprob, ...] | None = None
-    """One for each of `token_ids`, where the sampling asked for them."""
+    """One for each of `token_ids`, if the sampling requests them."""
     prompt_logprobs: tuple[TokenLogprob, ...] | None = None
-    """One for each token of the prompt from the second on, where the sampling asked for them."""
+    """One for each token of the prompt from the second on, if the sampling requests them."""
     error: str = ""
-    """Why it could not go on, where `ending` is "failed"; `text` is what came before."""
+    """Why it was refused or failed, or why there is nothing in `parsed`."""
+    reasoning: str = ""
+    """Of `chat`: what the model wrote between <think> and </think>."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    """Of `chat` with tools."""
+    parsed: Any = None
+    """With a schema: the object that `text` represents, validated if the schema is a pydantic model."""
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The assistant's message, to continue the conversation."""
+        calls = {"tool_calls": [call.message_part for call in self.tool_calls]} if self.tool_calls else {}
+        return {"role": "assistant", "content": self.text, **calls}
 
 
-class Talk:
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, stream: Stream) -> None:
-        self._engine, self._tokenizer, self._stream = engine, tokenizer, stream
-        self._text = tokenizer.stream()
-        self._stops = StopStrings(stream.request.sampling.stop)
-        self._pieces: list[str] = []
+class Generation:
+    """One request in progress: the engine's stream, and the answer made from it."""
+
+    def __init__(self, engine: Engine, stream: Stream, answer: Answer) -> None:
+        self._engine, self._stream, self._answer = engine, stream, answer
+        self._deltas: list[Delta] = []
         self._given = 0
-        self._read = 0
-        self._ending = ""
         self._reused: int | None = None
 
     @property
@@ -61,63 +81,78 @@ class Talk:
 
     @property
     def is_over(self) -> bool:
-        return bool(self._ending)
+        return bool(self._answer.ending)
 
     def read(self) -> None:
-        """Takes what came since the last look."""
+        """Takes what was generated since the last call."""
         if self.is_over:
             return
-        ended, stops = self._stream.ending, self._stream.request.stop_tokens
-        if self._reused is None and (ended is not None or len(self._stream.tokens())):
-            self._reused = self._found()  # before others push it out of the history
-        for token in self._stream.take().tolist():
-            self._read += 1
-            passed = self._stops.feed("" if token in stops else self._text.feed([token]))
-            self._pieces.append(passed.text)
-            if passed.stop is not None:
-                self._engine.cancel(self.name)
-                self._ending = "stop"
-                return
-        if ended is not None:
-            self._pieces += [self._stops.feed(self._text.finish()).text, self._stops.finish()]
-            self._ending = "failed" if self.failure else ended.value
+        ended, begin = self._stream.ending, len(self._stream.request.prompt) + self._answer.output_tokens
+        tokens = self._stream.take().tolist()
+        if self._reused is None and (ended is not None or tokens):
+            self._reused = self._found()  # while the history has it: later requests displace it
+        ending = "" if ended is None else FAILED if self.failure else ended.value
+        delta = self._answer.feed(tokens, self._logprobs(begin, len(tokens)), ending)
+        if not delta.is_empty:
+            self._deltas.append(delta)
+        if self.is_over and ended is None:
+            self._engine.cancel(self.name)
 
-    def take(self) -> str:
-        pieces, self._given = self._pieces[self._given :], len(self._pieces)
-        return "".join(pieces)
+    def take(self) -> Delta:
+        """What was read since the last call."""
+        deltas, self._given = self._deltas[self._given :], len(self._deltas)
+        return join_deltas(deltas)
 
-    def completion(self, first: Talk) -> Completion:
-        """`first`: of the samples of this prompt, the one that asks about the prompt itself."""
-        request = self._stream.request
-        tokens, prompt = tuple(self._stream.tokens()[: self._read].tolist()), len(request.prompt)
+    def completion(self, first: Generation, spelling: Spelling, schema: Schema | None = None) -> Completion:
+        """`first`: of the samples of this prompt, the one that has the log-probabilities of the prompt itself."""
+        request, whole = self._stream.request, join_deltas(self._deltas)
+        parsed, error = (None, "") if schema is None or self.failure else parse(schema, whole)
         return Completion(
-            "".join(self._pieces),
-            tokens,
-            self._ending,
-            prompt,
+            whole.text,
+            whole.tokens,
+            whole.ending,
+            len(request.prompt),
             self._reused or 0,
-            None if request.sampling.logprobs is None else self._logprobs(prompt, prompt + len(tokens)),
-            first.prompt_logprobs(),
-            self.failure,
+            None if request.sampling.logprobs is None else _token_logprobs(whole.logprobs, spelling),
+            first._prompt_logprobs(spelling),
+            self.failure or error,
+            whole.reasoning,
+            whole.tool_calls,
+            parsed,
         )
 
     def _found(self) -> int:
-        events = self._engine.history.of(self.name)
-        found = [event.hit_tokens for event in events if isinstance(event, RequestAdmitted)][:1]
-        brought = [event.tokens for event in events if isinstance(event, LoadFinished) and not event.preemptions]
-        return max(found + brought, default=0)
+        found = [tokens for event in self._engine.history.of(self.name) if (tokens := reused_tokens(event)) is not None]
+        return found[-1] if found else 0
 
-    def prompt_logprobs(self) -> tuple[TokenLogprob, ...] | None:
-        request = self._stream.request
-        return None if request.sampling.prompt_logprobs is None else self._logprobs(1, len(request.prompt))
+    def _logprobs(self, begin: int, count: int) -> list[Logprob]:
+        asked = self._stream.request.sampling.logprobs is not None
+        return [self._stream.logprobs[place] for place in range(begin, begin + count)] if asked else []
 
-    def _logprobs(self, begin: int, end: int) -> tuple[TokenLogprob, ...]:
-        return tuple(self._told(self._stream.logprobs[position]) for position in range(begin, end))
+    def _prompt_logprobs(self, spelling: Spelling) -> tuple[TokenLogprob, ...] | None:
+        request, found = self._stream.request, self._stream.logprobs
+        if request.sampling.prompt_logprobs is None:
+            return None
+        return _token_logprobs([found[place] for place in range(1, len(request.prompt))], spelling)
 
-    def _told(self, one: Logprob) -> TokenLogprob:
-        top = (TokenLogprob(self._spelt(t), t, value, rank) for rank, (t, value) in enumerate(one.top, 1))
-        return TokenLogprob(self._spelt(one.token), one.token, one.value, one.rank, tuple(top))
 
-    def _spelt(self, token: int) -> str:
-        """A token alone: part of a character is shown as the sign for one."""
-        return self._tokenizer.decode([token], skip_special_tokens=False)
+def completions(
+    group: list[Generation] | InputError, samples: int, spelling: Spelling, schema: Schema | None
+) -> list[Completion]:
+    """Of the samples of one prompt, or of one that was refused."""
+    if isinstance(group, InputError):
+        return [Completion("", (), REFUSED, 0, 0, error=str(group))] * samples
+    return [generation.completion(group[0], spelling, schema) for generation in group]
+
+
+def _token_logprobs(logprobs: Sequence[Logprob], spelling: Spelling) -> tuple[TokenLogprob, ...]:
+    return tuple(
+        TokenLogprob(
+            spelling.text(one.token),
+            one.token,
+            one.value,
+            one.rank,
+            tuple(TokenLogprob(spelling.text(t), t, value, rank) for rank, (t, value) in enumerate(one.top, 1)),
+        )
+        for one in logprobs
+    )

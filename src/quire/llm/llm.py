@@ -2,46 +2,50 @@
 
     llm = LLM()                                              # the default model, fetched once
     print(llm.generate("Why is the sky blue?")[0].text)
+    print(llm.chat([{"role": "user", "content": "Name a city."}], schema=City).parsed)
     for piece in llm.stream("Tell me a story."):
         print(piece, end="")
     llm.close()                                              # or: with LLM() as llm
 
-Requests run together: whoever asks turns the engine's loop for everyone.
+Requests of all threads and tasks run together: each caller that waits runs steps of the engine for all of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
-import logging
-import signal
 import threading
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from quire.build.assemble import NO_TIERS, assemble
-from quire.build.tiers import Tiers
-from quire.core.dtypes import DType, parse_dtype
+from quire.build.engine import BuiltEngine, build_engine, prepare
 from quire.core.errors import InputError, QueueFull
-from quire.core.extras import naming_extras
-from quire.core.request import MOST_STOP_TOKENS, Request
-from quire.core.rules import Rules
+from quire.core.request import Request
 from quire.core.sampling import Sampling
-from quire.core.vocabulary import known_prompt, require_known_biases
-from quire.fetch.find import find_source
 from quire.fetch.folder import Progress, in_silence
-from quire.llm.answers import Completion, Talk
-from quire.plan.settings import DRAFT_TOKENS, Budget, Settings, guessing
+from quire.llm.answers import Completion, Generation, completions
+from quire.llm.questions import Options, Prompt, Questions, one_for_each, require_prompts
+from quire.llm.schema import Schema, with_grammar
+from quire.llm.turn import whole_turn
+from quire.options.extras import naming_extras
+from quire.options.run import RunOptions
+from quire.options.spelling import near_to
+from quire.plan.settings import Budget, Settings
+from quire.text.answer import Answer, Delta
+from quire.text.question import Question
+from quire.text.spelling import Spelling
+from quire.text.templates import Message
+from quire.text.tools import NO_TOOLS, Tool, tool_use
 
-Prompt = str | Sequence[int] | Sequence[Mapping[str, str]]
-"""Text, token numbers, or a conversation: messages with `role` and `content`."""
 DEFAULT_TOKENS = 256
-_LOG = logging.getLogger("quire.llm")
 
 
 class LLM:
+    """A model on this machine. Keywords are the fields of `RunOptions`, which can also be given whole as `options`."""
+
     @naming_extras("LLM")
     def __init__(
         self,
@@ -49,119 +53,189 @@ class LLM:
         *,
         settings: Settings | None = None,
         budget: Budget | None = None,
-        dtype: str | DType | None = None,
-        kv_dtype: str | DType | None = None,
-        device: str = "auto",
-        compiled: bool = False,
-        deterministic: bool = False,
-        rules: Rules | None = None,
-        tiers: Tiers = NO_TIERS,
-        draft_model: str | Path | None = None,
-        draft_tokens: int | None = None,
-        record: str | Path | None = None,
+        options: RunOptions | None = None,
         progress: Progress = in_silence,
+        **keywords: Any,
     ) -> None:
-        """`model`: a checkpoint folder or a GGUF file; none: the default model. `budget` none: half of this machine's
-        free memory, or most of a GPU's. `dtype` none: fp32 on a CPU, bf16 on a GPU; `kv_dtype` none: the same.
-        `device`: auto, cpu or cuda. `compiled`: on a GPU, faster steps for some seconds at the start. `deterministic`:
-        on a GPU, what a request yields does not depend on the others it runs with. `tiers`: where prefixes live beyond
-        the pool.
-        `draft_model`: a smaller one with the same tokenizer, which guesses up to `draft_tokens` tokens a step, or 4.
-        `record`: a file for all that the engine is given, to be played back by `quire replay`; prompts are in it.
-        `progress` is told what is fetched, converted and loaded."""
-        if tiers.peer is not None:
-            raise InputError("LLM turns its loop only while somebody asks, so it takes no peer: use quire serve --role")
+        """`model`: a checkpoint folder or a GGUF file; None: the default model. `budget` None: half of this machine's
+        free memory, or most of a GPU's. `progress`: called as files are fetched, converted and loaded."""
+        options = _options(options, keywords)
+        if options.tiers.peer is not None:
+            raise InputError("LLM has no background loop, so it cannot take part in hand-over: use quire serve --role")
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
-        if draft_model is None and draft_tokens is not None:
-            raise InputError(f"draft_tokens is {draft_tokens}, and there is no draft_model to guess them: name one")
-        draft = None if draft_model is None else find_source(draft_model, progress)
-        self.parts = assemble(
-            find_source(model, progress),
-            settings if draft is None else guessing(settings, DRAFT_TOKENS if draft_tokens is None else draft_tokens),
-            budget,
-            dtype=parse_dtype(dtype) if isinstance(dtype, str) else dtype,
-            kv_dtype=parse_dtype(kv_dtype) if isinstance(kv_dtype, str) else kv_dtype,
-            device=device,
-            compiled=compiled,
-            deterministic=deterministic,
-            rules=rules,
-            tiers=tiers,
-            progress=progress,
-            draft=draft,
-            record=None if record is None else Path(record),
-        )
-        self.engine, self.plan, self.tokenizer = self.parts.engine, self.parts.plan, self.parts.tokenizer
+        prepared = prepare(model, options, settings=settings, budget=budget, progress=progress)
+        self._start(build_engine(prepared, progress=progress))
+
+    @classmethod
+    def on(cls, built: BuiltEngine) -> LLM:
+        """An LLM on an engine that was built step by step (`quire.build.engine`)."""
+        llm = cls.__new__(cls)
+        llm._start(built)
+        return llm
+
+    def _start(self, built: BuiltEngine) -> None:
+        self.parts = built
+        self.engine, self.plan, self.tokenizer = built.engine, built.plan, built.tokenizer
         self._names = itertools.count()
         self._turn = threading.Lock()
         self._is_closed = False
-        self._has_told_of_a_cut = False
+        self._questions = Questions(self.parts)
 
     def generate(
         self,
         prompts: str | Sequence[Prompt],
-        sampling: Sampling | None = None,
+        sampling: Sampling | Sequence[Sampling] | None = None,
         *,
         max_tokens: int = DEFAULT_TOKENS,
         raw: bool = False,
         n: int = 1,
+        schema: Schema | None = None,
+        priority: int = 0,
     ) -> list[Completion]:
         """All prompts together, `n` samples of each: the samples of the first prompt, then those of the second. Text is
-        put to the model as a user's message where it has a chat template, unless `raw`. One that cannot go on (its
-        grammar has grown too large) ends with an `error`; the others do not notice."""
+        a user's message if the model has a chat template, unless `raw`. `sampling`: one for all prompts, or one for
+        each. `schema`: a JSON schema or a pydantic model, which the answer keeps; `Completion.parsed` is the object.
+        `priority`: greater goes first.
+
+        A single prompt that cannot run raises. Of several, one that cannot run has the ending "refused" and an `error`,
+        and one that cannot continue has "failed"; the others run."""
         self._require_open("generate was called")
-        if n < 1:
-            raise InputError(f"n is {n}: ask for at least 1 sample of each prompt")
         asked = [prompts] if isinstance(prompts, str) else prompts
-        talks: list[Talk] = []
-        try:
-            for prompt in asked:
-                for request in self._requests(prompt, sampling or Sampling(), max_tokens, raw, n):
-                    talks.append(self._submit_in_turn(request, talks))
-            while unfinished := [talk for talk in talks if not talk.is_over]:
-                self._step(unfinished)
-        finally:
-            self._cancel(talks)
-        return [talk.completion(talks[place - place % n]) for place, talk in enumerate(talks)]
+        require_prompts(asked)
+        options = Options(max_tokens, n, priority)
+        samplings = [with_grammar(one, schema, NO_TOOLS) for one in one_for_each(sampling, len(asked))]
+        return self._answers(
+            [
+                partial(self._questions.plain, prompt, raw, one, options)
+                for prompt, one in zip(asked, samplings, strict=True)
+            ],
+            n,
+            schema,
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        schema: Schema | None = None,
+        max_tokens: int = DEFAULT_TOKENS,
+        priority: int = 0,
+        parallel_tool_calls: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Completion:
+        """The answer to one conversation. Tools, `tool_choice` and messages are written as OpenAI's are; calls are in
+        `Completion.tool_calls`, reasoning is in `Completion.reasoning`. `chat_template_kwargs`: switches of the model's
+        template, such as enable_thinking. Raises what cannot run. Several answers: `chat_batch([messages], n=4)`."""
+        return self.chat_batch(
+            [messages],
+            sampling,
+            tools=tools,
+            tool_choice=tool_choice,
+            schema=schema,
+            max_tokens=max_tokens,
+            priority=priority,
+            parallel_tool_calls=parallel_tool_calls,
+            chat_template_kwargs=chat_template_kwargs,
+        )[0]
+
+    def chat_batch(
+        self,
+        conversations: Sequence[Sequence[Message]],
+        sampling: Sampling | Sequence[Sampling] | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        schema: Schema | None = None,
+        max_tokens: int = DEFAULT_TOKENS,
+        n: int = 1,
+        priority: int = 0,
+        parallel_tool_calls: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Completion]:
+        """Several conversations together, `n` answers to each, in the order of `generate`; of several, one that cannot
+        run is refused alone."""
+        self._require_open("chat was called")
+        options, use = Options(max_tokens, n, priority), tool_use(tools or (), tool_choice, parallel_tool_calls)
+        samplings = [with_grammar(one, schema, use) for one in one_for_each(sampling, len(conversations))]
+        return self._answers(
+            [
+                partial(self._questions.chat, messages, one, options, use, chat_template_kwargs)
+                for messages, one in zip(conversations, samplings, strict=True)
+            ],
+            n,
+            schema,
+        )
+
+    def chat_stream(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling | None = None,
+        *,
+        tools: Sequence[Tool] | None = None,
+        tool_choice: str | Mapping[str, Any] = "auto",
+        schema: Schema | None = None,
+        max_tokens: int = DEFAULT_TOKENS,
+        priority: int = 0,
+        parallel_tool_calls: bool = True,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Iterator[Delta]:
+        """`chat` in pieces, each with text, reasoning, complete tool calls, and at last an ending."""
+        self._require_open("chat_stream was called")
+        use = tool_use(tools or (), tool_choice, parallel_tool_calls)
+        chosen = with_grammar(sampling or Sampling(), schema, use)
+        options = Options(max_tokens, priority=priority)
+        return self._deltas(self._questions.chat(messages, chosen, options, use, chat_template_kwargs))
 
     def stream(
-        self, prompt: Prompt, sampling: Sampling | None = None, *, max_tokens: int = DEFAULT_TOKENS, raw: bool = False
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        max_tokens: int = DEFAULT_TOKENS,
+        raw: bool = False,
+        priority: int = 0,
     ) -> Iterator[str]:
-        """The answer piece by piece. Leaving the loop early ends the request; one that cannot go on raises."""
+        """The answer piece by piece. Leaving the loop early ends the request; one that cannot continue raises."""
         self._require_open("stream was called")
-        talk = self._submit(*self._requests(prompt, sampling or Sampling(), max_tokens, raw))
-        try:
-            while not talk.is_over:
-                self._step([talk])
-                if piece := talk.take():
-                    yield piece
-            _raise_failure(talk)
-        finally:
-            self._cancel([talk])
+        options = Options(max_tokens, priority=priority)
+        for delta in self._deltas(self._questions.plain(prompt, raw, sampling or Sampling(), options)):
+            if delta.text:
+                yield delta.text
 
     async def astream(
-        self, prompt: Prompt, sampling: Sampling | None = None, *, max_tokens: int = DEFAULT_TOKENS, raw: bool = False
+        self,
+        prompt: Prompt,
+        sampling: Sampling | None = None,
+        *,
+        max_tokens: int = DEFAULT_TOKENS,
+        raw: bool = False,
+        priority: int = 0,
     ) -> AsyncIterator[str]:
         """The same for asyncio: steps run in a thread, requests of all tasks together."""
         self._require_open("astream was called")
-        talk = self._submit(*self._requests(prompt, sampling or Sampling(), max_tokens, raw))
+        options = Options(max_tokens, priority=priority)
+        generation = self._submit_one(self._questions.plain(prompt, raw, sampling or Sampling(), options))
         try:
-            while not talk.is_over:
-                await asyncio.to_thread(self._step, [talk])
-                if piece := talk.take():
-                    yield piece
-            _raise_failure(talk)
+            while not generation.is_over:
+                await asyncio.to_thread(self._step, [generation])
+                if text := generation.take().text:
+                    yield text
+            _raise_failure(generation)
         finally:
-            self._cancel([talk])
+            self._cancel([generation])
 
     def count(self, prompt: Prompt, *, raw: bool = False) -> int:
-        """The prompt's tokens. What they leave of `plan.max_length` an answer can have: `max_tokens` beyond it is cut
-        to it, which a log line tells once, and where nothing is left the prompt is refused."""
+        """The prompt's tokens. An answer can have what they leave of `plan.max_length`: `max_tokens` beyond that is cut
+        to it, which is logged once, and a prompt that leaves nothing is refused."""
         self._require_open("count was called")
-        return len(self._tokens(prompt, raw))
+        return self._questions.count(prompt, raw)
 
     def close(self) -> None:
-        """Ends everything; what goes to a tier is stored first. Whoever waits for an answer, or asks later, is told."""
-        with _whole(self._turn):
+        """Ends everything; stores to a tier are completed first. Unfinished answers, and later calls, raise."""
+        with whole_turn(self._turn):
             if self._is_closed:
                 return
             self._is_closed = True
@@ -181,97 +255,97 @@ class LLM:
         if self._is_closed:
             raise InputError(f"{what}, and this LLM is closed: make a new LLM")
 
-    def _step(self, talks: list[Talk]) -> None:
-        with _whole(self._turn):
+    def _answers(self, ask: Sequence[Callable[[], Question]], samples: int, schema: Schema | None) -> list[Completion]:
+        """`ask`: makes the question of each prompt, or raises why it cannot run."""
+        groups: list[list[Generation] | InputError] = []
+        begun: list[Generation] = []
+        try:
+            for question in ask:
+                try:
+                    groups.append(self._begin(question(), begun))
+                except InputError as error:
+                    if len(ask) == 1 or self._is_closed:
+                        raise
+                    groups.append(error)
+            while unfinished := [generation for generation in begun if not generation.is_over]:
+                self._step(unfinished)
+        finally:
+            self._cancel(begun)
+        spelling = Spelling(self.tokenizer)
+        return [one for group in groups for one in completions(group, samples, spelling, schema)]
+
+    def _begin(self, question: Question, begun: list[Generation]) -> list[Generation]:
+        """Submits its requests. If too many wait already, requests that were begun run until there is room."""
+        first = len(begun)
+        for request, answer in self._requests(question):
+            while True:
+                try:
+                    begun.append(self._submit(request, answer))
+                    break
+                except QueueFull:
+                    self._step([generation for generation in begun if not generation.is_over])
+        return begun[first:]
+
+    def _deltas(self, question: Question) -> Iterator[Delta]:
+        generation = self._submit_one(question)
+        try:
+            while not generation.is_over:
+                self._step([generation])
+                if not (delta := generation.take()).is_empty:
+                    yield delta
+            _raise_failure(generation)
+        finally:
+            self._cancel([generation])
+
+    def _submit_one(self, question: Question) -> Generation:
+        ((request, answer),) = self._requests(question)
+        return self._submit(request, answer)
+
+    def _requests(self, question: Question) -> list[tuple[Request, Answer]]:
+        requests = question.requests(map("r{}".format, self._names), self.tokenizer)
+        return list(zip(requests, question.answers(self.tokenizer), strict=True))
+
+    def _submit(self, request: Request, answer: Answer) -> Generation:
+        with whole_turn(self._turn):
+            self._require_open("an answer was to begin")
+            return Generation(self.engine, self.engine.submit(request), answer)
+
+    def _step(self, generations: list[Generation]) -> None:
+        with whole_turn(self._turn):
             self._require_open("an answer was under way")
             self.engine.step()
-            for talk in talks:
-                talk.read()
+            for generation in generations:
+                generation.read()
 
-    def _cancel(self, talks: list[Talk]) -> None:
-        """Ends those that are not over."""
-        with _whole(self._turn):
-            for talk in talks:
-                if not talk.is_over:
-                    self.engine.cancel(talk.name)
-
-    def _submit(self, request: Request) -> Talk:
-        with _whole(self._turn):
-            self._require_open("an answer was to begin")
-            return Talk(self.engine, self.tokenizer, self.engine.submit(request))
-
-    def _submit_in_turn(self, request: Request, talks: list[Talk]) -> Talk:
-        """Where too many wait already, the others go on until there is room."""
-        while True:
-            try:
-                return self._submit(request)
-            except QueueFull:
-                self._step([talk for talk in talks if not talk.is_over])
-
-    def _requests(self, prompt: Prompt, sampling: Sampling, max_tokens: int, raw: bool, n: int = 1) -> list[Request]:
-        """One for each sample. Raises within the call what could not run: a grammar that cannot be compiled, a token
-        that the model has not got."""
-        if max_tokens < 1:
-            raise InputError(f"max_tokens is {max_tokens}: ask for at least 1")
-        require_known_biases(sampling, self.parts.vocabulary_tokens)
-        if sampling.grammar is not None:
-            self.parts.grammars.compile(sampling.grammar)
-        tokens = known_prompt(self._tokens(prompt, raw), self.parts.vocabulary_tokens)
-        length = self._length(len(tokens), max_tokens)
-        stops = () if sampling.ignore_eos else tuple(self.tokenizer.eos_token_ids)[:MOST_STOP_TOKENS]
-        samples = [sampling.with_seed(sample) for sample in range(n)]
-        samples[1:] = [replace(sample, prompt_logprobs=None) for sample in samples[1:]]  # the first one asks for all
-        return [
-            Request(f"r{next(self._names)}", tokens, length, stop_tokens=stops, sampling=sample) for sample in samples
-        ]
-
-    def _length(self, prompt_tokens: int, max_tokens: int) -> int:
-        """Of the answer: as asked, or what is left. Where nothing is, the engine refuses, with its own numbers."""
-        longest = self.plan.max_length
-        left = max(1, longest - prompt_tokens)
-        if left < max_tokens and prompt_tokens < longest and not self._has_told_of_a_cut:
-            self._has_told_of_a_cut = True
-            _LOG.warning(
-                f"max_tokens is {max_tokens:,}, and behind a prompt of {prompt_tokens:,} tokens {left:,} fit (the "
-                f"longest request has {longest:,}): the answer is cut to that; told once, others may be cut as well"
-            )
-        return min(max_tokens, left)
-
-    def _tokens(self, prompt: Prompt, raw: bool) -> Sequence[int]:
-        if isinstance(prompt, str):
-            if raw or not self.tokenizer.has_chat_template:
-                return self.tokenizer.encode(prompt)
-            return self.tokenizer.chat([{"role": "user", "content": prompt}])
-        if isinstance(prompt, Mapping) or not hasattr(prompt, "__len__"):
-            raise InputError(
-                f"a prompt is text, a list of token numbers or a list of messages, and this one is {prompt!r:.80}: "
-                "generate takes a list of prompts, so give a single one as [[…]]"
-            )
-        if len(prompt) and isinstance(prompt[0], Mapping):
-            return self.tokenizer.chat(prompt)  # type: ignore[arg-type]
-        return prompt  # type: ignore[return-value]
+    def _cancel(self, generations: list[Generation]) -> None:
+        """Ends those that are not finished."""
+        with whole_turn(self._turn):
+            for generation in generations:
+                if not generation.is_over:
+                    self.engine.cancel(generation.name)
 
 
-@contextmanager
-def _whole(turn: threading.Lock) -> Iterator[None]:
-    """The engine's turn, from beginning to end: Ctrl-C in the middle would leave its books half written, so it is
-    heard when the turn is over. Signals come to the main thread alone, and some programs hear them without Python."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGINT) is None:
-        with turn:
-            yield
-        return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
-    try:
-        with turn:
-            yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if heard:
-            signal.raise_signal(signal.SIGINT)
+def _options(options: RunOptions | None, keywords: Mapping[str, Any]) -> RunOptions:
+    """The options from keywords, or those given as `options`."""
+    known = RunOptions.__dataclass_fields__
+    for name in keywords:
+        if name not in known:
+            raise InputError(f"LLM has no option {name}{near_to(name, known)}")
+    if options is not None and keywords:
+        raise InputError(f"options and {', '.join(keywords)} are both given: put {', '.join(keywords)} into options")
+    return options or RunOptions(**keywords)
 
 
-def _raise_failure(talk: Talk) -> None:
-    if talk.failure:
-        raise InputError(talk.failure)
+def _signature() -> inspect.Signature:
+    """The signature of `LLM` with a keyword for each option, as `help(LLM)` shows it."""
+    own = [one for name, one in inspect.signature(LLM.__init__).parameters.items() if name not in ("self", "keywords")]
+    keywords = inspect.signature(RunOptions).parameters.values()
+    return inspect.Signature([*own, *(one.replace(kind=one.KEYWORD_ONLY) for one in keywords)])
+
+
+LLM.__signature__ = _signature()  # type: ignore[attr-defined]
+
+
+def _raise_failure(generation: Generation) -> None:
+    if generation.failure:
+        raise InputError(generation.failure)

@@ -9,7 +9,7 @@ from quire.core.memory import Follows, Memory, Part
 from quire.core.units import ceil_div
 
 QUANTISED_GROUP = 128
-"""Latents stored in 8 bits carry one fp32 scale for each 128 numbers."""
+"""Latents and index keys stored in 8 bits carry one fp32 scale for each 128 numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +48,33 @@ def chunked(heads: Heads, chunk: int) -> Memory:
 
 
 def index_part(width: int) -> Part:
+    """The index key of a folded state, always in 8 bits (DeepSeek-V4)."""
     return Part("index", 1, width, DType.FP8, replicated=True, scale_bytes=4, origin=f"index_head_dim {width}")
 
 
+def _row(name: str, width: int, field: str) -> Part:
+    """One row for all heads, in the dtype of keys and values."""
+    scales = 4 * ceil_div(width, QUANTISED_GROUP)
+    return Part(name, 1, width, follows=Follows.KV, replicated=True, scale_bytes=scales, origin=f"{field} {width}")
+
+
 def latent_parts(rank: int, rope: int) -> tuple[Part, ...]:
-    scales = 4 * ceil_div(rank, QUANTISED_GROUP)
-    origin = f"kv_lora_rank {rank}"
     return (
-        Part("latent", 1, rank, follows=Follows.KV, replicated=True, scale_bytes=scales, origin=origin),
+        _row("latent", rank, "kv_lora_rank"),
         Part("rope", 1, rope, follows=Follows.ACTIVATIONS, replicated=True, origin=f"qk_rope_head_dim {rope}"),
     )
 
 
-def latent(rank: int, rope: int, indexer: int | None = None) -> Memory:
-    """MLA: one latent row for all heads; a sparse attention keeps its indexer's key beside it."""
-    index = () if indexer is None else (index_part(indexer),)
-    return Memory("latent", latent_parts(rank, rope) + index)
+def latent(rank: int, rope: int) -> Memory:
+    """MLA: one latent row for all heads."""
+    return Memory("latent", latent_parts(rank, rope))
+
+
+def indexed(parts: tuple[Part, ...], top_tokens: int, index_width: int | None = None) -> Memory:
+    """Latents of which a query reads `top_tokens`, selected by an index key of `index_width` numbers for each token.
+    Without one the layer uses the selection of an earlier layer."""
+    index = () if index_width is None else (_row("index", index_width, "index_head_dim"),)
+    return Memory.of("indexed", parts + index, {"top_tokens": top_tokens})
 
 
 def state(*parts: Part) -> Memory:

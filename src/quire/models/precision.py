@@ -24,7 +24,7 @@ class Precision:
     matrices: Fraction
     experts: Fraction
     has_panels: bool = False
-    """A tied head is kept a second time (`core/laid_out.py`)."""
+    """A tied head is kept a second time (`models/weight_layout.py`)."""
 
     def bytes_of(self, parameters: int) -> int:
         """Parameters that no quantisation touches."""

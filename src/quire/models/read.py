@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.core.errors import ModelError
-from quire.core.laid_out import Held, panel_bytes
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
 from quire.models.families.feedforward import CHOSEN_EXPERTS, EXPERTS
@@ -18,6 +17,7 @@ from quire.models.neutral import refuse_unknown_memory
 from quire.models.precision import Precision, read_precision
 from quire.models.ropes import read_ropes, stretched_length
 from quire.models.shape import NO_EXPERTS, Experts, Layer, ModelShape
+from quire.models.weight_layout import WeightFormat, panel_bytes
 
 LARGEST_FILE = 64 << 20
 _TEXT_ONLY = "text part only: the vision tower's weights are not counted"
@@ -26,21 +26,23 @@ _OUTER_FIELDS = (
 )  # fmt: skip
 
 
-def read_model(source: str, *, ignore_fields: Collection[str] = (), held: Held | None = None) -> ModelShape:
-    """An existing file or folder, else a catalogue name, else a hub id `org/name`. `held`: as its weights will be;
-    none: as the checkpoint has them."""
+def read_model(
+    source: str, *, ignore_fields: Collection[str] = (), weight_format: WeightFormat | None = None
+) -> ModelShape:
+    """An existing file or folder, else a catalogue name, else a hub id `org/name`. `weight_format`: how its weights
+    will be stored; none: as the checkpoint has them."""
     from quire.models.catalogue import find_entry
 
     path = Path(source)
     if source.strip() and _exists(path):
-        return _read_path(path, ignore_fields, held)
+        return _read_path(path, ignore_fields, weight_format)
     if source.startswith((".", "/", "~")) or source.endswith(".json"):
         raise ModelError(f"{shown(source)}: there is no such file or folder")
     entry = find_entry(source)
     if entry is not None:
-        shape = read_config(entry.config, entry.name, ignore_fields, held)
+        shape = read_config(entry.config, entry.name, ignore_fields, weight_format)
         return replace(shape, notes=(*shape.notes, *_renamed(source, entry.name)))
-    return _read_hub(source, ignore_fields, held)
+    return _read_hub(source, ignore_fields, weight_format)
 
 
 def _renamed(source: str, name: str) -> tuple[str, ...]:
@@ -53,7 +55,10 @@ def _renamed(source: str, name: str) -> tuple[str, ...]:
 
 
 def read_config(
-    config: Mapping[str, object], name: str, ignore_fields: Collection[str] = (), held: Held | None = None
+    config: Mapping[str, object],
+    name: str,
+    ignore_fields: Collection[str] = (),
+    weight_format: WeightFormat | None = None,
 ) -> ModelShape:
     """A `config.json` that is already in memory."""
     if not isinstance(config, Mapping):
@@ -63,7 +68,7 @@ def read_config(
         if field not in text:
             raise ModelError(f"{name} has no field {field!r} to ignore: check its spelling")
     text = {field: value for field, value in text.items() if field not in ignore_fields}
-    text = text if held is None else {**text, "dtype": held.dtype.value}
+    text = text if weight_format is None else {**text, "dtype": weight_format.dtype.value}
     family = _family(text, config)
     fields = Fields(text, family.model_type, family.defaults)
     fields.raw("model_type", "architectures")
@@ -71,14 +76,14 @@ def read_config(
     experts = _experts(fields, blueprint)
     ropes = read_ropes(fields, blueprint.max_length)
     precision = read_precision(fields)
-    if held is not None and held.is_laid_out:
+    if weight_format is not None and weight_format.has_panels:
         precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)
-    if held is not None and held.on_cpu:
-        anew = ", laid out anew, a tied head a second time" if held.is_laid_out else ""
-        notes += (f"weights are counted as a CPU holds them: in {held.dtype.value}{anew}",)
-    if held is not None and fields.section("quantization_config") is not None:
-        notes += (f"quantised weights are counted as the checkpoint has them, the rest as {held.dtype.value}",)
+    if weight_format is not None and weight_format.on_cpu:
+        anew = ", laid out anew, a tied head a second time" if weight_format.has_panels else ""
+        notes += (f"weights are counted as a CPU holds them: in {weight_format.dtype.value}{anew}",)
+    if weight_format is not None and fields.section("quantization_config") is not None:
+        notes += (f"quantised weights are counted as the checkpoint has them, the rest as {weight_format.dtype.value}",)
     shape = _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
     return replace(shape, experts=experts, ropes=ropes, stretched_length=stretched_length(ropes))
 
@@ -113,18 +118,18 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _read_path(path: Path, ignore_fields: Collection[str], held: Held | None) -> ModelShape:
+def _read_path(path: Path, ignore_fields: Collection[str], weight_format: WeightFormat | None) -> ModelShape:
     from quire.models.shapefile import shape_from_json
 
     file = path / "config.json" if path.is_dir() else path
     config = _load(file)
     if "quire_shape" in config:
         shape = shape_from_json(config)
-        if held is None or not shape.weights_known:
+        if weight_format is None or not shape.weights_known:
             return shape
         return replace(shape, notes=(*shape.notes, f"{file.name} states the size of its weights: it stays as it is"))
     name = path.resolve().name if path.is_dir() else file.stem
-    return read_config(config, file.resolve().parent.name if name == "config" else name, ignore_fields, held)
+    return read_config(config, file.resolve().parent.name if name == "config" else name, ignore_fields, weight_format)
 
 
 def _load(file: Path) -> dict[str, object]:
@@ -144,13 +149,13 @@ def _load(file: Path) -> dict[str, object]:
     return value
 
 
-def _read_hub(source: str, ignore_fields: Collection[str], held: Held | None) -> ModelShape:
+def _read_hub(source: str, ignore_fields: Collection[str], weight_format: WeightFormat | None) -> ModelShape:
     problem = "no such file or catalogue name"
     if source.count("/") == 1 and all(source.split("/")):
         from quire.models.hub import HubError, fetch_config
 
         try:
-            return read_config(fetch_config(source), source, ignore_fields, held)
+            return read_config(fetch_config(source), source, ignore_fields, weight_format)
         except HubError as error:
             problem = str(error)
     raise _unknown(source, problem)

@@ -3,7 +3,7 @@
     {"quire_shape": 1, "name": "odd", "max_length": 131072, "layers": [
         {"count": 19, "kind": "full", "kv_heads": 8, "head_dim": 128},
         {"count": 18, "kind": "window", "window": 1024, "kv_heads": 8, "head_dim": 128},
-        {"kind": "latent", "rank": 512, "rope": 64, "indexer": 128},
+        {"kind": "indexed", "top_tokens": 2048, "rank": 512, "rope": 64, "indexer": 128},
         {"kind": "state", "bytes": 2146304}, {"kind": "none"}, {"shares_with": 3}]}
 
 `parts` instead of the short sizes, and `memories` instead of one `kind`, say everything there is to say.
@@ -14,12 +14,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from itertools import groupby
+from typing import Any
 
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError, ModelError
 from quire.core.memory import Follows, Memory, Part
 from quire.models.fields import MOST_LAYERS, Fields, shown
-from quire.models.memories import Heads, key_value_parts, latent
+from quire.models.memories import Heads, index_part, indexed, key_value_parts, latent_parts
 from quire.models.ropes import stretched_length
 from quire.models.shape import Experts, Layer, ModelShape, Rope
 
@@ -30,7 +31,7 @@ _EXPERTS = {"experts": "count", "experts_per_token": "per_token", "expert_width"
 _WEIGHTS = ("weight_bytes", "replicated_weight_bytes", "expert_weight_bytes")
 _NUMBERS_OF_KIND = {
     "full": (), "window": ("window",), "chunked": ("chunk",), "sink": ("sinks", "window"), "latent": (), "state": (),
-    "cross": ("encoder_tokens",),
+    "cross": ("encoder_tokens",), "indexed": ("top_tokens",),
 }  # fmt: skip
 
 
@@ -127,12 +128,13 @@ def _memory(entry: Fields) -> Memory:
     kind = entry.text("kind")
     if kind not in _NUMBERS_OF_KIND:
         raise entry.wrong("kind", kind, f"choose one of {', '.join(_NUMBERS_OF_KIND)}")
-    numbers = {name: entry.integer(name) for name in _NUMBERS_OF_KIND[kind]}
-    return Memory(
-        kind, _parts(entry, kind), **numbers, tokens_per_state=entry.integer("tokens_per_state", absent=1),
-        rewinds=entry.flag("rewinds", absent=True),
-        purpose=entry.text("purpose") or ("state" if kind == "state" else "attention"),
-    )  # fmt: skip
+    numbers: dict[str, Any] = {name: entry.integer(name) for name in _NUMBERS_OF_KIND[kind]}
+    numbers |= {
+        "tokens_per_state": entry.integer("tokens_per_state", absent=1),
+        "rewinds": entry.flag("rewinds", absent=True),
+        "purpose": entry.text("purpose") or _PURPOSES.get(kind, "attention"),
+    }
+    return Memory.of(kind, _parts(entry, kind), numbers)
 
 
 def _parts(entry: Fields, kind: str) -> tuple[Part, ...]:
@@ -141,22 +143,40 @@ def _parts(entry: Fields, kind: str) -> tuple[Part, ...]:
         if not listed:
             raise entry.wrong("parts", listed, "list at least one part")
         return tuple(_part(_entry(item, f"{entry.prefix}parts[{i}]")) for i, item in enumerate(listed))
-    if kind == "state":
-        return (_state_part(entry),)
-    if kind == "latent":
-        rank, rope = entry.integer("rank"), entry.integer("rope", absent=0, minimum=0)
-        parts = latent(rank, rope, entry.optional_integer("indexer")).parts
-        return tuple(part for part in parts if part.width)
+    return _PARTS.get(kind, _key_value)(entry)
+
+
+def _key_value(entry: Fields) -> tuple[Part, ...]:
     heads, dim = entry.integer("kv_heads"), entry.integer("head_dim")
     return key_value_parts(Heads(heads, heads, dim, entry.integer("value_dim", absent=dim), "kv_heads"))
 
 
-def _state_part(entry: Fields) -> Part:
+def _rows(entry: Fields) -> tuple[Part, ...]:
+    rank, rope = entry.integer("rank"), entry.integer("rope", absent=0, minimum=0)
+    return tuple(part for part in latent_parts(rank, rope) if part.width)
+
+
+def _latent(entry: Fields) -> tuple[Part, ...]:
+    width = entry.optional_integer("indexer")
+    return _rows(entry) + (() if width is None else (index_part(width),))
+
+
+def _indexed(entry: Fields) -> tuple[Part, ...]:
+    return indexed(_rows(entry), entry.integer("top_tokens"), entry.optional_integer("indexer")).parts
+
+
+def _state(entry: Fields) -> tuple[Part, ...]:
     """Ranks can divide a state only along heads: without them each keeps all of it."""
     size, heads = entry.integer("bytes"), entry.optional_integer("heads")
     if size % (heads or 1):
         raise ModelError(f"{entry.prefix}bytes {size} does not divide by heads {heads}: give a multiple of it")
-    return Part("state", heads or 1, size // (heads or 1), DType.INT8, replicated=heads is None, origin=f"bytes {size}")
+    width = size // (heads or 1)
+    return (Part("state", heads or 1, width, DType.INT8, replicated=heads is None, origin=f"bytes {size}"),)
+
+
+_PARTS = {"latent": _latent, "indexed": _indexed, "state": _state}
+"""How the parts of a kind are written in short; those of the others are keys and values."""
+_PURPOSES = {"state": "state"}
 
 
 def _part(entry: Fields) -> Part:
@@ -237,12 +257,12 @@ def _layer_json(layer: Layer) -> dict[str, object]:
 
 def _memory_json(memory: Memory) -> dict[str, object]:
     entry: dict[str, object] = {"kind": memory.kind}
-    entry |= {name: getattr(memory, name) for name in _NUMBERS_OF_KIND[memory.kind]}
+    entry |= {name: memory.number(name) for name in _NUMBERS_OF_KIND[memory.kind]}
     if memory.tokens_per_state != 1:
         entry["tokens_per_state"] = memory.tokens_per_state
     if not memory.rewinds:
         entry["rewinds"] = False
-    if memory.purpose != ("state" if memory.kind == "state" else "attention"):
+    if memory.purpose != _PURPOSES.get(memory.kind, "attention"):
         entry["purpose"] = memory.purpose
     return entry | {"parts": [_part_json(part) for part in memory.parts]}
 

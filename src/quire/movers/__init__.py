@@ -1,1 +1,1 @@
-"""Bytes between tiers: moves, and decides nothing."""
+"""Movers: transfer bytes between tiers, and make no decisions."""

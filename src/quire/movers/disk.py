@@ -1,12 +1,12 @@
-"""Records as files in a folder, within a quota: they survive restarts, and whatever is torn or foreign is dropped.
+"""Records as files in a folder, within a quota: they survive restarts, and damaged or foreign files are dropped.
 
-    DIR/<layout>/75a1….record         renamed into place when whole; the newest used has the newest time
-    DIR/<layout>/writing-<random>     on the way, locked by its writer; whoever finds it unlocked removes it
+    DIR/<layout>/75a1….record         renamed into place when complete; the most recently used has the newest time
+    DIR/<layout>/writing-<random>     being written, locked by its writer; an engine that finds it unlocked removes it
 
-Several engines may share a folder, also from several containers. A file that one of them removed is simply not there
-for the others. The quota counts what every layout has there: what another model, or another version of Quire, left
-behind goes as the oldest does. Each engine looks again what the others put there whenever it has itself written a
-sixteenth of the quota: by so much, for each engine, a folder may exceed it.
+Several engines may share a folder, also from several containers. A file that one of them removed does not exist for the
+others. The quota includes the files of all layouts: files of another model, or of another version of Quire, are evicted
+by age like all others. Each engine scans the folder for files of other engines whenever it has itself written a
+sixteenth of the quota: by that much, for each engine, a folder may exceed the quota.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _LOG = logging.getLogger("quire.tiers")
 
 class DiskFolder:
     def __init__(self, folder: Path, quota_bytes: int | None = None) -> None:
-        """`quota_bytes` none: nine tenths of what is free when it is first used."""
+        """`quota_bytes` None: nine tenths of the free space when it is first used."""
         self.name = "disk"
         self._root, self._quota = folder, quota_bytes
         self._sizes: OrderedDict[str, int] = OrderedDict()
         """By layout and file name, the least recently used first."""
         self._used_bytes = self._written_bytes = 0
-        """By all, and by this one since it last looked."""
+        """Bytes of all engines, and bytes that this one has written since its last scan."""
         self._lock = threading.Lock()
 
     # ── the connector ─────────────────────────────────────────────────────
@@ -76,7 +76,7 @@ class DiskFolder:
 
     @staticmethod
     def _fill(file: BinaryIO, parts: Sequence[bytes | memoryview], path: Path) -> None:
-        """It has its name when it is whole, and is gone otherwise."""
+        """Writes a file: renamed into place when complete, removed otherwise."""
         try:
             for part in parts:
                 file.write(part)
@@ -94,7 +94,7 @@ class DiskFolder:
                 header = decode(file.read(header_bytes(name)))
                 problem = flaw(header, self._layout, name, sum(map(len, parts)))
                 read_bytes = 0 if problem else sum(file.readinto(part) for part in parts)
-            with contextlib.suppress(OSError):  # of a folder that can only be read; the order is kept here all the same
+            with contextlib.suppress(OSError):  # the folder may be read-only; the order is kept in memory all the same
                 os.utime(path)
         except FileNotFoundError:
             self._forget(self._file(name))
@@ -118,7 +118,7 @@ class DiskFolder:
         self._forget(self._file(name))
 
     def forget(self, scope: bytes) -> None:
-        """Also what other engines have put there."""
+        """Also drops files that other engines have written."""
         try:
             for entry in os.scandir(self._folder):
                 if entry.name.endswith(SUFFIX) and entry.name.startswith(scope.hex(), 2):
@@ -138,12 +138,12 @@ class DiskFolder:
             self._sizes, self._used_bytes, self._written_bytes = found, sum(found.values()), 0
 
     def _scan(self) -> OrderedDict[str, int]:
-        """What is there, the least recently used first; what writers that are gone left behind goes."""
-        with self._lock:  # times of files have steps of milliseconds: within one, the order known here
+        """The files in the folder, the least recently used first; files of writers that have ended are removed."""
+        with self._lock:  # file times have steps of milliseconds: within one, the order in memory counts
             places = {file: place for place, file in enumerate(self._sizes)}
         found: list[tuple[int, str, int]] = []
         for folder in os.scandir(self._root):
-            with contextlib.suppress(OSError):  # somebody else's folder, or no folder
+            with contextlib.suppress(OSError):  # a folder of another user, or not a folder
                 if LAYOUT_NAME.fullmatch(folder.name):
                     found += _records_in(folder)
         found.sort(key=lambda one: (one[0], places.get(one[1], -1)))
@@ -153,7 +153,7 @@ class DiskFolder:
         return f"{self._folder.name}/{name.hex()}{SUFFIX}"
 
     def _is_there(self, file: str) -> bool:
-        """Also if another engine has put it there since."""
+        """Whether a file exists, also if another engine has written it since."""
         if file not in self._sizes:
             try:
                 self._note(file, (self._root / file).stat().st_size)
@@ -200,18 +200,18 @@ def _records_in(folder: os.DirEntry[str]) -> list[tuple[int, str, int]]:
 
 
 def _opened(folder: Path) -> BinaryIO:
-    """A new file that is locked before anybody can take it for left behind. Where files cannot be locked, none is."""
+    """A new file, locked before another engine can take it for an orphan. Not locked if files cannot be locked here."""
     while True:
         file = (folder / f"{WRITING}{secrets.token_hex(16)}").open("xb")
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:
             return file
-        file.close()  # somebody was faster
+        file.close()  # another engine removed it first
 
 
 def _remove_if_orphan(path: Path) -> None:
-    """Whoever writes it holds its lock, and nobody else does once it has gone, however it went."""
+    """Removes a file whose lock is free: its writer holds the lock until it ends, however it ends."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)

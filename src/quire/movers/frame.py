@@ -1,4 +1,4 @@
-"""How a record looks outside this process: a header that proves whose it is and that it is whole, then its bytes.
+"""The format of a record outside this process: a header with its layout, name and digest, then its bytes.
 
 magic 8 │ layout 32 │ name length 2 │ data length 8 │ SHA-256 of the data 32 │ name │ data
 """
@@ -40,7 +40,7 @@ def header_of(layout: Layout, name: bytes, parts: Sequence[memoryview]) -> Heade
 
 
 def decode(data: bytes) -> Header | None:
-    """None: these bytes are no header of ours."""
+    """None: these bytes are not a header of this format."""
     if len(data) < _FIXED.size:
         return None
     magic, layout, name_bytes, data_bytes, digest = _FIXED.unpack_from(data)
@@ -56,7 +56,7 @@ def digest_of(parts: Sequence[memoryview]) -> bytes:
 
 
 def flaw(header: Header | None, layout: Layout, name: bytes, size_bytes: int) -> str:
-    """Why what follows the header is not the record asked for; empty: only its digest is left to compare."""
+    """Why the bytes after the header are not the requested record; empty: only the digest is left to compare."""
     if header is None:
         return "it does not begin like a record"
     if header.layout != layout_digest(layout):

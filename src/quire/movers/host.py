@@ -23,9 +23,9 @@ class HostMemory:
             self._pin()
 
     def _pin(self) -> None:
-        """As much as it is: torch's own pinned memory is rounded up to a power of two, which may exceed the budget.
+        """Pins the exact size: torch's own pinned memory is rounded up to a power of two, which may exceed the budget.
         NVIDIA's driver for Linux pins pages by itself and does not count them as locked: RLIMIT_MEMLOCK, 8 MiB as a
-        rule, binds mlock() and not this, so it is not compared. What bounds it is the memory there is (`check_budget`).
+        rule, limits mlock() and not this, so it is not checked. The limit is the available memory (`check_budget`).
         """
         runtime, size = torch.cuda.cudart(), self.tensor.numel()  # type: ignore[no-untyped-call]
         code = int(runtime.cudaHostRegister(self.tensor.data_ptr(), size, 0)) if size else 0
@@ -42,7 +42,7 @@ class HostMemory:
 
 
 def check_budget(budget_bytes: int, available_bytes: int, option: str) -> None:
-    """Before anything is allocated: host memory that is not there would be paid for in swapping, or with a kill."""
+    """Checks before anything is allocated: more host memory than available would cause swapping, or a kill."""
     if budget_bytes > available_bytes:
         raise DoesNotFit(
             f"{option} {format_bytes(budget_bytes)} is more than the {format_bytes(available_bytes)} of memory that "

@@ -1,9 +1,9 @@
-"""The prefill engine's end of the wire: takes prompts, and hands out pieces of what was computed for them.
+"""The prefill engine's end of the wire: takes prompts, and sends pieces of the KV that was computed for them.
 
-    connection   secret proved ──▶ this engine's layout ──▶ a prompt comes ──▶ busy … busy, ready | refused
-                 ──▶ pieces are asked for ──▶ … ──▶ the connection ends: what was held for it is let go
+    connection   secret proved ──▶ this engine's layout ──▶ a prompt arrives ──▶ busy … busy, ready | refused
+                 ──▶ pieces are requested ──▶ … ──▶ the connection ends: the records held for it are released
 
-A connection is one hand-over: whoever loses it, on whichever side, has lost that and nothing else.
+A connection is one hand-over: if it is lost, on either side, only that hand-over is lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections import Counter
 import numpy as np
 
 from quire.core.connector import TierFailed
-from quire.core.peer import Desk, Errand, Offer
+from quire.handover.peer import Offer, PrefillJob, PrefillService, PromptRefused
 from quire.handover.portable import Piece, Portable, page_sizes
 from quire.movers.wire import Gone, Head, Wire, hang_up, welcome
 from quire.plan.plan import Plan
@@ -26,15 +26,15 @@ from quire.plan.records import Records, Span
 
 FRAME_SECONDS = 5.0
 BEAT_SECONDS = 1.0
-"""How often it says that a prompt is still being computed."""
+"""How often it reports that a prompt is still being computed."""
 STILL_SECONDS = 10.0
-"""An engine whose loop has not turned for so long says so no more: whoever waits for it takes it for lost."""
+"""After this time without an iteration of the engine's loop it stops reporting: callers take the engine for lost."""
 HELD_SECONDS = 30.0
-"""What nobody has fetched by then is let go."""
+"""Records that are not fetched within this time are released."""
 LOOK_SECONDS = 0.05
-"""How often it looks whether whoever asked is still there."""
+"""How often it checks whether the caller is still connected."""
 PAUSE_SECONDS = 1.0
-"""After a caller could not be let in."""
+"""Pause after a connection could not be accepted."""
 MOST_CONNECTIONS = 256
 MOST_SCOPE_CHARACTERS = 1024
 _LOG = logging.getLogger("quire.tiers")
@@ -47,13 +47,13 @@ class PeerServer:
         secret: bytes,
         plan: Plan,
         fingerprint: str,
-        desk: Desk,
+        service: PrefillService,
         held_seconds: float = HELD_SECONDS,
     ) -> None:
-        """Listens from now on; an address that is taken is an `OSError`."""
+        """Starts to listen; raises `OSError` if the address is in use."""
         self.counters: Counter[str] = Counter()
-        """Prompts asked, refused, offered; pieces fetched, bytes; callers that were strangers, left early or failed."""
-        self._secret, self._desk, self._held_seconds = secret, desk, held_seconds
+        """Prompts asked, refused, offered; pieces fetched, bytes; callers without the secret, gone early or failed."""
+        self._secret, self._service, self._held_seconds = secret, service, held_seconds
         self._max_length = plan.max_length
         self._records, self._portable = Records(plan), Portable(plan)
         self._hello: Head = {
@@ -83,7 +83,7 @@ class PeerServer:
                 hang_up(sock)
 
     def _listen(self) -> None:
-        """Until it is closed: too many open files or threads pass."""
+        """Accepts connections until it is closed: too many open files or threads are a temporary condition."""
         while not self._is_closed.is_set():
             try:
                 self._take(self._listener.accept()[0])
@@ -107,14 +107,14 @@ class PeerServer:
             raise
 
     def _serve(self, sock: socket.socket) -> None:
-        """In a thread, from the first byte to the last."""
+        """Serves one connection in a thread, from the first byte to the last."""
         try:
             wire = welcome(sock, self._secret, FRAME_SECONDS)
         except TierFailed as error:
             self.counters["strangers"] += 1
             _LOG.info("a caller was turned away: %s", error)
         else:
-            with contextlib.suppress(TierFailed):  # they have gone, or sent nonsense: either ends it
+            with contextlib.suppress(TierFailed):  # the caller has gone, or sent invalid data: both end it
                 wire.send(self._hello)
                 self._attend(wire)
         finally:
@@ -132,20 +132,20 @@ class PeerServer:
             return
         self.counters["asked"] += 1
         prompt = np.frombuffer(data, dtype="<i4").astype(np.int32)
-        errand = self._desk.ask(head["scope"], prompt, float(head["seconds"]))
+        job = self._service.ask(head["scope"], prompt, float(head["seconds"]))
         try:
-            self._wait(wire, errand)
-            self._hand_out(wire, errand)
+            self._wait(wire, job)
+            self._hand_out(wire, job)
         except Gone:
-            self.counters["left"] += errand.offer is None
+            self.counters["left"] += not isinstance(job.answer, Offer)
         except TierFailed as error:
             self.counters["failed"] += 1
             _LOG.info("a hand-over ends: %s", error)
         finally:
-            self._desk.give_up(errand)
+            self._service.give_up(job)
 
     def _flaw(self, head: Head, data_bytes: int) -> str:
-        """Why an order is not taken; empty: it is."""
+        """Why a prompt is not accepted; empty: it is."""
         if head.get("fingerprint") != self._hello["fingerprint"]:
             return "it runs another model, another dtype or another version of Quire"
         scope, seconds, tokens = head.get("scope"), head.get("seconds"), data_bytes // 4 - 1
@@ -157,27 +157,29 @@ class PeerServer:
             return f"{tokens:,} tokens are no whole number of units of {self._records.unit_tokens}"
         return ""
 
-    def _hand_out(self, wire: Wire, errand: Errand) -> None:
-        if errand.offer is None:
+    def _hand_out(self, wire: Wire, job: PrefillJob) -> None:
+        offer = job.answer
+        assert offer is not None, "it is over"
+        if isinstance(offer, PromptRefused):
             self.counters["refused"] += 1
-            wire.send({"refused": errand.reason})
+            wire.send({"refused": offer.reason})
             return
         self.counters["offered"] += 1
-        wire.send({"ready": errand.offer.tokens})
+        wire.send({"ready": offer.tokens})
         end = time.monotonic() + self._held_seconds
         while (left := end - time.monotonic()) > 0:
             head, _ = wire.receive(0, left)
-            data = self._fetched(errand.offer, head.get("fetch"))
+            data = self._fetched(offer, head.get("fetch"))
             self.counters["bytes"] += len(data)
             wire.send({}, data)
 
-    def _wait(self, wire: Wire, errand: Errand) -> None:
+    def _wait(self, wire: Wire, job: PrefillJob) -> None:
         beat_at = time.monotonic() + BEAT_SECONDS
-        while not errand.is_over.wait(LOOK_SECONDS):
+        while not job.is_over.wait(LOOK_SECONDS):
             if wire.has_news():
                 raise Gone("whoever asked has gone")
             if (now := time.monotonic()) >= beat_at:
-                if now - self._desk.turned_at < STILL_SECONDS:
+                if now - self._service.turned_at < STILL_SECONDS:
                     wire.send({"busy": True})
                 beat_at += BEAT_SECONDS
 
@@ -205,7 +207,7 @@ class PeerServer:
         return [piece for piece in pieces if piece]
 
     def _holding(self, offer: Offer, piece: Piece) -> list[tuple[np.ndarray, list[Span]]]:
-        """Records that may have some of a piece, each with what lies in it."""
+        """Records that may contain part of a piece, each with its spans."""
         if not self._portable.grows(piece.kind):
             return [(_joined(offer.records[-1]), self._records.at(offer.tokens))]
         unit = self._records.unit_tokens

@@ -1,9 +1,9 @@
-"""The decode engine's end of the wire: prompts go out, and what another engine computed of them can be read here.
+"""The decode engine's end of the wire: sends prompts, and reads the KV that another engine computed for them.
 
     ask ──▶ a connection per prompt, until the other side is ready ──▶ its records have names here, as in any tier
     read ──▶ pieces over that connection, put into this engine's own pages and ranks
 
-Looking up asks nobody: what is named here was offered, and what was offered may still be lost when it is read.
+A lookup sends nothing: records that have a name here were offered, and may still be lost when they are read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.request import Tokens
+from quire.handover.peer import PromptReady, PromptRefused
 from quire.handover.portable import Portable, common_boundary, lacking, pieces_of
 from quire.movers.wire import Gone, Wire, greet, hang_up
 from quire.plan.plan import Plan
@@ -28,7 +29,7 @@ CONNECT_SECONDS, FRAME_SECONDS = 1.0, 5.0
 
 @dataclass(frozen=True, slots=True)
 class Theirs:
-    """What the other side says of itself."""
+    """What the other side reports about itself."""
 
     unit_tokens: int
     pages: Mapping[str, Sequence[int]]
@@ -37,19 +38,19 @@ class Theirs:
 
 @dataclass(slots=True, eq=False)
 class Handed:
-    """One prompt, from the moment it is sent until nobody reads it any more."""
+    """The hand-over of one prompt, from sending it until its records are no longer read."""
 
     request: str
     socket: socket.socket | None = None
     wire: Wire | None = None
     spans: dict[bytes, list[Span]] = field(default_factory=dict)
-    """By record: where its bytes lie in this engine's pages."""
+    """By record: where its bytes belong in this engine's pages."""
     is_released: bool = False
     in_use: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the thread that talks over the connection."""
+    """Held by the thread that uses the connection."""
 
     def close_if_released(self) -> None:
-        """By whoever used it last."""
+        """Called by the last user of the connection."""
         if self.is_released and self.socket is not None and self.in_use.acquire(blocking=False):
             self.socket.close()
             self.in_use.release()
@@ -81,7 +82,7 @@ class PeerSource:
     # ── the connector ─────────────────────────────────────────────────────
 
     def register(self, layout: Layout) -> None:
-        """Sees whether the other side is there, knows the secret and runs the same model."""
+        """Checks that the other side can be reached, knows the secret and runs the same model."""
         del layout  # what is exchanged does not depend on pages
         with self._connected() as sock:
             self._greeted(sock)
@@ -102,8 +103,8 @@ class PeerSource:
             handed.close_if_released()
 
     def _read(self, handed: Handed, spans: list[Span], parts: Sequence[memoryview]) -> bool:
-        """Of a connection that failed nobody reads again: a late answer would be taken for that to the next question.
-        One that has ended took its own offer away and nothing else."""
+        """A connection that failed is not read again: a late answer would be taken for the answer to the next question.
+        A connection that has ended loses only its own offer."""
         try:
             self._fetch(handed, spans, parts)
         except Exception as error:
@@ -132,56 +133,60 @@ class PeerSource:
         theirs = self._theirs
         if theirs is None:
             return 0
-        most = min(prompt_tokens - 1, theirs.max_length - 2)  # there, one token more is computed and one drawn
+        most = min(prompt_tokens - 1, theirs.max_length - 2)  # the other side computes one token more and samples one
         return common_boundary(self._plan, theirs.unit_tokens, theirs.pages, most)
 
     def lacking(self, prompt_tokens: int) -> str:
         theirs, unit = self._theirs, self._records.unit_tokens
         return "" if theirs is None else lacking(self._plan, theirs.pages, prompt_tokens // unit * unit)
 
-    def ask(self, request: str, scope: str, prompt: Tokens, keys: Sequence[bytes], seconds: float) -> str:
+    def ask(
+        self, request: str, scope: str, prompt: Tokens, keys: Sequence[bytes], seconds: float
+    ) -> PromptReady | PromptRefused:
         handed = Handed(request)
         with self._lock:
             self._handed[request] = handed
         try:
             with handed.in_use:
-                reason = self._asked(handed, scope, prompt, keys, time.monotonic() + seconds)
+                answer = self._ask(handed, scope, prompt, keys, time.monotonic() + seconds)
         except TierFailed:
             if not handed.is_released:
                 self._let_go(handed)
                 raise
-            reason = "nobody wants it any more"
-        if reason:
+            answer = PromptRefused("its request has ended")
+        if isinstance(answer, PromptRefused):
             self._let_go(handed)
         handed.close_if_released()
-        return reason
+        return answer
 
-    def _asked(self, handed: Handed, scope: str, prompt: Tokens, keys: Sequence[bytes], end: float) -> str:
+    def _ask(
+        self, handed: Handed, scope: str, prompt: Tokens, keys: Sequence[bytes], end: float
+    ) -> PromptReady | PromptRefused:
         handed.socket = self._connected()
         handed.wire = wire = self._greeted(handed.socket)
         tokens = self.boundary(len(prompt))
         if not tokens or handed.is_released:
-            return "no part of it can be handed over"
+            return PromptRefused("no part of it can be handed over")
         data = np.ascontiguousarray(prompt[: tokens + 1], dtype="<i4").tobytes()
         wire.send({"fingerprint": self._fingerprint, "scope": scope, "seconds": end - time.monotonic()}, data)
-        reason = self._answer(wire, tokens, end)
-        if not reason:
+        answer = self._answer(wire, tokens, end)
+        if isinstance(answer, PromptReady):
             self._name(handed, keys[: tokens // self._records.unit_tokens])
-        return reason
+        return answer
 
     @staticmethod
-    def _answer(wire: Wire, tokens: int, end: float) -> str:
-        """Empty when the other side is ready; else why not."""
+    def _answer(wire: Wire, tokens: int, end: float) -> PromptReady | PromptRefused:
+        """Waits for the other side's answer."""
         while True:
             head, _ = wire.receive()
             match head:
                 case {"ready": ready} if ready == tokens:
-                    return ""
+                    return PromptReady()
                 case {"refused": str(reason)}:
-                    return reason or "it was refused"
+                    return PromptRefused(reason or "it was refused")
                 case {"busy": True}:
                     if time.monotonic() >= end:
-                        return "the other side is too busy"
+                        return PromptRefused("the other side is too busy")
                 case _:
                     raise TierFailed("an answer that is none")
 

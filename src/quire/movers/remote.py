@@ -2,8 +2,8 @@
 
     quire:1:<layout>:<name>  ──▶  header and bytes, as in a file
 
-What is there may go at any moment: the server's own policy decides (`maxmemory-policy allkeys-lru` suits it). Lookups
-have a timeout of their own, a short one, for they are made between steps.
+Records may be evicted at any moment, by the server's own policy (`maxmemory-policy allkeys-lru` is suitable). Lookups
+have a separate short timeout, because they are made between steps.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from urllib.parse import urlsplit
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.errors import InputError
-from quire.core.extras import naming_extras
 from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
+from quire.options.extras import naming_extras
 
 SCHEMES = ("redis", "rediss", "unix")
 LOOKUP_SECONDS, TRANSFER_SECONDS, CONNECT_SECONDS = 0.1, 5.0, 1.0
 SCAN_COUNT = 1000
-"""Keys that the server looks at in one go."""
+"""Keys that the server examines per scan call."""
 Answer = TypeVar("Answer")
 _LOG = logging.getLogger("quire.tiers")
 
@@ -53,7 +53,7 @@ class RemoteStore:
             raise InputError(f"{self.address} is no address of a server: {error}") from error
 
     def _ask(self, what: str, question: Callable[[], Answer]) -> Answer:
-        """Whatever a broken server makes its client raise is a failure of the tier."""
+        """Every exception that the client raises for a broken server becomes a failure of the tier."""
         try:
             return question()
         except Exception as error:
@@ -92,7 +92,7 @@ class RemoteStore:
         return not problem
 
     def _flaw(self, name: bytes, data: object, parts: Sequence[memoryview]) -> str:
-        """Brings the bytes into their parts, and says what is wrong with them; empty: nothing."""
+        """Copies the bytes into their parts, and returns what is wrong with them; empty: nothing."""
         if not isinstance(data, bytes):
             return "it is not a string of bytes"
         header, begin = decode(data[: header_bytes(name)]), header_bytes(name)
@@ -120,7 +120,7 @@ class RemoteStore:
 
 
 def _without_password(url: str) -> str:
-    """What cannot be taken apart is not repeated: any of it may be the password."""
+    """A URL that cannot be parsed is not repeated: any part of it may be the password."""
     try:
         parts = urlsplit(url)
         place = parts.path if parts.scheme == "unix" else f"{parts.hostname or 'localhost'}:{parts.port or 6379}"

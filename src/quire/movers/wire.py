@@ -1,10 +1,10 @@
-"""A connection between two engines that know the same secret: frames, each proved by both ends' own key for it.
+"""A connection between two engines that know the same secret: frames, each authenticated with the connection's key.
 
     server ▶ QUIREPEER1, its nonce          client ▶ its nonce, proof          server ▶ proof
     frame    head length 4 │ data length 8 │ head (JSON) │ data │ HMAC-SHA-256
 
-The proof of a frame covers its direction, its number and all of its bytes: one that was cut, altered, repeated or sent
-by somebody else ends the connection. Nothing is encrypted. Whatever goes wrong is `TierFailed`.
+The HMAC of a frame covers its direction, its number and all of its bytes: a frame that was cut, altered, repeated or
+sent by a third party ends the connection. Nothing is encrypted. All failures are `TierFailed`.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ Head = dict[str, Any]
 
 
 class Gone(TierFailed):
-    """The other side has hung up, or its process has ended."""
+    """The other side has closed the connection, or its process has ended."""
 
 
 class Wire:
     def __init__(self, sock: socket.socket, key: bytes, own: bytes, seconds: float) -> None:
-        """`seconds`: that one frame may take, however it trickles."""
+        """`seconds`: the time limit for one whole frame, however slowly its bytes arrive."""
         self.socket, self.seconds = sock, seconds
         self._key, self._own, self._other = key, own, SERVER if own == CLIENT else CLIENT
         self._sent = self._received = 0
@@ -51,7 +51,7 @@ class Wire:
         send(self.socket, (begin, data, proof), self.seconds)
 
     def receive(self, most_bytes: int = 0, seconds: float | None = None) -> tuple[Head, memoryview]:
-        """`most_bytes`: of data that make sense here; more is refused before it is read."""
+        """`most_bytes`: the most data that is valid here; more is refused before it is read."""
         end = time.monotonic() + (self.seconds if seconds is None else seconds)
         lengths = receive(self.socket, _LENGTHS.size, end)
         head_bytes, data_bytes = _LENGTHS.unpack(lengths)
@@ -65,7 +65,7 @@ class Wire:
         return _decoded(head), data
 
     def has_news(self) -> bool:
-        """Whether a frame, or the end, is there to be received."""
+        """Whether a frame, or the end of the connection, can be received now."""
         watcher = select.poll()
         watcher.register(self.socket, select.POLLIN)
         return bool(watcher.poll(0))
@@ -103,7 +103,7 @@ def greet(sock: socket.socket, secret: bytes, seconds: float) -> Wire:
 
 
 def welcome(sock: socket.socket, secret: bytes, seconds: float) -> Wire:
-    """The server's side; a client that does not know the secret learns nothing but that."""
+    """The server's side; a client without the secret learns only that."""
     end, own = time.monotonic() + seconds, os.urandom(NONCE_BYTES)
     send(sock, (MAGIC, own), seconds)
     answer = receive(sock, NONCE_BYTES + PROOF_BYTES, end)
@@ -152,8 +152,8 @@ def receive(sock: socket.socket, size: int, end: float) -> memoryview:
 
 
 def hang_up(sock: socket.socket) -> None:
-    """Wakes whoever waits in it; closing it is its owner's business."""
-    with contextlib.suppress(OSError):  # it was never connected, or the other side was faster
+    """Wakes threads that wait on the socket; its owner closes it."""
+    with contextlib.suppress(OSError):  # it was never connected, or the other side closed it first
         sock.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""The one bound. Boot check, automatic length, admission, reservations, planner and simulator all ask here.
+"""The one bound. Boot check, automatic length, admission, reservations, planner and simulator all use it.
 
 Fit is always counted in whole sheets:  sheets_needed = Σ over kinds ⌈(pages + reserved) ÷ pages per sheet⌉.
 
@@ -35,12 +35,12 @@ def sheets_needed(kinds: Kinds, pages: Sequence[Counts], reserved: int = 0) -> C
 
 
 def peak(kinds: Kinds, length: int, chunk: int, ahead: int, reserved: int = 0) -> int:
-    """The most sheets a lone request of `length` takes at any moment: exact, from the last period alone."""
+    """The most sheets a lone request of `length` takes at any moment. Exact: the last period decides."""
     return int(sheets_needed(kinds, _alone(kinds, length, chunk, ahead), reserved).max(initial=0))
 
 
 def _alone(kinds: Kinds, length: int, chunk: int, ahead: int) -> list[Counts]:
-    """Pages of each kind for a lone request, at all moments that decide a maximum."""
+    """Pages of each kind for a lone request, at all moments where a maximum can occur."""
     period = math.lcm(*(kind.kind.period_tokens(kind.page_tokens) for kind in kinds))
     return demand(kinds, *decisive_moments(length, chunk, ahead, period), counts(length))
 
@@ -50,7 +50,7 @@ def minimum(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> int:
 
 
 def minimum_by_kind(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> list[int]:
-    """What each kind takes of the minimum, at the moment when all together take most."""
+    """Sheets that each kind takes of the minimum, at the moment when all kinds together take most."""
     pages = _alone(kinds, length, 1, ahead)
     moment = sheets_needed(kinds, pages, reserved).argmax()
     return [int(sheets_needed((k,), (own,), reserved)[moment]) for k, own in zip(kinds, pages, strict=True)]
@@ -65,8 +65,8 @@ def resident(kinds: Kinds, length: int, ahead: int) -> list[int]:
 def longest(kinds: Kinds, sheets_at: Callable[[int], int], ahead: int, reserved: int, limit: int) -> int:
     """The greatest length up to `limit` whose minimum fits, 0 if none.
 
-    The minimum never falls with length, and the sheets left beside larger tables (`sheets_at`) never rise: bisection
-    is exact.
+    The minimum never falls with length, and the sheets left by larger tables (`sheets_at`) never rise, so bisection is
+    exact.
     """
     return greatest(0, limit, lambda length: minimum(kinds, length, ahead, reserved) <= sheets_at(length))
 
@@ -82,9 +82,9 @@ def admits(plan: Plan, length: int) -> bool:
 def stage_concurrency(
     kinds: Kinds, sheets: int, length: int, ahead: int, reserved: int = 0, beside_chunk: int = 0
 ) -> int:
-    """How many unshared requests in steady decode at `length` fit together, beside a full chunk in flight.
+    """How many unshared requests in steady decode at `length` fit together with `beside_chunk` tokens in flight.
 
-    A chunk longer than `length` is that of several newcomers.
+    A chunk longer than `length` belongs to several new requests.
     """
     each = resident(kinds, length, ahead)
     beside = [0] * len(each)
@@ -104,7 +104,7 @@ def stage_concurrency(
 
 
 def concurrency(plan: Plan, length: int, with_prefill: bool = False) -> int:
-    """Over all stages that keep anything; 0 for a length that is not admitted."""
+    """The least `stage_concurrency` of all stages that keep anything; 0 for a length that is not admitted."""
     if not 1 <= length <= plan.max_length:
         return 0
     chunk = plan.batch_tokens if with_prefill else 0

@@ -1,17 +1,14 @@
-"""A plan as JSON and back, equal. The fingerprint covers every field that shapes memory."""
+"""A plan to JSON and back without loss. The fingerprint covers every field that shapes memory."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from quire.core.errors import PlanFileError
 from quire.core.memory import Memory
 from quire.kinds import Kind, kind_of
 from quire.plan.layout import Entry
@@ -29,7 +26,7 @@ def encode(plan: Plan) -> Json:
 
 def _encode(value: object) -> Any:
     if isinstance(value, Kind):
-        return {"kind": value.kind, **{f.name: getattr(value, f.name) for f in dataclasses.fields(value)}}
+        return {"kind": value.kind, **value.numbers}
     if isinstance(value, Entry):
         return [getattr(value, field.name) for field in dataclasses.fields(value)]
     if dataclasses.is_dataclass(value):
@@ -63,17 +60,18 @@ def _decode_stage(data: Json) -> StagePlan:
 
 
 def _decode_kind_plan(data: Json) -> KindPlan:
-    kind = kind_of(Memory(parts=(), **data["kind"]))
+    numbers = dict(data["kind"])
+    kind = kind_of(Memory.of(numbers.pop("kind"), (), numbers))
     manifest = tuple(Entry(*entry) for entry in data["manifest"])
     return KindPlan(**{**data, "kind": kind, "layers": tuple(data["layers"]), "manifest": manifest})
 
 
 def fingerprint(plan: Plan) -> str:
-    """Of everything but words: two plans that differ in a note or a detail have the same memory."""
+    """Over everything but texts: two plans that differ in a note or a detail have the same memory."""
     numbers = {name: value for name, value in encode(plan).items() if name not in _WORDS}
     for rank in numbers["ranks"]:
         rank["ledger"] = [{**line, "detail": ""} for line in rank["ledger"]]
-    if not plan.rope:  # so that plans of all other models keep the fingerprints that they had before there was one
+    if not plan.rope:  # so that plans of all other models keep the fingerprints from before this field existed
         del numbers["rope"]
     return _digest(numbers)
 
@@ -88,26 +86,3 @@ def layout_fingerprint(plan: Plan) -> str:
 
 def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def save(document: Json, path: Path) -> None:
-    try:
-        path.write_text(json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise PlanFileError(f"cannot write the plan to {path}: {error.strerror}") from error
-
-
-def is_plan_file(path: Path) -> bool:
-    """Whether a file says of itself that it is a plan, of whatever version. Weights are not read to find out."""
-    try:
-        text = path.read_text() if _begins_an_object(path) else ""
-    except (OSError, ValueError):
-        return False
-    return re.search(r'"schema"\s*:\s*"quire\.plan/', text) is not None
-
-
-def _begins_an_object(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(64).lstrip().startswith(b"{")

@@ -4,9 +4,9 @@
     ├─ page ─┼─ page ─┼─ page ─┼ tail ┤      kind A: 3 pages a sheet
     ├──── page ────┼──── page ────┼───┤      kind B: 2 pages a sheet
 
-For a given sheet every kind can pick its page alone: what a kind takes is pages × S ÷ pages per sheet, and what a
-request needs does not depend on the choice. So the search runs over sheet sizes, and inside it kinds are independent.
-Nothing here looks at the budget or at the configured length: more memory or a shorter limit never changes the geometry.
+For a given sheet size S each kind can choose its page independently: a kind takes pages × S ÷ pages per sheet, and the
+bytes that a request needs do not depend on the choice. So the search runs over sheet sizes, with an inner search for
+each kind. Budget and configured length are not used: more memory or a shorter limit never changes the geometry.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from quire.plan.shares import KindShare
 
 LARGEST_SHEET = 64 * MIB
 PAGE_KEEPING_BYTES = 2048
-"""What one page costs beside its contents: table entries, holders and handles, and the memory we would give to spare
-the work of taking and returning one more page. Waste as reported does not contain it."""
+"""Overhead of one page in addition to its contents: table entries, holders and handles, and the memory worth spending
+to avoid taking and returning one more page. Reported waste does not include it."""
 LARGEST_TAIL = 0.005
-"""Of a sheet: more than this lies idle only where no sheet does better."""
+"""Largest unused tail, as a fraction of a sheet; larger tails are accepted only if no sheet size stays below this."""
 INDEX_VIEW_WASTE, INDEX_VIEW_COST = 0.005, 0.015
-"""How much waste, and how much cost with the keeping of pages, we accept so that kernels that insist on
-index × stride can run."""
+"""How much additional waste, and additional cost including `PAGE_KEEPING_BYTES`, is accepted so that kernels that
+require index × stride can run."""
 SMOOTHING = 64
-"""Waste is averaged over this many consecutive lengths, to look past page boundaries."""
+"""Waste is averaged over this many consecutive lengths, to smooth out page boundaries."""
 WEIGHED_WITHOUT_LIMIT = 131_072
-"""Lengths are weighed up to this where the model has no limit of its own."""
+"""Greatest length that is considered if the model has no limit of its own."""
 TYPICAL_LENGTH, TYPICAL_REQUESTS = 2_048, 32
-"""Against this load a partly filled sheet per kind is weighed."""
+"""The load that the cost of one partly filled sheet per kind is compared with."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,6 +53,8 @@ class PageChoice:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
+    """The page of each kind, and the sheet that all of them are cut from."""
+
     sheet_bytes: int
     pages: tuple[PageChoice, ...]
     """In the order of the kinds that were given."""
@@ -64,7 +66,7 @@ def smoothed(lengths: Sequence[int]) -> Counts:
 
 
 def exact_bytes(shares: Sequence[KindShare], lengths: Counts) -> Counts:
-    """Bytes that are live in steady decode, with no page in sight."""
+    """Bytes that are live in steady decode, without any rounding to pages."""
     return counts(sum((share.kind.units(lengths) * share.unit_bytes for share in shares), start=np.zeros_like(lengths)))
 
 
@@ -94,7 +96,7 @@ def choose_geometry(
 def _weighed_lengths(model_length: int, shares: Sequence[KindShare]) -> Counts:
     """512, 724, 1,024, 1,448 … up to the model's own limit: every octave counts the same.
 
-    Folded latents: from the first whole state on.
+    With folded latents the lengths start at the first whole state.
     """
     first = max(512, *(share.kind.tokens_per_unit for share in shares))
     lengths = [first]
@@ -120,7 +122,7 @@ def _options(share: KindShare, forced_pages: Mapping[str, int], match_unit: int)
 
 
 def _pages_per_byte(share: KindShare, choices: Sequence[PageChoice], lengths: Counts, exact: Counts) -> Floats:
-    """For each choice: pages held per byte needed, averaged over lengths. Times page bytes it is a share of waste."""
+    """For each choice: pages held per byte needed, averaged over lengths. Times page bytes: its part of waste."""
     by_size = {
         size: float((share.kind.resident(lengths, size) / exact).mean())
         for size in {choice.page_tokens for choice in choices}
@@ -129,7 +131,7 @@ def _pages_per_byte(share: KindShare, choices: Sequence[PageChoice], lengths: Co
 
 
 def _candidate_sheets(options: Sequence[Sequence[PageChoice]]) -> Floats:
-    """Whole multiples of some kind's page, as large as the hardest kind needs and no larger than LARGEST_SHEET."""
+    """Multiples of some kind's page that hold a page of every kind, up to LARGEST_SHEET where that is possible."""
     smallest = max(min(choice.page_bytes for choice in choices) for choices in options)
     largest = max(LARGEST_SHEET, smallest)
     sizes: set[int] = set()
@@ -155,7 +157,7 @@ def _best_cut(
     typical_bytes: float,
     largest_tail: float,
 ) -> _Cut | None:
-    """The sheet that costs least when every kind cuts it as well as it can; None if some kind always leaves a tail."""
+    """The sheet of least cost when every kind chooses its best page; None if every sheet has a tail above the limit."""
     waste, cost, picks = np.zeros_like(sheets), len(options) * sheets / 2 / typical_bytes, []
     rows = np.arange(len(sheets))
     for choices, weight in zip(options, weights, strict=True):
@@ -174,7 +176,7 @@ def _best_cut(
 
 
 def match_unit(kinds: Sequence[Kind], page_tokens: Sequence[int], asked: int) -> int:
-    """The largest unit up to `asked` that whole pages of growing kinds make up, or that makes up their pages."""
+    """The largest unit up to `asked` that is a multiple or a divisor of the page of every kind that grows."""
     sizes = [tokens for kind, tokens in zip(kinds, page_tokens, strict=True) if kind.grows]
     for unit in range(asked, 0, -1):
         if all(unit % size == 0 or size % unit == 0 for size in sizes):

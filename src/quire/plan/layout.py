@@ -1,4 +1,4 @@
-"""Where each layer's bytes lie in a page: the manifest that workers, tiers and connectors read.
+"""Where each layer's bytes are in a page: the manifest that workers, tiers and connectors read.
 
     page of kind "full", 2 layers, 16 tokens:
     ├─ layer 5 key ──┼─ layer 5 value ─┼─ layer 11 key ─┼─ layer 11 value ─┤ pad to 256 B ┤
@@ -38,15 +38,15 @@ class Entry:
     row_bytes: int
     """Strides: one head is row_bytes, one unit (token or state) is heads × row_bytes."""
     model_heads: int
-    """Of the whole model: which of them a rank keeps, `heads_of` says."""
+    """Heads of the whole model; `heads_of` says which of them a rank keeps."""
 
     @property
     def bytes(self) -> int:
         return self.units * self.heads * self.row_bytes
 
     def heads_of(self, rank: int, ranks: int) -> range:
-        """The model's heads that a rank keeps, in order: all where they are replicated, else its share of them; where
-        there are fewer heads than ranks, the one that it has a copy of."""
+        """The model's heads that a rank keeps, in order: all if they are replicated, else its share of them; if there
+        are fewer heads than ranks, the one that it has a copy of."""
         if self.heads == self.model_heads:
             return range(self.model_heads)
         if self.model_heads < ranks:
@@ -58,7 +58,7 @@ class Entry:
 
 
 def possible_groups(share: KindShare) -> tuple[int, ...]:
-    """Into how many groups of equal bytes the slots can be cut: every geometry must divide."""
+    """Numbers of groups of equal bytes that the slots can form: each must divide the slots of every geometry."""
     common = gcd(*Counter(_geometry(slot) for slot in share.slots).values())
     return tuple(groups for groups in range(1, common + 1) if common % groups == 0)
 
@@ -68,7 +68,7 @@ def _geometry(slot: Slot) -> tuple[tuple[int, int], ...]:
 
 
 def group_slots(share: KindShare, groups: int) -> list[list[Slot]]:
-    """Deals slots of each geometry round, so that every group gets the same bytes."""
+    """Distributes the slots of each geometry round-robin, so that every group gets the same bytes."""
     dealt: list[list[Slot]] = [[] for _ in range(groups)]
     seen: Counter[tuple[tuple[int, int], ...]] = Counter()
     for slot in share.slots:
@@ -83,7 +83,7 @@ def slot_bytes(slot: Slot, units: int) -> int:
 
 
 def page_bytes(share: KindShare, groups: int, units: int) -> int:
-    """Of any group's page: all are equal."""
+    """Bytes of a page, the same for every group."""
     total = sum(slot_bytes(slot, units) for slot in share.slots)
     return round_up(total // groups, GRANULE_BYTES)
 

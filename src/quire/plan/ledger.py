@@ -14,33 +14,33 @@ TABLE_ENTRY_BYTES = 4
 BUFFERS = 2
 """Steps overlap: while one runs, the next one's tables and inputs are being filled."""
 LOGITS_AT_ONCE = {True: 1 << 25, False: 1 << 19}
-"""Logits that a sampler works on, on an accelerator and on a CPU: for the sake of memory there, of the cache here."""
+"""Logits that a sampler processes at once: on an accelerator limited by memory, on a CPU by its cache."""
 SEEN_BYTES = 5
-"""Per request and token of the vocabulary: how often it was put out, and whether the prompt has it."""
+"""Per request and token of the vocabulary: how often it was generated, and whether the prompt contains it."""
 LOGITS_BYTES = 8
-"""Per logit, in fp32: as the model yields it, and as penalties leave it."""
+"""Per logit, in fp32: the model's, and the one after penalties."""
 DRAWING_BYTES = {True: 28, False: 52}
-"""Per logit that is worked on: a copy, scaled, its chance, and sums of chances in fp64 with what they are made from. A
-CPU ranks them all at worst."""
+"""Per logit that is processed: a copy, scaled, its probability, and cumulative probabilities in fp64 with their inputs.
+A CPU sorts all of them in the worst case."""
 COPIES_FOR_EXPERTS = 4
-"""Of what goes into an expert: that itself, what comes out, the same weighed, and in the tokens' order again. Or before
-that, beside what goes in, of what lies between its matrices: both halves, one of them bent, and their product."""
+"""Of an expert's input: the input, the output, the output weighted, and that in the order of tokens. Or before that, in
+addition to the input, between its matrices: both halves, one of them after the activation, and their product."""
 GRAPH_BYTES = GIB // 2
 WORKSPACE_BYTES = 256 * MIB
 HOST_WORKSPACE_BYTES = 64 * MIB
 
 
 def usable_bytes(budget: Budget) -> int | None:
-    """Of one device; None when no memory was given."""
+    """Bytes that Quire may use of one device; None when no memory was given."""
     return None if budget.memory_bytes is None else int(budget.memory_bytes * budget.memory_fraction)
 
 
 def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, ranks: int) -> LedgerLine:
-    """What the busiest rank of a stage loads: its layers, the embedding on the first stage, the head on the last."""
+    """Weights on the fullest rank of a stage: its layers, the embedding on the first stage, the head on the last."""
     layers = sum(ceil_div(layer.weight_bytes, ranks) + layer.replicated_weight_bytes for layer in share.layers)
     ends = model.embedding_bytes if stage == 0 else 0
     if stage == stages - 1:
-        # A tied head shares the embedding's bytes only where both lie on one stage.
+        # A tied head shares the embedding's bytes only if both are on one stage.
         ends += model.head_bytes or (model.embedding_bytes if stages > 1 else 0)
     if not model.weights_known:
         return LedgerLine("weights", 0, "computed", "the shape says nothing of weights")
@@ -55,9 +55,9 @@ def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, r
 def activation_line(
     model: ModelShape, batch_tokens: int, max_requests: int, ahead: int, ranks: int, is_accelerator: bool
 ) -> LedgerLine:
-    """A few live tensors per token of the step, with experts some for each that computes it; after those, when they are
-    gone, what drawing from logits takes; beside both, tables of what penalised requests have seen. Logits of prompts
-    whose log-probabilities are asked for come in pieces that take no more."""
+    """The greater of two phases: a few live tensors per token of the step (with experts, some for each expert of the
+    token), then, when those are free again, sampling from logits. In addition, tables of the tokens that penalised
+    requests have seen. Logits for prompt log-probabilities are computed in pieces that take no more."""
     live = 6 * model.hidden_size + 2 * ceil_div(model.intermediate_size, ranks)
     per_token = 2 * (live + _expert_numbers(model.experts, ranks))
     vocabulary, places = ceil_div(model.vocab_size, ranks), min(max_requests * (1 + ahead), batch_tokens)
@@ -67,13 +67,13 @@ def activation_line(
 
 
 def _expert_numbers(experts: Experts, ranks: int) -> int:
-    """Of one token, at the most."""
+    """The most numbers that the experts of one token keep live."""
     inner = experts.width + COPIES_FOR_EXPERTS * ceil_div(experts.inner, ranks)
     return experts.per_token * max(COPIES_FOR_EXPERTS * experts.width, inner)
 
 
 def _drawing_bytes(places: int, vocabulary: int, is_accelerator: bool) -> int:
-    """If every row is penalised and draws from all its tokens: two sets of logits, and some of them worked on."""
+    """If every row is penalised and samples from all its tokens: two sets of logits, and some of them processed."""
     at_once = LOGITS_AT_ONCE[is_accelerator] // max(1, vocabulary)
     return vocabulary * (LOGITS_BYTES * places + DRAWING_BYTES[is_accelerator] * min(places, max(1, at_once)))
 

@@ -1,4 +1,4 @@
-"""Makes a plan: divides the model, cuts pages and sheets, fills the pool, finds the longest length. Pure."""
+"""Makes a plan: divides the model, chooses pages and sheets, sizes the pool, finds the longest length. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from quire.core.errors import PlanError
-from quire.kinds import Kind
+from quire.kinds import Keeps, Kind, kind_of
 from quire.models.shape import ModelShape, Rope
 from quire.plan.geometry import choose_geometry, match_unit
 from quire.plan.ledger import usable_bytes
@@ -18,11 +18,11 @@ from quire.plan.shares import KindShare, StageShare, divide, uneven_heads
 from quire.plan.stages import CutStage, cut_stage, longest_length, seal_stage, shortfall
 
 LENGTH_WITHOUT_LIMIT = 1 << 20
-"""What is planned for a model that has no limit of its own."""
+"""The length that is planned for a model without a limit of its own."""
 
 
 def make_plan(model: ModelShape, settings: Settings, budget: Budget) -> Plan:
-    """Answers every question that can be understood; `fits` says whether the answer is yes."""
+    """Returns a plan for all valid settings; its `fits` says whether the requested length fits."""
     _check_length(settings.max_length, model)
     shares = _divide(model, settings, settings.pipeline_parallel, settings.stage_layers)
     whole = _divide(model, settings, 1, None)[0].kinds
@@ -89,9 +89,9 @@ def _page_tokens(kinds: Sequence[KindShare], model_length: int | None, settings:
 
 
 def _forced_pages(kinds: Sequence[Kind], asked: Mapping[str, int]) -> dict[str, int]:
-    """By exact name. A word that is no kind's name stands for all kinds of that sort, "" for all with tokens."""
+    """By kind name. A word that is not a kind's name means all kinds of that sort, "" all kinds that hold tokens."""
     names = [kind.name for kind in kinds]
-    forced = {kind.name: asked[""] for kind in kinds if "" in asked and kind.kind != "state"}
+    forced = {kind.name: asked[""] for kind in kinds if "" in asked and kind.keeps is not Keeps.STATE}
     for word, tokens in asked.items():
         meant = [word] if word in names else [kind.name for kind in kinds if kind.kind == word]
         if word and not meant:
@@ -122,7 +122,7 @@ def _rope_note(rope: Rope, length: int) -> str:
 
 
 def _notes(model: ModelShape, settings: Settings, budget: Budget, unit: int, length: int) -> tuple[str, ...]:
-    """Nothing is silent: what was assumed, left out or shortened."""
+    """Notes on everything that was assumed, left out or shortened."""
     notes = list(model.notes)
     if settings.max_length is None:
         limit = model.max_length or LENGTH_WITHOUT_LIMIT
@@ -130,7 +130,7 @@ def _notes(model: ModelShape, settings: Settings, budget: Budget, unit: int, len
             notes.append(f"the model has no length limit of its own: planned for up to {limit:,} tokens")
         if 0 < length < limit:
             notes.append(f"the longest length is {length:,}, not {limit:,}: the memory holds no more")
-    states = any(memory.kind == "state" for layer in model.layers for memory in layer.memories)
+    states = any(kind_of(memory).keeps is Keeps.STATE for layer in model.layers for memory in layer.memories)
     if settings.state_dtype and not states:
         notes.append(f"state dtype {settings.state_dtype.value} changes nothing: no layer keeps a recurrent state")
     if not model.weights_known and budget.memory_bytes is not None:

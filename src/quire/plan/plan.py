@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from quire.core.errors import DoesNotFit
 from quire.core.units import ceil_div
-from quire.kinds import Kind
+from quire.kinds import Keeps, Kind
 from quire.plan.layout import GRANULE_BYTES, Entry
 
 Pages = npt.NDArray[np.int64]
@@ -46,14 +46,14 @@ class KindPlan:
 
     @property
     def unique_page_bytes(self) -> int:
-        """A page of all groups over all ranks, each byte once: as it lies on one rank, and what the others add."""
+        """A page of all groups over all ranks, each byte once: the page on one rank, and what other ranks add to it."""
         others = (self.unique_unit_bytes - self.unit_bytes) * self.kind.units_per_page(self.page_tokens)
         return self.groups * self.page_bytes + others
 
     @property
     def token_bytes(self) -> float:
-        """What one token writes; 0 for kinds that do not store by token."""
-        return 0.0 if self.kind.kind in ("state", "cross") else self.unit_bytes / self.kind.tokens_per_unit
+        """Bytes that one token writes; 0 for kinds that do not store by token."""
+        return self.unit_bytes / self.kind.tokens_per_unit if self.kind.holds_tokens else 0.0
 
     @property
     def bytes_per_token(self) -> float:
@@ -62,7 +62,7 @@ class KindPlan:
 
     @property
     def fixed_bytes(self) -> int:
-        """What a long request holds whatever its length (A)."""
+        """Bytes that a long request holds independent of its length (A)."""
         return self.kind.fixed_units * self.unit_bytes
 
 
@@ -78,12 +78,14 @@ class LedgerLine:
 
 @dataclass(frozen=True, slots=True)
 class RankPlan:
+    """One device of a stage: its ledger, line by line."""
+
     rank: int
     stage: int
     tensor_rank: int
     pool_bytes: int
     idle_bytes: int
-    """Bytes of this rank that the bottleneck leaves unused at the reference length, heads it lacks included."""
+    """Pool bytes unused at the reference length: sheets that the bottleneck leaves free, page rows without a head."""
     ledger: tuple[LedgerLine, ...]
 
 
@@ -106,7 +108,7 @@ class StagePlan:
         return self.sheets * self.sheet_bytes
 
     def addresses(self, kind: int, pages: Pages) -> npt.NDArray[np.int32]:
-        """Where pages of a kind lie in the pool, in granules: what tables hold and kernels read."""
+        """Addresses of a kind's pages in the pool, in granules: what tables hold and kernels read."""
         plan = self.kinds[kind]
         sheet, slot = np.divmod(pages, plan.pages_per_sheet)
         granules = sheet * (self.sheet_bytes // GRANULE_BYTES) + slot * (plan.page_bytes // GRANULE_BYTES)
@@ -128,16 +130,19 @@ class HostPlan:
     block_bytes: int
     blocks: int
     pages: Mapping[str, int]
-    """Of each kind, if idle sessions of `session_tokens` tokens fill the blocks."""
+    """Pages of each kind, if idle sessions of `session_tokens` tokens fill the blocks."""
     page_bytes: Mapping[str, int]
     """One page of all layers, over all ranks and stages, each byte once."""
     warm_sessions: int
-    """So many of these sessions stay warm."""
+    """How many of these sessions fit."""
     session_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """How the memory of every device is divided, and the limits that follow: longest length, unit of reuse, concurrent
+    requests. `file.py` computes its fingerprint."""
+
     model: str
     family: str
     model_max_length: int | None
@@ -157,16 +162,16 @@ class Plan:
     reserved_pages: int
     match_unit_tokens: int
     host_block_tokens: int | None
-    """What a block of host memory holds of kinds that grow, as asked for; None: one unit of reuse."""
+    """Requested tokens per block of host memory, for kinds that grow; None: one unit of reuse."""
     stages: tuple[StagePlan, ...]
     ranks: tuple[RankPlan, ...]
     bottleneck_stage: int
     host: HostPlan | None
     notes: tuple[str, ...]
     limit_bytes: int | None = None
-    """Of a device: what was named as the most that may be used. What is measured later must stay within it too."""
+    """The most bytes of a device that the user allows; later measurements must stay within it too. None: no limit."""
     rope: str = ""
-    """Rotary frequencies that follow from the longest length, the same for all requests; empty: none do."""
+    """Rotary frequencies that depend on the longest length, the same for all requests; empty: none do."""
 
     def require_fit(self) -> Plan:
         if not self.fits:
@@ -184,19 +189,19 @@ class Plan:
     @property
     def checkpoint_bytes(self) -> int:
         """One checkpoint of every recurrent state, over all stages, on one tensor-parallel rank."""
-        return sum(k.fixed_bytes for stage in self.stages for k in stage.kinds if k.kind.kind == "state")
+        return sum(k.fixed_bytes for stage in self.stages for k in stage.kinds if k.kind.keeps is Keeps.STATE)
 
     @property
     def reuse_unit_tokens(self) -> int:
-        """Tokens per prefix key: whole pages of every kind on every stage, at least the match unit asked for."""
+        """Tokens per prefix key: whole pages of every kind on every stage, at least the planned match unit."""
         pages = math.lcm(*(kind.page_tokens for stage in self.stages for kind in stage.kinds))
         return pages * ceil_div(self.match_unit_tokens, pages)
 
     @property
     def no_reuse_because(self) -> str:
-        """Why prefixes are never reused; empty: they are."""
-        crossing = [kind.name for stage in self.stages for kind in stage.kinds if kind.kind.kind == "cross"]
-        return f"{crossing[0]} depends on more than the tokens" if crossing else ""
+        """Why prefixes cannot be reused; empty if they can."""
+        alone = [kind.name for stage in self.stages for kind in stage.kinds if not kind.kind.is_shareable]
+        return f"{alone[0]} depends on more than the tokens" if alone else ""
 
     @property
     def bytes_per_token(self) -> float:

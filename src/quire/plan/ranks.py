@@ -1,10 +1,10 @@
-"""What each rank holds, where the bottleneck is, and how much it leaves idle elsewhere."""
+"""What each rank holds, which stage is the bottleneck, and how much it leaves idle on other stages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.core.units import counted
+from quire.core.units import format_count
 from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import LedgerLine, RankPlan, StagePlan
@@ -13,7 +13,7 @@ from quire.plan.shares import KindShare
 from quire.plan.stages import CutStage
 
 REFERENCE_LENGTH = 8192
-"""At this length (or the longest, if that is shorter) the bottleneck and idle bytes are told."""
+"""The bottleneck and idle bytes are computed at this length, or at the longest if that is shorter."""
 
 
 def reference_length(max_length: int) -> int:
@@ -41,7 +41,7 @@ def plan_ranks(
     idle = _idle_bytes(stages, settings, reference_length(length))
     ranks, ranks_each = [], settings.tensor_parallel
     for index, (cut, stage) in enumerate(zip(cuts, stages, strict=True)):
-        pool = LedgerLine("pool", stage.pool_bytes, "chosen", counted(stage.sheets, "sheet"))
+        pool = LedgerLine("pool", stage.pool_bytes, "chosen", format_count(stage.sheets, "sheet"))
         ledger = _close((*cut.fixed, cut.tables(settings, length), pool), budget)
         for tensor_rank in range(settings.tensor_parallel):
             missing = _unfilled_bytes(cut.share.kinds, stage.pool_bytes - idle[index], tensor_rank, ranks_each)
@@ -59,7 +59,7 @@ def plan_ranks(
 
 
 def _idle_bytes(stages: Sequence[StagePlan], settings: Settings, length: int) -> list[int]:
-    """Sheets that stay free on each stage when the plan holds all the requests of `length` that it can."""
+    """Bytes of sheets that stay free on each stage when the plan holds all the requests of `length` that it can."""
     ahead, reserved = settings.speculative_tokens, settings.reserved_pages
     held = [
         bound.stage_concurrency(stage.kinds, stage.sheets, length, ahead, reserved) if stage.kinds else None
@@ -78,7 +78,7 @@ def _idle_bytes(stages: Sequence[StagePlan], settings: Settings, length: int) ->
 
 
 def _unfilled_bytes(shares: Sequence[KindShare], busy_bytes: int, tensor_rank: int, ranks: int) -> int:
-    """Rows that pages have on this rank and its heads do not fill: heads that do not divide evenly."""
+    """Bytes of page rows that this rank has no heads for, if heads do not divide evenly."""
     unfilled = total = 0
     for share in shares:
         for part in (part for slot in share.slots for part in slot.parts):
@@ -90,7 +90,7 @@ def _unfilled_bytes(shares: Sequence[KindShare], busy_bytes: int, tensor_rank: i
 
 
 def _close(lines: tuple[LedgerLine, ...], budget: Budget) -> tuple[LedgerLine, ...]:
-    """With a memory the ledger closes on it: what nobody uses is the margin."""
+    """Adds the last line, so that the ledger sums to the device's memory: unused bytes are the margin."""
     if budget.memory_bytes is None:
         return lines
     rest = budget.memory_bytes - sum(line.bytes for line in lines)

@@ -1,11 +1,11 @@
-"""What a tier keeps of a prefix: records, each under a name, cut so that a hit can be proved by names alone.
+"""What a tier keeps of a prefix: named records, cut so that a lookup of names alone decides whether there is a hit.
 
     unit record        everything that kinds which grow keep of one unit of tokens
-    boundary record    everything that the other kinds need to go on at one place: window tails, sinks, checkpoints;
-                       between two units, where a turn ended, also what kinds that grow keep behind the last unit
-    mark               nothing: where no kind grows, its name says that a turn ended behind a unit, before the next one
+    boundary record    everything that the other kinds need to continue at one place: window tails, sinks, checkpoints;
+                       between two units, where a turn ended, also what kinds that grow keep after the last unit
+    mark               no bytes: if no kind grows, its name says that a turn ended after a unit and before the next one
 
-A prefix can be brought back if the records of all its units are there, and the boundary record of its end.
+A prefix can be loaded if the records of all its units are there, and the boundary record of its end.
 A record is its pages one after another: stage by stage, kind by kind, page by page, group by group.
 """
 
@@ -23,16 +23,16 @@ import numpy.typing as npt
 from quire.core.errors import PlanError
 from quire.core.tier import Ends, Found, Load
 from quire.core.units import ceil_div
-from quire.kinds import Kind, counts
+from quire.kinds import Keeps, Kind, counts
 from quire.plan.plan import HostPlan, KindPlan, Plan
 
 Logical = npt.NDArray[np.int64]
 """Numbers of pages, counted from a request's first token."""
 UNIT, BOUNDARY, MARK = b"u", b"b", b"m"
 MOST_MARKS = 4
-"""Behind which ends of turns are looked for: each may be another talk's."""
+"""After how many marked units ends of turns are looked up: each mark may come from another conversation."""
 SESSION_TOKENS = 8192
-"""Of the idle sessions that host memory is measured by."""
+"""Length of the idle sessions that the size of host memory is expressed in."""
 
 
 def unit_name(key: bytes) -> bytes:
@@ -62,6 +62,8 @@ class Span:
 
 
 class Records:
+    """How prefixes are cut into the records that tiers keep."""
+
     def __init__(self, plan: Plan) -> None:
         self.unit_tokens = plan.reuse_unit_tokens
         self._kinds = _kinds(plan)
@@ -72,21 +74,21 @@ class Records:
         self.largest_boundary_bytes = self._boundary_bytes(plan.max_length)
         blocks = self.unit_tokens // (plan.host_block_tokens or self.unit_tokens)
         self.block_bytes = max(1, ceil_div(self.unit_bytes, blocks) or self.largest_boundary_bytes)
-        """Staging memory is cut into blocks of this size: so many tokens of a unit, or one boundary where nothing
+        """Staging memory is cut into blocks of this size: a unit or an equal part of one, or a boundary if no kind
         grows."""
 
     def in_unit(self, unit: int) -> list[Span]:
         return self.between(unit * self.unit_tokens, (unit + 1) * self.unit_tokens)
 
     def between(self, begin: int, end: int) -> list[Span]:
-        """Of kinds that grow, from the end of a page on."""
+        """Pages of kinds that grow, for tokens [begin, end); `begin` is the end of a page."""
         return [
             Span(stage, kind, plan, np.arange(begin // plan.page_tokens, ceil_div(end, plan.page_tokens)))
             for stage, kind, plan in self._growing
         ]
 
     def at(self, boundary: int) -> list[Span]:
-        """For a request that goes on at `boundary`: of the other kinds, and of those that grow what is in no unit."""
+        """To continue at `boundary`: pages of kinds that do not grow, and of kinds that grow those in no whole unit."""
         whole = boundary // self.unit_tokens * self.unit_tokens
         growing = self.between(whole, boundary) if whole < boundary else []
         tails = [
@@ -95,7 +97,7 @@ class Records:
         return growing + [Span(*tail) for tail in tails]
 
     def greatest(self, keys: Sequence[bytes], ends: Ends, found: Callable[[list[bytes]], list[bool]]) -> Found:
-        """The end of the longest prefix behind which every kind can go on; `found` says which records are there."""
+        """The end of the longest prefix after which every kind can continue; `found` says which records exist."""
         if not self.has_units:
             return self._greatest_marked(keys, ends, found)
         units = found([unit_name(key) for key in keys])
@@ -110,7 +112,7 @@ class Records:
 
     @staticmethod
     def _greatest_marked(keys: Sequence[bytes], ends: Ends, found: Callable[[list[bytes]], list[bool]]) -> Found:
-        """Where no kind grows, no unit leads to an end between two of them: marks do."""
+        """The same if no kind grows: there are no unit records, so marks say after which units to look for ends."""
         there = found([boundary_name(key) for key in keys] + [mark_name(key) for key in keys])
         whole, marked = (
             [unit for unit, one in enumerate(own, 1) if one] for own in (there[: len(keys)], there[len(keys) :])
@@ -125,45 +127,51 @@ class Records:
         return Found(best)
 
     def wanted(self, load: Load) -> list[tuple[bytes, int]]:
-        """Names and sizes of what a load brings: units that the row does not hold whole, then the boundary."""
+        """Names and sizes of a load's records: units that the row does not hold completely, then the boundary."""
         keys = load.keys[load.held_tokens // self.unit_tokens :] if self.has_units else ()
         units = [(unit_name(key), self.unit_bytes) for key in keys]
         if not self.has_boundaries:
             return units
         return [*units, (boundary_name(load.end or load.keys[-1]), size_bytes(self.at(load.tokens)))]
 
+    def contents(self, load: Load) -> list[list[Span]]:
+        """The pages in each record of a load, in the order of `wanted`."""
+        first = load.held_tokens // self.unit_tokens
+        units = [self.in_unit(unit) for unit in range(first, len(load.keys))] if self.has_units else []
+        return [*units, self.at(load.tokens)] if self.has_boundaries else units
+
     def prefix_bytes(self, tokens: int) -> int:
-        """All records of a prefix of so many tokens."""
+        """Bytes of all records of a prefix of `tokens` tokens."""
         boundary = size_bytes(self.at(tokens)) if self.has_boundaries else 0
         return tokens // self.unit_tokens * self.unit_bytes + boundary
 
     def most_prefix_bytes(self, tokens: int) -> int:
-        """No prefix of up to so many tokens takes more."""
+        """An upper bound for all prefixes of up to `tokens` tokens."""
         return tokens // self.unit_tokens * self.unit_bytes + self._boundary_bytes(tokens)
 
     def _boundary_bytes(self, tokens: int) -> int:
-        """No boundary up to so many tokens takes more."""
+        """An upper bound for all boundaries up to `tokens` tokens."""
         others = sum(self.most_pages(plan, tokens) * plan.unique_page_bytes for _, _, plan in self._others)
         return others + self.unit_bytes if others else 0
 
     def most_pages(self, plan: KindPlan, tokens: int) -> int:
-        """Of one kind, what an idle request of up to so many tokens keeps, by the demand that rows have too."""
+        """The most pages of one kind that an idle request of up to `tokens` tokens keeps, by the demand of rows."""
         page_tokens = plan.page_tokens
         if plan.kind.grows:
             return self._whole(tokens) // page_tokens
-        last = max(tokens, self.unit_tokens)  # a turn may also end behind the last whole unit
+        last = max(tokens, self.unit_tokens)  # a turn may also end after the last whole unit
         boundaries = np.arange(max(1, last - plan.kind.period_tokens(page_tokens)), last + 1)
         return int(plan.kind.pages(boundaries, counts(0), counts(0), page_tokens).max())
 
     def _whole(self, tokens: int) -> int:
-        """Whole units of so many tokens, at least one."""
+        """`tokens` rounded down to whole units, at least one."""
         return self.unit_tokens * max(1, tokens // self.unit_tokens)
 
     def blocks(self, size: int) -> int:
         return ceil_div(size, self.block_bytes)
 
     def session_blocks(self, tokens: int) -> int:
-        """What an idle session of up to so many tokens takes of staging memory."""
+        """Blocks of staging memory that an idle session of up to `tokens` tokens takes."""
         units = self._whole(tokens) // self.unit_tokens
         return max(1, units * self.blocks(self.unit_bytes) + self.blocks(self._boundary_bytes(tokens)))
 
@@ -193,7 +201,7 @@ def host_plan(plan: Plan, budget_bytes: int) -> HostPlan:
 
 
 def check_host_block(plan: Plan) -> None:
-    """A block that would cut a page, or of which no whole number makes up a unit, is refused."""
+    """Refuses a block that is not whole pages, or that does not divide a unit."""
     asked, unit = plan.host_block_tokens, plan.reuse_unit_tokens
     growing = {kind.page_tokens: kind.name for _, _, kind in _kinds(plan) if kind.kind.grows}
     if asked is None:
@@ -211,8 +219,8 @@ def check_host_block(plan: Plan) -> None:
 
 
 def tail_pages(kind: Kind, page_tokens: int, boundary: int) -> Logical:
-    """What a kind that does not grow keeps for whoever goes on at `boundary`."""
-    if kind.kind == "state":
+    """Pages of a kind that does not grow which a request needs to continue at `boundary`."""
+    if kind.keeps is Keeps.STATE:
         return np.zeros(1, dtype=np.int64)
     settled = counts(boundary)
     kept = np.arange(int(kind.kept_pages(settled, page_tokens)))

@@ -23,9 +23,9 @@ RANGES = {
     "host_bytes": (1, 1 << 60),
     "host_block_tokens": (1, 1 << 20),
 }
-"""Least and most of each setting: beyond them lies a typing mistake, and arithmetic that no longer fits 64 bits."""
+"""Least and most of each setting: values beyond are typing mistakes, or overflow arithmetic in 64 bits."""
 DRAFT_TOKENS = 4
-"""Guessed by a draft model where nobody says how many."""
+"""The default for a draft model."""
 MOST_SHEETS = 1 << 32
 STATE_DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 KV_DTYPES = (DType.BF16, DType.FP16, DType.FP32, DType.FP8, DType.INT8)
@@ -33,7 +33,7 @@ KV_DTYPES = (DType.BF16, DType.FP16, DType.FP32, DType.FP8, DType.INT8)
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Where the pool's bytes come from; a pool or a number of sheets overrides what the memory would give."""
+    """Where the pool's bytes come from; a pool or a number of sheets overrides the size computed from the memory."""
 
     memory_bytes: int | None = None
     """Of one device."""
@@ -46,7 +46,7 @@ class Budget:
     device: str = "device"
     is_accelerator: bool = True
     is_whole_device: bool = False
-    """Nobody named a memory or a fraction: the device's own is what binds, the fraction leaves room for estimates."""
+    """No memory or fraction was given: the device's memory is the limit, and the fraction leaves room for estimates."""
 
     def __post_init__(self) -> None:
         if self.memory_bytes is None and self.pool_bytes is None and self.sheets is None:
@@ -73,7 +73,7 @@ class Settings:
     batch_tokens: int = 8192
     kv_dtype: DType = DType.BF16
     state_dtype: DType | None = None
-    """None: what the model asks for."""
+    """None: the model's own."""
     page_tokens: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     """Forced page sizes by kind name; "" stands for every kind that has tokens in its pages."""
     match_unit_tokens: int = LARGEST_MATCH_UNIT
@@ -99,8 +99,13 @@ class Settings:
             raise PlanError(f"--state-dtype {self.state_dtype.value} is not one of {names}")
 
 
-def guessing(settings: Settings, draft_tokens: int) -> Settings:
-    """With so many tokens ahead, for a draft model."""
+def with_draft(settings: Settings, draft_model: object | None, draft_tokens: int | None) -> Settings:
+    """Plans as many tokens ahead as the draft model drafts, if there is one."""
+    if draft_model is None:
+        if draft_tokens is not None:
+            raise PlanError(f"--draft-tokens {draft_tokens} needs a draft model: give --draft-model as well")
+        return settings
+    draft_tokens = DRAFT_TOKENS if draft_tokens is None else draft_tokens
     if draft_tokens < 1:
         raise PlanError(
             f"--draft-tokens {draft_tokens} leaves a draft model nothing to do: give at least 1, or leave it out"

@@ -1,4 +1,4 @@
-"""Who keeps what: layers to pipeline stages, heads to tensor-parallel ranks, memories of equal rules to one kind.
+"""How a model is divided: layers to pipeline stages, heads to tensor-parallel ranks, memories of equal rules to a kind.
 
 model ── stage 0 ── kind "window-1024" ── slots: (layer 0, its K and V), (layer 1, …)
       │          └─ kind "full"        ── slots: (layer 5, …)
@@ -70,7 +70,7 @@ class KindShare:
 
     @property
     def is_narrow(self) -> bool:
-        """Only whole vectors, no heads: latents and compressors."""
+        """Whether all parts are replicated, not divided by heads: latents and compressors."""
         return all(part.replicated for slot in self.slots for part in slot.parts)
 
 
@@ -89,7 +89,7 @@ class StageShare:
 
 
 def heads_on_rank(part: Part, ranks: int) -> int:
-    """The most heads any rank keeps. Fewer heads than ranks: each is kept by ranks ÷ heads of them."""
+    """The most heads any rank keeps. If there are fewer heads than ranks, ranks ÷ heads ranks keep a copy of each."""
     if part.replicated or ranks == 1:
         return part.heads
     if part.heads >= ranks:

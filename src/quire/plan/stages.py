@@ -1,4 +1,4 @@
-"""One pipeline stage: cut into pages and sheets, given memory, asked how long a request it takes."""
+"""One pipeline stage: its pages and sheets, its memory, and the longest request that it takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire.core.errors import PlanError, PoolTooLarge
-from quire.core.units import counted, format_bytes
+from quire.core.units import format_bytes, format_count
 from quire.models.shape import ModelShape
 from quire.plan import bound, ledger
 from quire.plan.geometry import choose_geometry
@@ -18,7 +18,7 @@ from quire.plan.shares import KindShare, StageShare
 
 @dataclass(frozen=True, slots=True)
 class CutStage:
-    """A stage that knows its pages and its ledger, but not yet how many sheets it has."""
+    """A stage with pages and ledger, whose number of sheets is not fixed yet."""
 
     share: StageShare
     kinds: tuple[KindPlan, ...]
@@ -26,7 +26,7 @@ class CutStage:
     fixed: tuple[LedgerLine, ...]
     """Ledger lines that do not depend on the length."""
     spare_bytes: int | None
-    """Of the memory, after the fixed lines; None when no memory was given."""
+    """Usable memory minus the fixed lines; None when no memory was given."""
     override_sheets: int | None
 
     def sheets(self, settings: Settings, length: int) -> int:
@@ -40,7 +40,7 @@ class CutStage:
         return self.override_sheets
 
     def room_bytes(self, settings: Settings, length: int) -> int | None:
-        """What the memory leaves for the pool; None when no memory was given."""
+        """Bytes of the memory that are left for the pool; None when no memory was given."""
         if self.spare_bytes is None:
             return None
         return max(0, self.spare_bytes - self.tables(settings, length).bytes)
@@ -125,9 +125,10 @@ def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -
         )
     room = stage.room_bytes(settings, length)
     if room is not None and pool > room:
+        most = format_count(room // stage.sheet_bytes, "sheet")
         raise PoolTooLarge(
-            f"a pool of {counted(sheets, 'sheet')} is {format_bytes(pool)}, but the memory leaves {format_bytes(room)} "
-            f"for it: give at most {counted(room // stage.sheet_bytes, 'sheet')} (--pool {room})"
+            f"a pool of {format_count(sheets, 'sheet')} is {format_bytes(pool)}, but the memory leaves "
+            f"{format_bytes(room)} for it: give at most {most} (--pool {room})"
         )
     return StagePlan(
         first_layer=stage.share.first_layer,
@@ -141,7 +142,7 @@ def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -
 
 
 def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: int) -> str:
-    """Why a stage that is too small is too small, with the numbers and the fix."""
+    """Why the requested length does not fit on a stage, with the numbers and the fix."""
     if stage.spare_bytes is not None and stage.spare_bytes < stage.sheet_bytes:
         used = sum(line.bytes for line in stage.fixed)
         return (
@@ -153,7 +154,7 @@ def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: i
     needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
     lower = f"lower --max-length to {longest:,} or " if longest else ""
     return (
-        f"{tokens} {counted(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
+        f"{tokens} {format_count(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
-        f"({format_bytes(sealed.pool_bytes)}): {lower}raise the pool to {counted(needed, 'sheet')}"
+        f"({format_bytes(sealed.pool_bytes)}): {lower}raise the pool to {format_count(needed, 'sheet')}"
     )

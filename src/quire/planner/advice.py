@@ -63,7 +63,7 @@ def _changes(
 
 
 def _more_memory(settings: Settings, budget: Budget, plan: Plan) -> tuple[str, Settings, Budget]:
-    """The smallest device, in whole GiB, that takes the asked length; with `auto`, one request of 8k tokens."""
+    """The smallest device, in whole GiB, that takes the requested length; with `auto`, one request of 8k tokens."""
     length = settings.max_length or min(plan.model_max_length or LENGTH_TO_OFFER, LENGTH_TO_OFFER)
     needed = 0
     for stage in plan.stages:
@@ -74,7 +74,7 @@ def _more_memory(settings: Settings, budget: Budget, plan: Plan) -> tuple[str, S
         needed = max(needed, fixed + tables + sheets * stage.sheet_bytes)
     memory = ceil_div(int(needed / budget.memory_fraction) + 1, GIB) * GIB
     fraction = "" if budget.memory_fraction == DEFAULT_FRACTION else f" --memory-fraction {budget.memory_fraction}"
-    where = "" if budget.is_accelerator else "--device cpu "  # sizes alone are an accelerator's
+    where = "" if budget.is_accelerator else "--device cpu "  # a size alone means an accelerator
     return f"{where}--memory {memory // GIB}GiB{fraction}", settings, replace(budget, memory_bytes=memory)
 
 

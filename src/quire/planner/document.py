@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ DEFAULT_LENGTHS = (1024, 8192, 32768, 131072)
 
 
 def table_lengths(plan: Plan, asked: Sequence[int] | None) -> tuple[int, ...]:
-    """1k, 8k, 32k, 128k and the longest, as far as they are admitted; or just what was asked for."""
+    """1k, 8k, 32k, 128k and the longest, as far as they are admitted; or only the requested lengths."""
     if asked:
         return tuple(dict.fromkeys(asked))
     usual = {length for length in DEFAULT_LENGTHS if length <= plan.max_length}
@@ -88,8 +89,8 @@ def _kind(kind: KindPlan) -> dict[str, Any]:
         "page_tokens": kind.page_tokens,
         "page_bytes": kind.page_bytes,
         "pages_per_sheet": kind.pages_per_sheet,
-        "window": getattr(kind.kind, "window", None),
-        "chunk": getattr(kind.kind, "chunk", None),
+        "window": kind.kind.numbers.get("window"),
+        "chunk": kind.kind.numbers.get("chunk"),
         "tokens_per_state": kind.kind.tokens_per_unit,
         "fixed_bytes": kind.fixed_bytes,
         "bytes_per_token": _whole(kind.bytes_per_token),
@@ -196,3 +197,26 @@ def plan_of(saved: object, source: str) -> Plan:
                 f"{expected['fingerprint'][:12]}…); make the plan again with quire plan --output"
             )
     return plan
+
+
+def save(document: Json, path: Path) -> None:
+    try:
+        path.write_text(json.dumps(document, indent=1) + "\n")
+    except OSError as error:
+        raise PlanFileError(f"cannot write the plan to {path}: {error.strerror}") from error
+
+
+def is_plan_file(path: Path) -> bool:
+    """Whether a file says of itself that it is a plan, of whatever version. Weights are not read to find out."""
+    try:
+        text = path.read_text() if _begins_an_object(path) else ""
+    except (OSError, ValueError):
+        return False
+    return re.search(r'"schema"\s*:\s*"quire\.plan/', text) is not None
+
+
+def _begins_an_object(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(64).lstrip().startswith(b"{")

@@ -1,4 +1,4 @@
-"""The reverse question: how large a pool, and how many devices, for so many requests of such a length?"""
+"""The reverse question: how large a pool, and how many devices, for N requests of a given length?"""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from quire.plan.settings import Budget, Settings
 
 TENSOR_RANKS, STAGES = (1, 2, 4, 8, 16), (1, 2, 3, 4, 6, 8)
 MOST_ROWS = 1024
-"""Requests that one replica runs at once, at most, whatever its pool would hold."""
+"""The most requests that one replica runs at once, whatever its pool would hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Devices that hold the target: replicas of an engine with so many ranks and stages each."""
+    """Devices that hold the target: replicas of an engine with given numbers of ranks and stages."""
 
     devices: int
     replicas: int
     tensor_parallel: int
     pipeline_parallel: int
     requests_each: int
-    """What one replica holds of the length."""
+    """Requests of the length that one replica holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Target:
     length: int
     requests: int
     pool_bytes: int
-    """Per rank, with the ranks and stages that were asked for, on the stage that needs most."""
+    """Per rank, with the requested ranks and stages, on the stage that needs most."""
     sheets: tuple[int, ...]
     """Per stage."""
     fleet: Fleet | None
-    """The fewest devices; None: no memory was given, or nothing we try holds even one request."""
+    """The fewest devices; None: no memory was given, or no combination that is tried holds even one request."""
 
 
 def reverse(model: ModelShape, settings: Settings, budget: Budget, plan: Plan, length: int, requests: int) -> Target:
@@ -55,7 +55,7 @@ def reverse(model: ModelShape, settings: Settings, budget: Budget, plan: Plan, l
 
 
 def _fewest_devices(model: ModelShape, settings: Settings, budget: Budget, length: int, requests: int) -> Fleet | None:
-    """Every combination of ranks and stages is planned; among equals the one with the fewest ranks to talk."""
+    """Plans every combination of ranks and stages; among equals, takes the one with the fewest ranks."""
     if budget.memory_bytes is None:
         return None
     memory_only = replace(budget, pool_bytes=None, sheets=None)

@@ -13,7 +13,7 @@ from quire.plan.plan import Plan, StagePlan
 
 def waste(plan: Plan, length: int) -> float:
     """Bytes taken (pages held × sheet bytes ÷ pages per sheet) ÷ exact bytes of what is live in steady decode,
-    averaged over the 64 lengths from `length` on; not a number where nothing is live (before the first fold)."""
+    averaged over the 64 lengths from `length` on; NaN if nothing is live (before the first fold)."""
     lengths = smoothed([length])[0]
     taken = np.zeros(len(lengths))
     exact = np.zeros(len(lengths))

@@ -9,6 +9,7 @@ from typing import Any
 
 from quire.core.dtypes import DType
 from quire.core.errors import QuireError
+from quire.kinds import Keeps
 from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
@@ -50,12 +51,12 @@ def _outcome(option: str, plan: Plan) -> Outcome:
 
 def _knobs(settings: Settings, plan: Plan) -> Iterator[tuple[str, dict[str, Any]]]:
     """How each is written, and the fields that it changes; some may be out of range."""
-    kinds = {kind.kind.kind for stage in plan.stages for kind in stage.kinds}
+    kept = {kind.kind.keeps for stage in plan.stages for kind in stage.kinds}
     other = DType.BF16 if settings.kv_dtype is DType.FP8 else DType.FP8
     yield f"--kv-dtype {other.value}", {"kv_dtype": other}
-    if "state" in kinds and settings.state_dtype is not DType.BF16:
+    if Keeps.STATE in kept and settings.state_dtype is not DType.BF16:
         yield "--state-dtype bf16", {"state_dtype": DType.BF16}
-    if kinds - {"state"}:
+    if kept - {Keeps.STATE}:
         for tokens in (16, 64):
             yield f"--page-tokens {tokens}", {"page_tokens": MappingProxyType({"": tokens})}
     for factor in (2, 4):

@@ -15,8 +15,8 @@ import numpy as np
 
 from quire.core.errors import InputError
 from quire.core.search import greatest
-from quire.core.units import parse_tokens
 from quire.kinds import Counts, counts
+from quire.options.texts import parse_tokens
 from quire.plan import bound
 from quire.plan.plan import Plan, StagePlan
 
@@ -38,14 +38,14 @@ class Workload:
 @dataclass(frozen=True, slots=True)
 class Served:
     active: int
-    """Requests computed at once: those that fit, but no more than the plan lets run."""
+    """Requests computed at once: those that fit, but no more than the plan's `max_requests`."""
     fitting: int
     """Requests that the pool holds, each with its idle sessions."""
     users: int
-    """Active ones and the warm sessions between their turns."""
+    """Active requests, and warm sessions between turns."""
     mean_length: int
     too_long: float
-    """Share of requests longer than the plan admits: they are refused."""
+    """Fraction of requests that are longer than the plan admits: they are refused."""
 
 
 def parse_workload(text: str) -> Workload:
@@ -100,7 +100,7 @@ def serve(plan: Plan, workload: Workload) -> Served:
 
 
 def _fitting(stage: StagePlan, plan: Plan, workload: Workload, active: Counts, whole: Counts) -> int:
-    """Mean pages of an active request and its idle sessions, in whole sheets beside the shared prefix."""
+    """Mean pages of an active request and its idle sessions, in whole sheets, in addition to the shared prefix."""
     shared = workload.shared_prefix // plan.match_unit_tokens * plan.match_unit_tokens
     ahead = counts(np.minimum(plan.lookahead, active - 1))
     running = bound.demand(stage.kinds, active - 1 - ahead, counts(1), ahead, active)

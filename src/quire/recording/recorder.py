@@ -1,11 +1,11 @@
-"""Records what an engine was given: the engine depends on nothing else. `quire.recording.replay` plays it back.
+"""Records all inputs of an engine, on which alone its behaviour depends. `quire.recording.replay` plays them back.
 
     first line   the plan, the rules, the overlap
     then         one line per call: submit, cancel, drop_cache, step (the clock's readings, the runner's tokens, the
-                 tier's answers, what it takes in, what a drafter guessed, where the runner raised something)
+                 tier's answers, records that it accepts, a drafter's tokens, where the runner raised an exception)
 
-A step's line also has a checksum of the batch that was launched: a replay that goes another way says where. A turn of
-the loop in which there was nothing to do has no line.
+A step's line also has a checksum of the batch that was launched, so that a replay that diverges reports where. An
+iteration of the loop in which there was nothing to do has no line.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ import numpy as np
 from quire.core.drafting import Drafter
 from quire.core.errors import InputError
 from quire.core.events import Listener
+from quire.core.failures import RowFailures
 from quire.core.request import Request, Tokens
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
-from quire.core.tier import Answer, Ends, Found, Keeper, Load, Place, Tier
+from quire.core.tier import Answer, Ends, Found, Load, Place, RecordStore, Tier
 from quire.engine.engine import Engine, Stream
 from quire.plan.file import encode
 from quire.plan.plan import Plan
+from quire.recording.answers import encode_answer
 
 FORMAT = 4
 Line = dict[str, Any]
@@ -40,8 +42,8 @@ _LOG = logging.getLogger("quire.recording")
 
 
 def open_recording(path: Path) -> IO[str]:
-    """Written line by line, so that a crash loses none, and readable by its owner alone, since prompts are in it. A
-    file that is there is kept: the new one has a number in its name, and is told."""
+    """Opens a file that is written line by line, so that a crash loses none, and readable only by its owner, since it
+    contains prompts. An existing file is kept: the new one gets a number in its name, which is reported."""
     file = _opened(path)
     if file.name != str(path):
         _LOG.warning("%s is there already and stays: this engine is recorded in %s", path, file.name)
@@ -64,13 +66,13 @@ def _opened(path: Path) -> IO[str]:
 
 
 def require_recordable(path: Path) -> None:
-    """Raises what `open_recording` would, before anything heavy happens, and leaves no file behind."""
+    """Raises what `open_recording` would, before anything expensive happens, and leaves no file."""
     with _opened(path) as file:
         Path(file.name).unlink()
 
 
 class RecordingEngine(Engine):
-    """An engine that writes down everything it is given. Everything else about it is the same."""
+    """An engine that records all its inputs. Everything else about it is the same."""
 
     def __init__(
         self,
@@ -80,11 +82,12 @@ class RecordingEngine(Engine):
         *,
         rules: Rules | None = None,
         tier: Tier | None = None,
-        keeper: Keeper | None = None,
+        keeper: RecordStore | None = None,
         drafter: Drafter | None = None,
         overlap: int = 2,
         clock: Callable[[], float] = time.monotonic,
         listeners: Sequence[Listener] = (),
+        failures: RowFailures | None = None,
     ) -> None:
         self._file = file
         self._inputs: Line = {}
@@ -103,15 +106,16 @@ class RecordingEngine(Engine):
             overlap=overlap,
             clock=lambda: self._note("clock", clock()),
             listeners=listeners,
+            failures=failures,
         )
 
     def _note(self, what: str, value: float) -> float:
-        if self._is_stepping:  # who asks between steps decides nothing by it
+        if self._is_stepping:  # readings between steps influence no decision
             self._inputs.setdefault(what, []).append(value)
         return value
 
     def _write(self, line: Line) -> None:
-        """A recording that cannot go on ends where it is; who waits for the engine does not notice."""
+        """A recording that cannot be continued ends where it is; the engine runs on."""
         if self._file.closed:
             return
         try:
@@ -119,7 +123,7 @@ class RecordingEngine(Engine):
         except OSError as error:
             why = error.strerror or error
             _LOG.warning("%s ends here, and the engine goes on without a recording: %s", self._file.name, why)
-            with contextlib.suppress(OSError):  # what is left of the line is tried once more
+            with contextlib.suppress(OSError):  # the rest of the line is tried once more
                 self._file.close()
 
     def _write_inputs(self, line: Line) -> None:
@@ -133,7 +137,7 @@ class RecordingEngine(Engine):
 
     def cancel(self, name: str) -> None:
         super().cancel(name)
-        if not self._is_stepping:  # within a step it follows from what the step was given
+        if not self._is_stepping:  # within a step it follows from the step's inputs
             self._write_inputs({"cancel": name})
 
     def drop_cache(self, scope: str | None = None) -> int:
@@ -142,12 +146,12 @@ class RecordingEngine(Engine):
             self._write_inputs({"drop_cache": scope})
         return units
 
-    def fail(self, row: int, why: str) -> None:
+    def _fail(self, row: int, why: str) -> None:
         self._inputs.setdefault("failures", []).append([row, why])
-        super().fail(row, why)
+        super()._fail(row, why)
 
     def step(self) -> bool:
-        """What was given to a step that raises something is written all the same: it matters most."""
+        """The inputs of a step that raises an exception are written too: they matter most."""
         was_idle, self._is_stepping = self.scheduler.is_idle(), True
         try:
             return super().step()
@@ -175,7 +179,7 @@ class _RecordedRunner:
     def collect(self) -> StepResult:
         with self._noting("collect"):
             result = self._runner.collect()
-        self._inputs.pop("counts", None)  # of a result that came behind a step that was abandoned
+        self._inputs.pop("counts", None)  # of a result that arrived after its step was abandoned
         self._inputs["tokens"] = result.tokens.tolist()
         if result.counts is not None:
             self._inputs["counts"] = result.counts.tolist()
@@ -218,12 +222,12 @@ class _RecordedTier:
 
     def answers(self) -> Sequence[Answer]:
         answers = self._tier.answers()
-        self._inputs.setdefault("answers", []).append([astuple(one) for one in answers])
+        self._inputs.setdefault("answers", []).append([encode_answer(one) for one in answers])
         return answers
 
 
 class _RecordedKeeper:
-    def __init__(self, keeper: Keeper, inputs: Line) -> None:
+    def __init__(self, keeper: RecordStore, inputs: Line) -> None:
         self._keeper, self._inputs = keeper, inputs
 
     def renew(self, names: Sequence[bytes]) -> list[int]:
@@ -249,7 +253,7 @@ class _RecordedKeeper:
 
 
 def checksum(step: Step) -> int:
-    """Of who computes what in a step, of all that is done before it, and of the states that it captures."""
+    """Over the rows and tokens of a step, all that is done before it, and the states that it captures."""
     total = 0
     captures = (np.array([one.entry, one.tokens, one.stage, one.kind, *one.pages]) for one in step.captures)
     copies = (part for copy in step.copies for part in copy[2:])

@@ -1,4 +1,4 @@
-"""Plays back what `quire.recording.recorder` wrote, to any step: runner, tier and clock say again what they said."""
+"""Plays back what `quire.recording.recorder` wrote, up to any step: runner, tier and clock repeat their answers."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ from quire.core.step import Step, StepResult
 from quire.core.tier import Answer, Ends, Found, Load, Place
 from quire.engine.engine import Engine
 from quire.plan.file import decode
+from quire.recording.answers import decode_answer
 from quire.recording.recorder import FORMAT, Line, checksum
 
 
 class Diverged(QuireError):
-    """A replay did something else than what was recorded: another version, or a bug."""
+    """A replay differs from its recording: another version of Quire, or a bug."""
 
 
 class _RaisedAgain(Exception):
-    """What the runner raised when it was recorded."""
+    """Stands for the exception that the runner raised during the recording."""
 
 
 class _Played:
-    """Runner, tier, keeper, drafter and clock of a replay: they say again what they said."""
+    """Runner, tier, keeper, drafter and clock of a replay: they repeat their recorded answers."""
 
     def __init__(self) -> None:
         self.line: Line = {}
@@ -83,7 +84,7 @@ class _Played:
     def cancel(self, number: int) -> None: ...
 
     def answers(self) -> Sequence[Answer]:
-        return [Answer(*one) for one in self._next("answers")]
+        return [decode_answer(one) for one in self._next("answers")]
 
     def renew(self, names: Sequence[bytes]) -> list[int]:
         del names
@@ -114,8 +115,8 @@ def replay(
     listeners: Sequence[Listener] = (),
     say: Callable[[str], None] = _to_stderr,
 ) -> Engine:
-    """The engine as it was when `to_step` steps had been launched, or at the recording's end. `say` is told where a
-    torn recording ends."""
+    """The engine as it was when `to_step` steps had been launched, or at the recording's end. `say`: called with where
+    a truncated recording ends."""
     lines = _lines(path, say)
     head = next(lines, {})
     if head.get("quire_recording") != FORMAT:
@@ -146,7 +147,7 @@ def replay(
 
 def _play(engine: Engine, line: Line) -> None:
     if "submit" in line:
-        with contextlib.suppress(QuireError):  # it was refused then as well
+        with contextlib.suppress(QuireError):  # it was refused in the recording too
             engine.submit(_request(line["submit"]))
     elif "cancel" in line:
         engine.cancel(line["cancel"])
@@ -154,7 +155,7 @@ def _play(engine: Engine, line: Line) -> None:
         engine.drop_cache(line["drop_cache"])
     else:
         for failure in line["inputs"].get("failures", ()):
-            engine.fail(*failure)
+            engine.failures.report(*failure)
         with contextlib.suppress(_RaisedAgain):
             engine.step()
 
@@ -192,7 +193,7 @@ def _lines(path: Path, say: Callable[[str], None]) -> Iterator[Line]:
 
 
 def _parsed(line: str) -> Line | None:
-    """None: whoever wrote it was ended in the middle of this line, the last one."""
+    """None: the recording process was ended while it wrote this line, the last one."""
     try:
         parsed: Line = json.loads(line)
     except ValueError:

@@ -1,1 +1,1 @@
-"""Who runs next: rows, queue, admission, chunking, preemption, and the reasons."""
+"""Which requests run in the next step: rows, queue, admission, chunked prefill, preemption, and the reasons."""

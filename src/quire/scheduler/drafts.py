@@ -1,11 +1,11 @@
-"""Drafts: which rows guess, and what becomes of it. They live in the lookahead that every demand has already.
+"""Draft tokens: which rows get them, and which are accepted. They use the lookahead that every demand includes.
 
-    launch   rows that yield a token, in line  ──▶ drafts behind them, as far as lookahead, limit and budget reach
-    result   accepted drafts are computed tokens like others; the rest never existed
+    launch   rows that sample, in order  ──▶ drafts after their tokens, as far as lookahead, limit and budget allow
+    result   accepted drafts are computed tokens like others; rejected ones leave no trace
 
-So they need no page that was not counted, make nobody wait, and are the first to go where the step is full. A row with
-drafts in flight is not scheduled before its result: how far it has come is not known. A row with plain tokens in flight
-may guess behind them: what was guessed for those is skipped.
+So drafts need no page that was not counted, delay no request, and are the first to be left out if the step is full. A
+row with drafts in flight is not scheduled before its result, because its position is unknown. A row with sampled tokens
+in flight may draft after them: the drafter proposes those too, and their proposals are skipped.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ Flags = npt.NDArray[np.bool_]
 
 
 class Drafts:
+    """Adds draft tokens to steps, and takes those that were accepted."""
+
     def __init__(
         self,
         plan: Plan,
@@ -40,14 +42,14 @@ class Drafts:
         self._told = np.zeros(plan.max_requests, dtype=np.int64)
         """Tokens of each row that the drafter knows."""
         self._epochs = np.full(plan.max_requests, -1, dtype=np.int64)
-        """Which tenancy of the row they belong to."""
+        """The row's epoch that these tokens belong to."""
 
     def waiting(self, rows: Ints) -> Flags | None:
-        """Rows that cannot go on before their drafts come back; None: there are no drafts."""
+        """Rows that cannot continue before the result of their drafts; None: there are no drafts."""
         return None if self._drafter is None else self._rows.drafts[rows] > 0
 
     def add(self, rows: Ints, counts: Ints, samples: Flags, tokens: Tokens) -> tuple[Ints | None, Tokens]:
-        """Drafts for a step that computes these tokens: how many behind each row's own, and all tokens then."""
+        """Drafts for a step that computes these tokens: how many after each row's own, and all tokens of the step."""
         if self._drafter is None:
             return None, tokens
         state, budget = self._rows, self._batch_tokens - len(tokens)
@@ -77,8 +79,8 @@ class Drafts:
         return drafter.propose(row, count + in_flight)[in_flight:]
 
     def accept(self, step: Step, result: StepResult, current: Flags) -> tuple[Ints, Ints]:
-        """Takes what came true, but for each row's last token. Returns by entry of the step how many tokens of it are
-        computed now, and by row that samples its last token. Behind a stop token nothing counts."""
+        """Appends each row's accepted tokens except the last one. Returns, by entry of the step, how many of its tokens
+        are computed now, and, by row that samples, its last token. Tokens after a stop token are dropped."""
         if step.drafts is None:
             return step.counts, result.tokens
         assert result.counts is not None, "a step with drafts says how many came true"
@@ -97,7 +99,7 @@ class Drafts:
         return step.counts - step.drafts + accepted, result.tokens[begins + new - 1]
 
     def _take(self, row: int, tokens: Ints) -> None:
-        """Drafts that came true: the row has computed them, and its states stand behind them."""
+        """Appends accepted drafts to a row: they are computed, and its recurrent states are those after them."""
         self._rows.extend(row, tokens)
         self._rows.computed[row] += len(tokens)
         for memory in self._memories:
@@ -105,10 +107,10 @@ class Drafts:
 
 
 def _why_not(plan: Plan, drafter: Drafter | None) -> str:
-    """Why nobody guesses; empty: someone does."""
+    """Why there are no drafts; empty if there are."""
     if drafter is None:
         return "there is no drafter"
     if not plan.lookahead:
         return "the plan has no lookahead: set speculative_tokens to 1 or more"
-    stuck = [k.name for stage in plan.stages for k in stage.kinds if not getattr(k.kind, "rewinds", True)]
+    stuck = [k.name for stage in plan.stages for k in stage.kinds if not k.kind.can_rewind]
     return f"{stuck[0]} keeps one state, so a wrong guess could not be undone" if stuck else ""

@@ -1,43 +1,68 @@
-"""Prefixes on their way from a tier: who waits for which load, until when, and what its end means.
+"""Loads of prefixes from a tier: which row waits for which load, until when, and what happens after it.
 
-    begin ──▶ answered, done  ──▶ the next step copies what was staged into the row's pages; where that takes its time,
-                                   another answer tells when they are there
-          ──▶ answered, failed ─┐
-          ──▶ deadline passed  ─┴▶ the request computes its tokens instead, and does not ask again
-          ──▶ answered, has less   it asks again for less, by the same deadline
+    begin ──▶ done         the next step copies what was staged into the row's pages, and the row computes
+          ──▶ staged       the next step starts that copy; the row computes when the tier reports it as landed
+          ──▶ failed     ─┐
+          ──▶ no answer  ─┴▶ the request computes its tokens instead, and does not ask the tier again
+          ──▶ incomplete   the request asks the tier for a shorter prefix, with the same deadline
 
-A load owns staging memory alone. Its request holds the pages all the while, and can be sent away at any moment: an
-answer that comes afterwards has a number that nobody waits for.
+A load owns staging memory and no page. Its request holds the pages, and can be preempted at any moment: an answer that
+arrives afterwards has a number that no row waits for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 
-from quire.cache.keys import end_key
 from quire.core.reasons import Reason, Why
-from quire.core.tier import Load, Tier
-from quire.scheduler.waiting import Waiting
+from quire.core.tier import (
+    Answer,
+    Load,
+    Tier,
+    TransferDone,
+    TransferFailed,
+    TransferIncomplete,
+    TransferLanded,
+    TransferStaged,
+)
+from quire.prefix.keys import end_key
+from quire.scheduler.queue import Ticket
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A load that was answered. No reason: it is done."""
+    """What follows for a row that waits for a load: one of the classes below."""
 
     load: Load
     row: int
-    reason: Reason | None = None
-    is_staged: bool = False
-    """The next step copies."""
-    is_over: bool = True
-    """The row goes on, or begins again without."""
+
+
+class LoadReady(Outcome):
+    """The next step copies what was staged, and the row computes from there."""
+
+
+class LoadCopying(Outcome):
+    """The next step starts to copy what was staged. The row waits until it has landed."""
+
+
+class LoadLanded(Outcome):
+    """The copy is done, and the row computes from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLost(Outcome):
+    """The row starts again without the load."""
+
+    reason: Reason
     again: tuple[int, float] | None = None
-    """The tier may bring fewer tokens: at most so many, by this deadline."""
+    """The tier may have a shorter prefix: at most this many tokens, to be loaded by this deadline."""
 
 
 class Loads:
+    """Loads in progress, at most one per row, each with its deadline."""
+
     def __init__(
         self,
         tier: Tier | None,
@@ -46,8 +71,8 @@ class Loads:
         unit: int,
         has_ends: bool = False,
     ) -> None:
-        """`seconds`: that a load of so many bytes may take; `size_of`: bytes of so many tokens. `has_ends`: a request
-        may also go on from where a turn ended between two units."""
+        """`seconds`: how long a load may take, by its bytes; `size_of`: bytes, by tokens. `has_ends`: a request may
+        also continue from where a turn ended between two units."""
         self._tier = tier
         self._seconds, self._size_of = seconds, size_of
         self._unit = unit
@@ -66,12 +91,12 @@ class Loads:
         return len(self._open)
 
     def seconds_for(self, tokens: int) -> float:
-        """What a load of up to so many tokens may take; without a tier there is none."""
+        """How long a load of up to this many tokens may take; 0 without a tier."""
         return 0.0 if self._tier is None else self._seconds(self._size_of(tokens))
 
-    def offer(self, waiting: Waiting) -> int:
-        """How many tokens of a request the tier can bring, all but the last one at most, if that can be more than were
-        found here. Asked once per request."""
+    def offer(self, waiting: Ticket) -> int:
+        """How many tokens of a request the tier can load, at most all but the last; 0 if that cannot be more than the
+        pool has. The tier is asked once per request."""
         most = len(waiting.request.prompt) + len(waiting.outputs) - 1
         if self._tier is None or most < waiting.hit_tokens + self._unit:
             return 0
@@ -83,8 +108,8 @@ class Loads:
             waiting.offer = found.units * self._unit + found.behind
         return waiting.offer
 
-    def _ends(self, waiting: Waiting, most: int, units: int) -> list[bytes]:
-        """Keys of the places behind so many units, up to the next one, where a turn may have ended."""
+    def _ends(self, waiting: Ticket, most: int, units: int) -> list[bytes]:
+        """Keys of the places after `units` units, up to the next unit, where a turn may have ended."""
         if not self._has_ends:
             return []
         begin = units * self._unit
@@ -92,7 +117,7 @@ class Loads:
         before = waiting.keys[units - 1] if units else waiting.root
         return [end_key(before, tokens[:count]) for count in range(1, len(tokens) + 1)]
 
-    def begin(self, row: int, waiting: Waiting, now: float, held_tokens: int) -> Load:
+    def begin(self, row: int, waiting: Ticket, now: float, held_tokens: int) -> Load:
         assert self._tier is not None
         assert waiting.offer, "nothing was offered"
         units, behind = divmod(waiting.offer, self._unit)
@@ -105,41 +130,53 @@ class Loads:
         self._tier.begin(load)
         return load
 
-    def cancel(self, row: int) -> None:
-        """The row is given up; nobody waits for its load any more."""
+    def leave(self, row: int, staged: Sequence[int]) -> None:
+        """A row is given up: its load is cancelled, and what was staged for it is dropped."""
         number = self._number_of.pop(row, None)
-        if number is not None and self._tier is not None:
+        if number is not None:
             del self._open[number]
-            self._tier.cancel(number)
+            self._cancel(number)
+        self.drop(staged)
 
-    def drop(self, number: int) -> None:
-        """What was staged for a row goes to nobody."""
+    def drop(self, staged: Iterable[int]) -> None:
+        """Cancels loads that were staged and will not be copied."""
+        for number in staged:
+            self._cancel(number)
+
+    def _cancel(self, number: int) -> None:
         if self._tier is not None:
             self._tier.cancel(number)
 
     def next_deadline(self) -> float:
-        """Of those that are under way: the first."""
+        """The earliest deadline of the loads in progress."""
         return min(deadline for _, _, deadline in self._open.values())
 
     def over(self, now: float) -> Iterator[Outcome]:
-        """Loads that were answered, then those that are late."""
+        """Outcomes of loads that the tier has answered, then of those whose deadline has passed."""
         for answer in self._tier.answers() if self._tier is not None else ():
-            if answer.number not in self._open:
-                continue
-            if not answer.is_done:
-                yield self._close(answer.number, Reason(Why.TIER, detail=answer.reason), answer.has_less)
-            elif answer.is_over:
-                yield replace(self._close(answer.number, None), is_staged=answer.is_staged)
-            else:
-                load, row, _ = self._open[answer.number]
-                yield Outcome(load, row, is_staged=True, is_over=False)
+            if answer.number in self._open:
+                yield self._outcome(answer)
         for number in [number for number, (_, _, deadline) in self._open.items() if deadline <= now]:
-            if self._tier is not None:
-                self._tier.cancel(number)
+            self._cancel(number)
             seconds = self.seconds_for(self._open[number][0].tokens)
-            yield self._close(number, Reason(Why.NO_ANSWER, numbers={"seconds": seconds}))
+            yield LoadLost(*self._close(number), Reason(Why.NO_ANSWER, numbers={"seconds": seconds}))
 
-    def _close(self, number: int, reason: Reason | None, has_less: bool = False) -> Outcome:
-        load, row, deadline = self._open.pop(number)
+    def _outcome(self, answer: Answer) -> Outcome:
+        load, row, deadline = self._open[answer.number]
+        match answer:
+            case TransferStaged():
+                return LoadCopying(load, row)
+            case TransferDone():
+                return LoadReady(*self._close(load.number))
+            case TransferLanded():
+                return LoadLanded(*self._close(load.number))
+            case TransferFailed(reason=reason):
+                return LoadLost(*self._close(load.number), Reason(Why.TIER, detail=reason))
+            case TransferIncomplete(reason=reason):
+                again = load.tokens - 1, deadline
+                return LoadLost(*self._close(load.number), Reason(Why.TIER, detail=reason), again)
+
+    def _close(self, number: int) -> tuple[Load, int]:
+        load, row, _ = self._open.pop(number)
         del self._number_of[row]
-        return Outcome(load, row, reason, again=(load.tokens - 1, deadline) if has_less else None)
+        return load, row

@@ -2,7 +2,7 @@
 
 known      tokens that exist: the prompt, and outputs that came back
 computed   tokens that were scheduled; those beyond `settled` are in flight
-settled    tokens computed and off the device's hands
+settled    tokens that are computed and no longer in flight on the device
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ NOT_YET = np.int32(SAMPLED)
 ONE = np.array(1)
 """An array without axes: numpy takes half as long with it as with a plain number."""
 NEVER = np.iinfo(np.int64).max
-"""In `next_unit`: no unit lies ahead."""
+"""In `next_unit` and `next_capture`: there is none."""
 
 
 class Rows:
+    """One place per running request in each column."""
+
     def __init__(self, count: int) -> None:
         self.count = count
         self.prompt = np.zeros(count, dtype=np.int64)
@@ -32,25 +34,25 @@ class Rows:
         self.settled = np.zeros(count, dtype=np.int64)
         self.limit = np.zeros(count, dtype=np.int64)
         self.expected = np.zeros(count, dtype=np.int64)
-        """Tokens that are known, or that steps in flight will yield, drafts apart."""
+        """Tokens that are known, or that steps in flight will sample, without drafts."""
         self.drafts = np.zeros(count, dtype=np.int64)
-        """Guesses in flight: how many came true is known when their step comes back."""
+        """Draft tokens in flight: the result of their step says how many are accepted."""
         self.next_unit = np.full(count, NEVER, dtype=np.int64)
         """Where the next unit of its prompt ends that goes to the prefix index once it has settled."""
         self.next_capture = np.full(count, NEVER, dtype=np.int64)
         """Tokens after which its next recurrent state is captured for the cache."""
         self.most = np.zeros(count, dtype=np.int64)
-        """So many tokens it may compute: all that it ever has but the last."""
+        """The most tokens it may compute: its limit less the last token, which is never computed."""
         self.is_loading = np.zeros(count, dtype=bool)
-        """A tier is bringing its first tokens: it holds their pages and computes nothing."""
+        """A tier is loading its first tokens: it holds their pages and computes nothing."""
         self.is_reserved = np.zeros(count, dtype=bool)
-        """What it loaded is kept until it ends: others are let in beside its whole length."""
+        """It is to stay until it ends (it loaded tokens, or was preempted often): admission counts its whole length."""
         self.epoch = np.zeros(count, dtype=np.int64)
         self.stops = np.full((count, MOST_STOP_TOKENS), NO_TOKEN, dtype=np.int64)
         self.outputs = np.zeros((count, 64), dtype=np.int32)
         self.output_counts = np.zeros(count, dtype=np.int64)
         self.latest = np.zeros(count, dtype=np.int32)
-        """The last token that is known of each row: what a row in step computes next."""
+        """The last known token of each row: what a row in decode computes next."""
         self.requests: dict[int, Request] = {}
         self.row_of: dict[str, int] = {}
         self._free = list(range(count - 1, -1, -1))
@@ -59,7 +61,7 @@ class Rows:
         return bool(self._free)
 
     def enter(self, request: Request, outputs: npt.NDArray[np.int32]) -> int:
-        """A row for a request that has yielded `outputs` before (if it was preempted)."""
+        """A row for a request that has generated `outputs` before (if it was preempted)."""
         row = self._free.pop()
         self.requests[row] = request
         self.row_of[request.name] = row
@@ -80,13 +82,19 @@ class Rows:
         self.latest[row] = outputs[-1] if len(outputs) else request.prompt[-1]
         return row
 
+    def remaining(self, rows: Ints, step_tokens: int | Ints) -> Ints:
+        """Tokens that rows can compute now; a row has at most one step's tokens in flight."""
+        ends = np.minimum(self.expected[rows], self.most[rows])
+        remaining: Ints = np.minimum(ends, self.settled[rows] + step_tokens) - self.computed[rows]
+        return remaining
+
     @property
     def pending(self) -> Ints:
-        """Tokens that steps in flight will yield, drafts apart."""
+        """Tokens that steps in flight will sample, without drafts."""
         return self.expected - self.known
 
     def leave(self, row: int) -> npt.NDArray[np.int32]:
-        """Frees the row and returns what it has yielded; results still in flight for it are stale."""
+        """Frees the row and returns its outputs; results still in flight for it are stale."""
         outputs = self.outputs[row, : self.output_counts[row]].copy()
         del self.row_of[self.requests.pop(row).name]
         self.epoch[row] += 1
@@ -127,7 +135,7 @@ class Rows:
         before = self.output_counts[rows]
         try:
             self.outputs[rows, before] = tokens
-        except IndexError:  # cheaper than asking for the longest in every step
+        except IndexError:  # cheaper than computing the maximum in every step
             self._widen(int(before.max()) + 1)
             self.outputs[rows, before] = tokens
         self.latest[rows] = tokens

@@ -1,6 +1,6 @@
-"""Fair shares: how many tokens each tenant was served, divided by its weight. Whoever has had least goes next.
+"""Fair shares: how many tokens each tenant was served, divided by its weight. The least served tenant goes next.
 
-A tenant that comes back starts level with the least served of those who are here: being away earns nothing.
+A tenant that returns is raised to the least served of the active tenants: it gets no credit for its time without any.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from collections.abc import Mapping
 
 
 class Shares:
+    """Counts the tokens served to each tenant."""
+
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = dict(weights)
         self._served: dict[str, float] = {}
         self._requests: dict[str, int] = {}
-        """Accepted and unfinished, by tenant: who is here."""
+        """Accepted and unfinished requests, by active tenant."""
 
     def weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)

@@ -1,1 +1,1 @@
-"""The HTTP API: an engine in a process of its own, and a process that speaks OpenAI's protocol."""
+"""The HTTP API: an engine in a separate process, and a process that implements OpenAI's protocol."""

@@ -1,4 +1,4 @@
-"""What each tenant may have at once and per minute. Decided before anything is sent to the engine."""
+"""Limits of each tenant: concurrent requests, and tokens per minute. Checked before anything is sent to the engine."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Allowances:
         self._clock = clock
         self.requests: Counter[str] = Counter()
         self._tokens: dict[str, tuple[float, float]] = {}
-        """By tenant: tokens left of the minute's, and when that was counted."""
+        """By tenant: tokens left of this minute, and when that was counted."""
         self._ended_at = 0.0
-        """The last one; or when the first came after a time without any."""
+        """When the last request ended; or when the first arrived after a time without any."""
         self._seconds_per_ending = 1.0
 
     @property
@@ -30,7 +30,7 @@ class Allowances:
         return self.requests.total()
 
     def enter(self, tenant: Tenant, requests: int, tokens: int) -> None:
-        """Raises 429 where there is no room now, 400 where there never will be."""
+        """Raises 429 if there is no room now, 400 if there never will be."""
         self._check_size(tenant, requests, tokens)
         if self.total + requests > self.most_requests:
             waiting = f"{self.total:,} requests run and wait already, {self.most_requests:,} may"
@@ -47,12 +47,12 @@ class Allowances:
         self.requests[tenant.name] += requests
 
     def room(self, tenant: Tenant) -> int | None:
-        """Tokens that a request may have now; none: no limit."""
+        """Tokens that a request may have now; None: no limit."""
         limits = [limit for limit in (tenant.most_tokens, self._left(tenant)) if limit is not None]
         return int(min(limits)) if limits else None
 
     def leave(self, tenant: Tenant, requests: int, unused_tokens: int) -> None:
-        """Ended, in whatever way; tokens that were asked for and not put out are given back."""
+        """Requests have ended, in any way; tokens that were requested and not generated are returned."""
         self.requests[tenant.name] -= requests
         if not self.requests[tenant.name]:
             del self.requests[tenant.name]
@@ -65,7 +65,7 @@ class Allowances:
 
     @property
     def retry_seconds(self) -> int:
-        """About when the next one ends, going by those before."""
+        """About when the next request ends, estimated from those before."""
         return max(1, min(60, math.ceil(self._seconds_per_ending)))
 
     def _check_size(self, tenant: Tenant, requests: int, tokens: int) -> None:
@@ -79,7 +79,7 @@ class Allowances:
                 raise ApiError(400, message, "tokens_limit", "max_tokens")
 
     def _left(self, tenant: Tenant) -> float | None:
-        """Of the minute's tokens, which come back evenly, second by second."""
+        """Tokens left of this minute; they are refilled evenly, second by second."""
         most = tenant.tokens_per_minute
         if most is None:
             return None

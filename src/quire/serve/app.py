@@ -65,7 +65,7 @@ def make_app(service: Service) -> FastAPI:
 
 
 def _document(app: FastAPI, service: Service) -> dict[str, Any]:
-    """The OpenAPI document, with what this server has: its model's name and its tokens."""
+    """The OpenAPI document, with this server's model name and range of tokens."""
     if app.openapi_schema is None:
         app.openapi_schema = get_openapi(
             title=app.title, version=app.version, description=app.description, routes=app.routes
@@ -73,12 +73,12 @@ def _document(app: FastAPI, service: Service) -> dict[str, Any]:
         for body in app.openapi_schema["components"]["schemas"].values():
             if "model" in body.get("properties", {}):
                 body["properties"]["model"] = {"type": "string", "enum": [service.model]}
-        _narrow(app.openapi_schema["components"], service.asking.vocabulary_tokens - 1)
+        _narrow(app.openapi_schema["components"], service.reader.prompts.vocabulary_tokens - 1)
     return app.openapi_schema
 
 
 def _narrow(part: Any, largest_token: int) -> None:
-    """Numbers of tokens, wherever they stand."""
+    """Limits token numbers to the model's, wherever they appear."""
     if isinstance(part, dict) and part.get("maximum") == LARGEST_TOKEN:
         part["maximum"] = largest_token
     for one in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
@@ -97,12 +97,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _bug(request: Request, _error: Exception) -> Response:
-    """The error goes on to whoever logs it."""
+    """Answers 500; the error is passed on to the log."""
     return await _refused(request, internal_error())
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
-    """Paths and methods that there are none of, and bodies that cannot be parsed at all."""
+    """Unknown paths and methods, and bodies that cannot be parsed at all."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         refusal = ApiError(404, f"there is no such path: {_near(request)}/openapi.json has all of them", "not_found")
@@ -116,7 +116,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
 
 
 def _near(request: Request) -> str:
-    """The path that was probably meant: with /v1 before it, or spelt a little otherwise."""
+    """The path that was probably meant: with /v1 before it, or with a similar spelling."""
     path, known = request.url.path, list(request.app.openapi()["paths"])
     near = [f"/v1{path}"] if f"/v1{path}" in known else difflib.get_close_matches(path, known, 1, 0.75)
     return f"did you mean {near[0]}? " if near else ""

@@ -1,10 +1,10 @@
-"""The HTTP process's side of the engine: starts it, feeds it, watches it, and starts it again when it died.
+"""The HTTP process's side of the engine: starts it, sends it commands, watches it, and restarts it when it died.
 
     starting ──Ready──▶ ready ──pipe closes──▶ dead ──(a pause that doubles)──▶ starting
         └──Failed──▶ dead; at the first boot the server gives up instead
 
-One thread reads the pipe and one writes to it, so that an engine that stands still never holds up the event loop;
-everything else happens there.
+One thread reads the pipe and one writes to it, so that an engine that hangs never blocks the event loop; everything
+else happens in the event loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,18 @@ from typing import Any, ClassVar
 
 from quire.core.errors import QuireError
 from quire.core.request import Request
-from quire.serve.messages import Beat, Came, Cancel, DropCache, EngineSetup, Explain, Failed, Message, Ready, Reply
+from quire.serve.messages import (
+    Cancel,
+    DropCache,
+    EngineSetup,
+    EngineTick,
+    Explain,
+    Failed,
+    Message,
+    Ready,
+    Reply,
+    RequestUpdate,
+)
 from quire.serve.messages import Submit as SubmitOrder
 from quire.serve.progress import Progress
 
@@ -35,24 +46,24 @@ LONGEST_PAUSE_SECONDS = 30.0
 REAP_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 STABLE_SECONDS = 60.0
-"""An engine that ran so long may be started again at once when it dies."""
+"""An engine that ran this long is restarted at once when it dies."""
 
 
 class EngineAway(QuireError):
-    """The engine cannot be had now, whatever was asked: one of those below."""
+    """The engine is not available now: base of the errors below."""
 
     code: ClassVar[str]
-    """As clients of the API read it."""
+    """The error code in the API."""
 
 
 class EngineGone(EngineAway):
-    """The engine's process died, and what was under way with it: come back soon."""
+    """The engine's process died, and all requests in progress with it: try again soon."""
 
     code = "engine_gone"
 
 
 class EngineStarting(EngineAway):
-    """The engine takes nothing yet: it starts, for the first time or again."""
+    """The engine accepts no requests yet: it is starting, for the first time or again."""
 
     code = "engine_starting"
 
@@ -64,40 +75,27 @@ class EngineSilent(EngineAway):
 
 
 class EngineStopping(EngineAway):
-    """The server stops, and the engine with it: another one must answer."""
+    """The server stops, and the engine with it: another server must answer."""
 
     code = "draining"
 
 
-class Mailbox:
-    """What came for the choices of one call since its reader last looked."""
-
-    def __init__(self) -> None:
-        self._came: list[tuple[Ticket, Came | EngineAway]] = []
-        self._wake = asyncio.Event()
-
-    def put(self, ticket: Ticket, came: Came | EngineAway) -> None:
-        self._came.append((ticket, came))
-        self._wake.set()
-
-    async def take(self) -> list[tuple[Ticket, Came | EngineAway]]:
-        """Waits until there is something."""
-        await self._wake.wait()
-        self._wake.clear()
-        came, self._came = self._came, []
-        return came
-
-
 @dataclass(slots=True, eq=False)
-class Ticket:
-    """One request on its way, and when it yielded what."""
+class PendingRequest:
+    """One request in progress, and when it generated what."""
 
     request: Request
-    mailbox: Mailbox
+    updates: Updates
     sent_at: float = field(default_factory=time.monotonic)
     first_at: float | None = None
     last_at: float | None = None
     output_tokens: int = 0
+    hit_tokens: int | None = None
+    """Tokens of the prompt found in the cache; None: it has not started."""
+
+
+Updates = asyncio.Queue[tuple[PendingRequest, RequestUpdate | EngineAway]]
+"""Updates of the requests of one call that its reader has not taken yet."""
 
 
 @dataclass(slots=True)
@@ -109,24 +107,24 @@ class Life:
     connection: Connection
     """Messages over the pipe."""
     started_at: float
-    orders: SimpleQueue[object] = field(default_factory=SimpleQueue)
+    commands: SimpleQueue[object] = field(default_factory=SimpleQueue)
     is_ready: bool = False
 
 
 class EngineClient:
     def __init__(self, setup: EngineSetup, progress: Progress, tell: Callable[..., None]) -> None:
         self.setup, self.progress, self._tell = setup, progress, tell
-        self.tickets: dict[str, Ticket] = {}
-        self.beat = Beat(0, True)
+        self.tickets: dict[str, PendingRequest] = {}
+        self.tick = EngineTick(0, True)
         """The latest one that had a status."""
         self.restarts = 0
-        self.on_tokens: Callable[[Ticket, int, float], None] = lambda _ticket, _tokens, _now: None
+        self.on_tokens: Callable[[PendingRequest, int, float], None] = lambda _ticket, _tokens, _now: None
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
         self.given_up = asyncio.Event()
         self.is_hurried = False
-        """What the engine still has to write to its tiers is not waited for."""
+        """Closing does not wait for the engine to write to its tiers."""
         self._life: Life | None = None
         self._was_ready = False
         self._is_closing = False
@@ -147,13 +145,13 @@ class EngineClient:
             command = [sys.executable, "-m", "quire.serve.engine_process", str(theirs.fileno())]
             process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr)
         life = self._life = Life(process, ours, Connection(os.dup(ours.fileno())), time.monotonic())
-        life.orders.put(self.setup)
+        life.commands.put(self.setup)
         loop = asyncio.get_running_loop()
         threading.Thread(target=self._read, args=(life, loop), name="engine-reader", daemon=True).start()
         threading.Thread(target=self._write, args=(life,), name="engine-writer", daemon=True).start()
 
     def _read(self, life: Life, loop: asyncio.AbstractEventLoop) -> None:
-        """A thread: one call on the event loop per message."""
+        """In a thread: one call on the event loop per message."""
         with contextlib.suppress(RuntimeError):  # the loop may end before the engine does
             with contextlib.suppress(EOFError, OSError):
                 while True:
@@ -163,19 +161,19 @@ class EngineClient:
 
     @staticmethod
     def _write(life: Life) -> None:
-        """A thread. None is the last order: the pipe closes."""
+        """In a thread. None is the last command: the pipe closes."""
         with life.pipe, contextlib.suppress(OSError):  # the reader notices as well
-            while (order := life.orders.get()) is not None:
-                life.connection.send(order)
+            while (command := life.commands.get()) is not None:
+                life.connection.send(command)
             life.pipe.shutdown(socket.SHUT_RDWR)
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Ends the process: kindly by closing the pipe, else by force. Whoever hurries waits no longer than usual."""
+        """Ends the process: by closing the pipe, else by force. If `is_hurried`, it waits only the default time."""
         self._is_closing = True
         life, self._life = self._life, None
         if life is None:
             return
-        life.orders.put(None)
+        life.commands.put(None)
         begun = time.monotonic()
         while life.process.poll() is None:
             if time.monotonic() - begun > (CLOSE_SECONDS if self.is_hurried else seconds):
@@ -186,7 +184,7 @@ class EngineClient:
         if self._is_closing or life is not self._life:
             return
         self._life = None
-        life.orders.put(None)
+        life.commands.put(None)
         self._tell("engine_died", "error", exit_code=exit_code, requests=len(self.tickets))
         self.end_all(EngineGone("the engine's process died; it is being started again: send the request once more"))
         if not self._was_ready:
@@ -200,9 +198,9 @@ class EngineClient:
         task.add_done_callback(self._tasks.discard)
 
     def end_all(self, error: EngineAway) -> None:
-        """Everyone who waits for something gets an end."""
+        """Ends all waiting requests and questions with this error."""
         for ticket in self.tickets.values():
-            ticket.mailbox.put(ticket, error)
+            ticket.updates.put_nowait((ticket, error))
         self.tickets.clear()
         for question in self._questions.values():
             if not question.done():
@@ -222,8 +220,8 @@ class EngineClient:
         if life is not self._life:
             return
         match message:
-            case Beat():
-                self._heard(message)
+            case EngineTick():
+                self._note_tick(message)
             case Reply(number, value):
                 question = self._questions.pop(number, None)
                 if question is not None and not question.done():
@@ -240,39 +238,41 @@ class EngineClient:
         life.is_ready = self._was_ready = True
         self.progress.reset()
         seconds = round(time.monotonic() - life.started_at, 2)
-        steps = {"steps": ready.started[0], "kernels": "; ".join(ready.kernels)} if ready.started else {}
-        self._tell("engine_ready", process=life.process.pid, seconds=seconds, device=self.setup.device, **steps)
+        steps = {"steps": ready.steps, "kernels": "; ".join(ready.kernels)} if ready.steps else {}
+        self._tell("engine_ready", process=life.process.pid, seconds=seconds, device=self.setup.options.device, **steps)
 
-    def _heard(self, beat: Beat) -> None:
+    def _note_tick(self, tick: EngineTick) -> None:
         now = time.monotonic()
-        self.progress.heard(beat.steps, beat.is_idle)
-        if beat.status is not None:
-            if beat.books and beat.books != self.beat.books:
-                self._tell("books_do_not_balance", "error", message=beat.books)
-            self.beat = replace(beat, came=())
-        for came in beat.came:
-            ticket = self.tickets.get(came.name)
+        self.progress.note(tick.steps, tick.is_idle)
+        if tick.status is not None:
+            if tick.books and tick.books != self.tick.books:
+                self._tell("books_do_not_balance", "error", message=tick.books)
+            self.tick = replace(tick, updates=())
+        for update in tick.updates:
+            ticket = self.tickets.get(update.name)
             if ticket is None:
-                continue  # cancelled, and this was on its way
-            if came.tokens:
-                self.on_tokens(ticket, len(came.tokens), now)
+                continue  # it was cancelled while this was in the pipe
+            if update.hit_tokens is not None:
+                ticket.hit_tokens = update.hit_tokens
+            if update.tokens:
+                self.on_tokens(ticket, len(update.tokens), now)
                 ticket.first_at = ticket.first_at or now
                 ticket.last_at = now
-                ticket.output_tokens += len(came.tokens)
-            if came.ending or came.refusal:
-                del self.tickets[came.name]
-            ticket.mailbox.put(ticket, came)
+                ticket.output_tokens += len(update.tokens)
+            if update.ending or update.refusal:
+                del self.tickets[update.name]
+            ticket.updates.put_nowait((ticket, update))
 
     # ── what the engine is asked ──────────────────────────────────────────
 
-    def submit(self, requests: Sequence[Request], mailbox: Mailbox) -> list[Ticket]:
-        tickets = [Ticket(request, mailbox) for request in requests]
+    def submit(self, requests: Sequence[Request], updates: Updates) -> list[PendingRequest]:
+        tickets = [PendingRequest(request, updates) for request in requests]
         self._send(SubmitOrder(tuple(requests)))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets
 
-    def cancel(self, tickets: Sequence[Ticket]) -> None:
-        """Nothing more comes of them. What has ended, or died with its engine, is left alone."""
+    def cancel(self, tickets: Sequence[PendingRequest]) -> None:
+        """Cancels requests: they get no further updates. Those that ended, or died with their engine, are skipped."""
         names = tuple(t.request.name for t in tickets if self.tickets.pop(t.request.name, None) is not None)
         if names and self.is_ready:
             self._send(Cancel(names))
@@ -282,7 +282,7 @@ class EngineClient:
         return await self._ask(number, Explain(number, tuple(names)), seconds)
 
     async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
-        """Units that went, and the tiers that keep what they have."""
+        """Returns how many units were dropped, and the tiers that keep their records."""
         number = next(self._numbers)
         units, keeping = await self._ask(number, DropCache(number, scope), seconds)
         return units, keeping
@@ -297,14 +297,14 @@ class EngineClient:
         finally:
             self._questions.pop(number, None)
 
-    def _send(self, order: object) -> None:
+    def _send(self, command: object) -> None:
         if self._life is None or not self._life.is_ready:
             raise EngineStarting("the engine is not ready: it is starting, come back in a few seconds")
-        self._life.orders.put(order)
+        self._life.commands.put(command)
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:
-    """The pipe closed, so the process is gone or about to be; one that lives on is ended."""
+    """The pipe closed, so the process has ended or is about to; one that does not end is killed."""
     try:
         return process.wait(REAP_SECONDS)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What every call passes first: limits on headers, body and time, the key, the request's id, the log's line."""
+"""The first checks of every call: limits on headers, body and time, the key, the request's id, the log's line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
 
 OPEN_PATHS = ("/health", "/metrics", "/openapi.json")
-"""No key is needed: they tell nothing of anyone's requests."""
+"""No key is needed: they reveal nothing about requests."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-"""By name in the metrics; what a client makes up is counted as other."""
+"""Counted by name in the metrics; any other method is counted as `other`."""
 _SANE_ID = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
 
 
 def _read_as_json(scope: Scope) -> None:
-    """Bodies are JSON here, whatever a client calls them: curl says it sends a form unless it is told otherwise."""
+    """Treats every body as JSON, whatever its content type: curl declares a form by default."""
     if scope["method"] == "POST":
         others = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
         scope["headers"] = [*others, (b"content-type", b"application/json")]
@@ -49,7 +49,7 @@ class Edge:
             await error.response()(scope, receive, answer)
             record["error"] = error.code
         except Exception as error:
-            logs.tell_bug(error, request=answer.request_id)
+            logs.write_bug(error, request=answer.request_id)
             if not answer.status:
                 await internal_error().response()(scope, receive, answer)
         self._note(scope, answer, record, time.monotonic() - begin)
@@ -71,7 +71,7 @@ class Edge:
             raise ApiError(431, message, "headers_too_large")
 
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
-        """Reads the body within its limits and hands it on in one piece; what comes later is the client leaving."""
+        """Reads the body within its limits and passes it on in one piece; a later message means the client has left."""
         most, seconds = self._settings.body_bytes, self._settings.body_seconds
         length = _header(scope, b"content-length")
         if length.isdigit() and int(length) > most:
@@ -106,7 +106,7 @@ class Edge:
 
     def _tell_key_problem(self) -> None:
         if self._ring.problem and self._ring.problem != self._key_problem:
-            logs.tell("keys_unreadable", "error", message=self._ring.problem)
+            logs.write("keys_unreadable", "error", message=self._ring.problem)
         self._key_problem = self._ring.problem
 
     def _note(self, scope: Scope, answer: _Answer, record: dict[str, Any], seconds: float) -> None:
@@ -117,10 +117,10 @@ class Edge:
         if record.get("left"):
             self._metrics.disconnects.inc()
         method = scope["method"] if scope["method"] in METHODS else "other"
-        self._metrics.answered(path, method if path != "unknown" else "any", answer.status, seconds)
+        self._metrics.note_response(path, method if path != "unknown" else "any", answer.status, seconds)
         level = "debug" if path.startswith(("/health", "/metrics")) else "info"
         fields = {"request": answer.request_id, "method": scope["method"], "path": path, "status": answer.status}
-        logs.tell("request", level, **fields, seconds=round(seconds, 4), **record)
+        logs.write("request", level, **fields, seconds=round(seconds, 4), **record)
 
 
 class _Answer:
@@ -154,14 +154,14 @@ def _header(scope: Scope, name: bytes) -> str:
 
 
 def _key(scope: Scope) -> str:
-    """Without its word before; a client that sends none may use x-api-key."""
+    """The key without the word before it; from x-api-key if there is no bearer key."""
     given = _header(scope, b"authorization")
     word, _, key = given.partition(" ")
     return key.strip() if word.lower() == "bearer" else _header(scope, b"x-api-key")
 
 
 def _request_id(scope: Scope) -> str:
-    """The client's own if it is sane."""
+    """The client's own id if it is valid."""
     given = _header(scope, b"x-request-id")
     return given if _SANE_ID.match(given) else f"req_{secrets.token_hex(12)}"
 

@@ -13,13 +13,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.responses import Response
 
-from quire.core.errors import QuireError
+from quire.core.errors import InputError, QuireError
 
 TYPES = {
     401: "authentication_error",
@@ -60,13 +61,22 @@ class ApiError(QuireError):
         return json_response(self.body(), self.status, self.headers())
 
 
+@contextmanager
+def naming_field(name: str | None, code: str = "invalid_value") -> Iterator[None]:
+    """Turns an error in a client's input into a refusal that names its field."""
+    try:
+        yield
+    except InputError as error:
+        raise ApiError(400, str(error), code, name) from None
+
+
 def internal_error() -> ApiError:
-    """A bug, as clients read it; the log says where."""
+    """A bug, as clients see it; the log says where."""
     return ApiError(500, "something went wrong inside the server; the log has more", "internal_error")
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """ASCII: a client's half of a character in a message must not break the answer about it."""
+    """In ASCII: an invalid character from a client that a message quotes must not break the answer."""
     return Response(dumps(value), status, headers, media_type="application/json")
 
 

@@ -9,18 +9,17 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from quire.serve.answers import Delta, joined
-from quire.serve.asking import Asked
 from quire.serve.calls import Call, Deltas
 from quire.serve.errors import ApiError, internal_error, json_response
-from quire.serve.formats import DONE, STILL_HERE, ChatFormat, CompletionFormat, Format, Head, event
+from quire.serve.formats import DONE, STILL_HERE, ChatFormat, CompletionFormat, Format, event
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service
 from quire.serve.streams import ClientLeft, EventStream, unless_client_leaves
+from quire.text.answer import Delta, join_deltas
 
 router = APIRouter()
 CLIENT_LEFT = 499
-"""A status that nobody reads; it is for the log."""
+"""A status for the log only: the client has left."""
 ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {"content": {"application/json": {}, "text/event-stream": {}}, "description": "An answer, whole or in pieces"}
 }
@@ -30,42 +29,36 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 async def chat(body: ChatBody, request: Request) -> Response:
     service: Service = request.app.state.service
     needs_grammar = body.response_format is not None or bool(body.tools)
-    tenant, size = request.state.tenant, len(await request.body())
-    asked = await service.ask(lambda: service.asking.chat(body), tenant, size, needs_grammar)
-    has_length = bool(body.max_completion_tokens or body.max_tokens)
-    call = service.begin(asked, tenant, request.state.request_id, has_length)
-    head = Head(f"chatcmpl-{call.id}", service.model, service.fingerprint)
-    form = ChatFormat(head, service.words, bool(body.logprobs), body.wants_usage)
-    return await _answer(request, body, _Answering(call, form, request.state.record, service.settings.log_text))
+    call = await service.open_call(lambda: service.reader.chat(body), request, needs_grammar)
+    form = ChatFormat(service.head("chatcmpl", call), service.spelling, bool(body.logprobs), body.wants_usage)
+    return await _answer(request, body, _Reply(call, form, request.state.record, service.settings.log_text))
 
 
 @router.post("/v1/completions", responses=ANSWERS)
 async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    tenant = request.state.tenant
-    asked = await service.ask(lambda: service.asking.completion(body), tenant, len(await request.body()))
-    call = service.begin(asked, tenant, request.state.request_id)
-    head = Head(f"cmpl-{call.id}", service.model, service.fingerprint)
-    echoes = {c.index: asked.texts[c.index // asked.choices] for c in call.choices} if body.echo else {}
-    form = CompletionFormat(head, service.words, body.logprobs is not None, body.wants_usage, echoes)
-    return await _answer(request, body, _Answering(call, form, request.state.record, service.settings.log_text))
+    call = await service.open_call(lambda: service.reader.completion(body), request)
+    echoes = [text for text in call.question.texts for _ in range(call.question.samples)] if body.echo else []
+    has_logprobs = body.logprobs is not None
+    form = CompletionFormat(service.head("cmpl", call), service.spelling, has_logprobs, body.wants_usage, echoes)
+    return await _answer(request, body, _Reply(call, form, request.state.record, service.settings.log_text))
 
 
-async def _answer(request: Request, body: Sampled, answering: _Answering) -> Response:
+async def _answer(request: Request, body: Sampled, reply: _Reply) -> Response:
     """Errors before the first token have a status of their own; later ones are the stream's last event."""
     try:
         if not body.stream:
-            return await unless_client_leaves(request.receive, answering.whole())
-        news = answering.call.deltas()
-        first = await unless_client_leaves(request.receive, anext(news))
-        return EventStream(answering.pieces(first, news, body.wants_usage))
+            return await unless_client_leaves(request.receive, reply.whole())
+        updates = reply.call.deltas()
+        first = await unless_client_leaves(request.receive, anext(updates))
+        return EventStream(reply.pieces(first, updates, body.wants_usage))
     except ClientLeft:
-        answering.left()
+        reply.left()
         return Response(status_code=CLIENT_LEFT)
 
 
 @dataclass(slots=True)
-class _Answering:
+class _Reply:
     """One call, its form, and its line in the log."""
 
     call: Call
@@ -73,30 +66,26 @@ class _Answering:
     record: dict[str, Any]
     log_text: bool
 
-    @property
-    def asked(self) -> Asked:
-        return self.call.asked
-
     async def whole(self) -> Response:
-        answers: dict[int, list[Delta]] = {choice.index: [] for choice in self.call.choices}
+        pieces: list[list[Delta]] = [[] for _ in self.call.answers]
         try:
-            async for news in self.call.deltas():
-                for choice, delta in news:
-                    answers[choice.index].append(delta)
+            async for updates in self.call.deltas():
+                for index, delta in updates:
+                    pieces[index].append(delta)
         finally:
-            self._note([joined(pieces).content for pieces in answers.values()])
-        made = {index: joined(pieces) for index, pieces in answers.items()}
-        return json_response(self.form.whole(self.asked, self.call.choices, made))
+            answers = [join_deltas(one) for one in pieces]
+            self._note([answer.text for answer in answers])
+        return json_response(self.form.whole(self.call, answers))
 
-    async def pieces(self, first: Deltas, news: AsyncIterator[Deltas], with_usage: bool) -> AsyncIterator[bytes]:
+    async def pieces(self, first: Deltas, updates: AsyncIterator[Deltas], with_usage: bool) -> AsyncIterator[bytes]:
         begun: set[int] = set()
-        texts = [""] * len(self.call.choices)
+        texts = [""] * len(self.call.answers)
         try:
             yield self._chunks(first, begun, texts)
-            async for more in news:
+            async for more in updates:
                 yield self._chunks(more, begun, texts)
             if with_usage:
-                yield event(self.form.closing(self.asked, self.call.choices))
+                yield event(self.form.closing(self.call))
             yield DONE
         except ApiError as error:
             self.record["error"] = error.code
@@ -105,21 +94,21 @@ class _Answering:
             self.record["error"] = "internal_error"
             yield event(internal_error().body())
             raise
-        except BaseException:  # the client left, or the server ends
+        except BaseException:  # the client has left, or the server ends
             self.left()
             raise
         finally:
             self.call.close()
             self._note(texts)
 
-    def _chunks(self, news: Deltas, begun: set[int], texts: list[str]) -> bytes:
-        made = []
-        for choice, delta in news:
-            made.append(event(self.form.chunk(choice, delta, choice.index not in begun)))
-            begun.add(choice.index)
+    def _chunks(self, updates: Deltas, begun: set[int], texts: list[str]) -> bytes:
+        chunks = []
+        for index, delta in updates:
+            chunks.append(event(self.form.chunk(index, delta, index not in begun)))
+            begun.add(index)
             if self.log_text:
-                texts[choice.index] += delta.content
-        return b"".join(made) or STILL_HERE
+                texts[index] += delta.text
+        return b"".join(chunks) or STILL_HERE
 
     def left(self) -> None:
         self.call.close()
@@ -129,4 +118,4 @@ class _Answering:
     def _note(self, texts: list[str]) -> None:
         self.record.update(self.call.record())
         if self.log_text:
-            self.record.update(prompts=list(self.asked.texts), outputs=texts)
+            self.record.update(prompts=list(self.call.question.texts), outputs=texts)

@@ -1,7 +1,7 @@
-"""What a schema found wrong with a body, in the API's words: which field, what was given, what is allowed.
+"""Errors of a schema in a body, in the API's words: which field, what was given, what is allowed.
 
 n is 17: give at most 16
-stop is 3: give text or a list                (a field may be one of several things: what each of them asks for)
+stop is 3: give text or a list                (a field may have one of several types: what each of them allows)
 messages.0.role is missing: give it
 """
 
@@ -13,9 +13,10 @@ from itertools import islice
 from typing import Any
 
 from quire.serve.errors import ApiError
+from quire.text.conversation import TEXT_ALONE
 
 MOST_CHARACTERS, MOST_ITEMS = 40, 3
-"""Of what was given, in a message about it."""
+"""Most characters and items of a given value that a message quotes."""
 ALLOWED = {
     "string_type": "text",
     "string_unicode": "text of whole characters",
@@ -45,18 +46,25 @@ ALLOWED = {
     "union_tag_invalid": "one whose {discriminator} is one of {expected_tags}",
     "union_tag_not_found": "an object with a {discriminator}",
 }
-"""By what pydantic calls a mistake."""
+"""By pydantic's name of the error."""
+_ADAPTER = "Quire runs no adapters, so merge it into the weights and serve the merged folder"
+INSTEAD = {
+    **dict.fromkeys(("lora", "lora_name", "lora_path", "lora_request", "adapter", "adapter_id", "adapters"), _ADAPTER),
+    **dict.fromkeys(("image", "images", "image_url", "video", "videos", "audio", "modalities"), TEXT_ALONE),
+}
+"""By field that only other servers have: what to do without it."""
 Mistake = Mapping[str, Any]
 
 
 def refusal_of(mistakes: Sequence[Mistake], body: Any) -> ApiError:
-    """One sentence about the first of them that says most; fields that nobody knows are refused by name."""
+    """One sentence about the most informative error; fields that Quire does not have are refused by name."""
     if mistakes[0]["type"] == "json_invalid":
         return ApiError(400, "the body is not JSON: send an object as application/json", "invalid_json")
     named = [(_path(mistake, body), mistake) for mistake in mistakes]
     for path, mistake in named:
         if mistake["type"] == "extra_forbidden":
-            return ApiError(400, f"{_name(path)} is not supported: leave it out", "unsupported_field", _name(path))
+            name, instead = _name(path), INSTEAD.get(path[-1], "leave it out")
+            return ApiError(400, f"{name} is not supported: {instead}", "unsupported_field", name)
     for path, mistake in named:
         if mistake["type"] == "value_error":
             told = f"{_name(path)}: {mistake['ctx']['error']}"
@@ -92,7 +100,7 @@ def _told(value: Any) -> str:
 
 
 def _shown(given: Any) -> str:
-    """Its beginning, on one level: bodies may be long and deep."""
+    """The beginning of a value, on one level: bodies may be long and deep."""
     more = ", …" if isinstance(given, (dict, list)) and len(given) > MOST_ITEMS else ""
     if isinstance(given, dict):
         pairs = (f"{_scalar(name)}: {_scalar(value)}" for name, value in islice(given.items(), MOST_ITEMS))
@@ -111,7 +119,7 @@ def _scalar(given: Any) -> str:
 
 
 def _path(mistake: Mistake, body: Any) -> tuple[str, ...]:
-    """Only what stands in the body, or is missing there: a schema's own alternatives put their names between."""
+    """Only names that are in the body, or missing there: alternatives of a schema add their own names to the path."""
     source, *parts = mistake["loc"]
     if source != "body":
         return tuple(map(str, parts))

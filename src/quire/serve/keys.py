@@ -1,7 +1,7 @@
 """API keys: random, shown once, kept as hashes; each one is a tenant with a scope, a weight and limits.
 
-A key is 32 random bytes, so a plain SHA-256 is as hard to undo as the key is to guess. Whoever reads the file learns
-who may come in, and cannot come in.
+A key is 32 random bytes, so a plain SHA-256 is as hard to invert as the key is to guess. A reader of the file learns
+which tenants have keys, and cannot use any.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from quire.core.errors import InputError
 FORMAT = 1
 PREFIX = "quire-"
 LOOK_SECONDS = 1.0
-"""How often the file is looked at: a key that was added or removed counts within this time."""
+"""How often the file is checked: an added or removed key takes effect within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
     name: str
     scope: str
-    """Whose cache it shares. The client has no say in it."""
+    """The scope of its cached prefixes. The client cannot choose it."""
     weight: float = 1.0
-    """Its share where tenants compete."""
+    """Its share if tenants compete."""
     most_requests: int | None = None
     """Running and waiting at once."""
     most_tokens: int | None = None
@@ -60,10 +60,10 @@ SORTS: dict[str, tuple[type, ...]] = {
     "weight": (int, float),
     "is_admin": (bool,),
 }
-"""Of a tenant's fields in a file."""
+"""Types of a tenant's fields in a file."""
 _SHA256 = re.compile(r"^[0-9a-f]{64}\Z")
 EVERYBODY = Tenant("everybody", "", is_admin=True)
-"""Whoever comes to a server without keys."""
+"""The tenant of all clients of a server without keys."""
 
 
 def digest(key: str) -> str:
@@ -93,13 +93,13 @@ def _tenant(entry: Any, path: Path) -> Tenant:
         if type(value) not in SORTS[name]:
             sorts = " or ".join("null" if sort is type(None) else sort.__name__ for sort in SORTS[name])
             raise InputError(f"an entry of {path} has a {name} that is {type(value).__name__}: give {sorts}")
-    if not _SHA256.match(entry["key_sha256"]):  # which may be a key, by mistake: it is not shown
+    if not _SHA256.match(entry["key_sha256"]):  # the entry may be a key by mistake: it is not shown
         raise InputError(f"an entry of {path} has a key_sha256 that is none: make it with quire keys add")
     return Tenant(**entry)
 
 
 def write_keys(path: Path, tenants: tuple[Tenant, ...]) -> None:
-    """Readable by its owner alone; a reader sees the old file or the new one."""
+    """Readable only by its owner; a reader sees either the old file or the new one."""
     entries = [{name: value for name, value in asdict(tenant).items() if value is not None} for tenant in tenants]
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -112,7 +112,7 @@ def write_keys(path: Path, tenants: tuple[Tenant, ...]) -> None:
 
 
 def add_key(path: Path, tenant: Tenant) -> str:
-    """Returns the key: nobody can show it a second time."""
+    """Returns the key, which cannot be shown a second time."""
     tenants = read_keys(path) if path.exists() else ()
     if any(one.name == tenant.name for one in tenants):
         raise InputError(f"{path} has a key named {tenant.name}: remove it first, or take another name")
@@ -131,7 +131,7 @@ def remove_key(path: Path, name: str) -> None:
 
 
 class KeyRing:
-    """Who a key belongs to. Follows the file; a file that became unreadable leaves the keys as they were."""
+    """Finds the tenant of a key. Rereads the file when it changes; an unreadable file leaves the keys as they were."""
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
@@ -141,14 +141,14 @@ class KeyRing:
 
     @property
     def is_open(self) -> bool:
-        """No keys: everybody may come in."""
+        """Whether there are no keys: every client is admitted."""
         return self._path is None
 
     def tenants(self) -> tuple[Tenant, ...]:
         return self._tenants or ((EVERYBODY,) if self.is_open else ())
 
     def find(self, key: str) -> Tenant | None:
-        """Compares with every hash, each in constant time, whether an earlier one was the right one or not."""
+        """Compares with every hash, each in constant time, also after a match."""
         self._look()
         sought, found = digest(key), None
         for tenant in self._tenants:

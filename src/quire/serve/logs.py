@@ -1,6 +1,6 @@
 """Structured logs: one JSON object a line on standard error. Never a key, a prompt or a token's text.
 
-What went wrong inside is logged by where, not by what it said: the text of an exception may quote a prompt.
+A bug is logged by its place, not by its message: the text of an exception may quote a prompt.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ EVENTS = {
     "recording": "a recording goes to another file, as `FILE` is there; or it ends, as it cannot be written; `message`",
     "http": "a connection that is no HTTP, or one too many; `message`",
 }
-"""By name: what it tells. Each appears in docs/operations.md."""
+"""By name: what it reports. Each appears in docs/operations.md."""
 OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
-"""Loggers of others, whose warnings are events here."""
+"""Other loggers, whose warnings are events here."""
 _logger = logging.getLogger("quire.serve")
 
 
@@ -44,7 +44,7 @@ class _Lines(logging.Formatter):
 
 
 def set_up(level: str = "warning") -> None:
-    """Of others only warnings are told, never what an exception said."""
+    """Other loggers report only warnings, never the text of an exception."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     for logger in (_logger, *map(logging.getLogger, OTHERS)):
@@ -54,13 +54,13 @@ def set_up(level: str = "warning") -> None:
     _logger.setLevel(LEVELS[level])
 
 
-def tell(event: str, level: str = "info", **fields: Any) -> None:
+def write(event: str, level: str = "info", **fields: Any) -> None:
     assert event in EVENTS, event
     _logger.log(LEVELS[level], event, extra={"event": event, "fields": fields})
 
 
-def tell_bug(error: BaseException, **fields: Any) -> None:
-    """Where it happened and what sort of exception it was."""
+def write_bug(error: BaseException, **fields: Any) -> None:
+    """Logs the place and the type of an exception."""
     frames = traceback.extract_tb(error.__traceback__)
     where = [f"{frame.filename.rpartition('/')[2]}:{frame.lineno} {frame.name}" for frame in frames[-8:]]
-    tell("internal_error", "error", exception=type(error).__name__, where=where, **fields)
+    write("internal_error", "error", exception=type(error).__name__, where=where, **fields)

@@ -1,48 +1,38 @@
-"""What crosses between the HTTP process and the engine's: frozen values, pickled.
+"""Messages between the HTTP process and the engine's: frozen values, pickled.
 
     HTTP ── Submit, Cancel, Explain, DropCache ──▶ engine
-    HTTP ◀── Ready | Failed, then a Beat per step (and now and then while idle), Reply ── engine
+    HTTP ◀── Ready | Failed, then a EngineTick per step (and now and then while idle), Reply ── engine
 
-A beat carries what a whole step yielded, so that a step costs one message however many requests it has.
+A tick contains the results of a whole step, so that a step costs one message however many requests it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from quire.core.events import RequestEvent
 from quire.core.logprobs import Logprob
-from quire.core.reasons import Explanation
 from quire.core.request import Request
-from quire.core.rules import Rules
 from quire.core.tier import TierStatus
-from quire.engine.status import Status
+from quire.explain.explanation import Explanation
+from quire.explain.status import Status
+from quire.options.run import RunOptions
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSetup:
-    """All that an engine's process needs to know to boot."""
+    """All that an engine's process needs to boot."""
 
-    folder: str
+    folder: Path
     plan: Mapping[str, Any]
     """As JSON (`quire.plan.file.encode`): the HTTP process has made it, shown it and admits by it."""
-    dtype: str
-    rules: Rules
-    device: str = "cpu"
-    is_compiled: bool = False
-    """On a GPU: by torch.compile."""
-    is_deterministic: bool = False
-    threads: int | None = None
-    freeze_file: str | None = None
-    """For drills: while this file exists, the runner stands still."""
-    tiers: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `quire.build.tiers.Tiers`, connectors by name."""
-    draft: str | None = None
-    """The folder of a draft model."""
-    record: str | None = None
-    """A file for all that the engine is given; a numbered one beside it each time it is started again."""
+    options: RunOptions
+    """For the device that was chosen; connectors by name."""
+    freeze_file: Path | None = None
+    """For drills: while this file exists, the runner stops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,51 +58,53 @@ class DropCache:
     """None: everything."""
 
 
-Order = Submit | Cancel | Explain | DropCache
+Command = Submit | Cancel | Explain | DropCache
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Weights are loaded; from here on beats come."""
+    """Weights are loaded; ticks follow."""
 
     tiers: tuple[str, ...] = ()
     """A line for each: what it holds, or why it is not in use."""
     started: tuple[str, ...] = ()
-    """On a GPU: how decode steps run, who runs each kind, then what its memory went to."""
+    """On a GPU: how decode steps run, which backend runs each kind, then what its memory is used for."""
+    steps: str = ""
+    """Only the first of these: how decode steps run."""
     kernels: tuple[str, ...] = ()
-    """The second of these alone."""
+    """Only the second of these: the backend of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """It could not boot, and why; the process ends."""
+    """The engine could not boot, and why; the process ends."""
 
     message: str
     exit_code: int
 
 
 @dataclass(frozen=True, slots=True)
-class Came:
-    """What is new about one request since the beat before."""
+class RequestUpdate:
+    """Changes of one request since the previous tick."""
 
     name: str
     tokens: tuple[int, ...] = ()
     logprobs: tuple[Logprob, ...] = ()
-    """One for each token, or none if nobody asked."""
+    """One for each token, or none if they were not requested."""
     hit_tokens: int | None = None
-    """Of the prompt, found in the cache; told when it is let in for the first time."""
+    """Tokens of the prompt found in the cache; reported at its first admission."""
     ending: str = ""
     refusal: str = ""
-    """Why it was not accepted; then nothing else comes."""
+    """Why it was not accepted; then no update follows."""
     is_queue_full: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class EngineTick:
     steps: int
-    """Settled so far: progress is when this grows, or when there is nothing to do."""
+    """Steps settled so far: there is progress if this grows, or if there is nothing to do."""
     is_idle: bool
-    came: tuple[Came, ...] = ()
+    updates: tuple[RequestUpdate, ...] = ()
     status: Status | None = None
     resident_bytes: int = 0
     tiers: tuple[TierStatus, ...] = ()
@@ -123,8 +115,8 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What is known of one request: the explanation while it waits or runs, and its latest events."""
+class RequestReport:
+    """What is known about one request: the explanation while it waits or runs, and its latest events."""
 
     name: str
     explanation: Explanation | None
@@ -138,4 +130,4 @@ class Reply:
     value: Any
 
 
-Message = Ready | Failed | Beat | Reply
+Message = Ready | Failed | EngineTick | Reply

@@ -1,4 +1,4 @@
-"""What Prometheus reads: the engine's status as its last beat told it, the plan's ledger, and times seen from here."""
+"""Metrics for Prometheus: the engine's status from its last tick, the plan's ledger, and times measured in HTTP."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
-from quire.cache.gap import CAUSES
 from quire.plan.plan import Plan
-from quire.serve.client import EngineClient, Ticket
-from quire.serve.messages import Beat
+from quire.prefix.gap import CAUSES
+from quire.serve.client import EngineClient, PendingRequest
+from quire.serve.messages import EngineTick
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -48,7 +48,7 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(name, text, buckets=buckets, registry=self.registry)
 
-    def _tokens(self, ticket: Ticket, tokens: int, now: float) -> None:
+    def _tokens(self, ticket: PendingRequest, tokens: int, now: float) -> None:
         if ticket.last_at is None:
             self._first.observe(now - ticket.sent_at)
             tokens, since = tokens - 1, now
@@ -57,7 +57,7 @@ class Metrics:
         for _ in range(tokens):
             self._between.observe((now - since) / tokens)
 
-    def answered(self, path: str, method: str, status: int, seconds: float) -> None:
+    def note_response(self, path: str, method: str, status: int, seconds: float) -> None:
         self._calls.labels(path, method, str(status)).inc()
         if path.endswith("/completions"):
             self._whole.observe(seconds)
@@ -67,7 +67,7 @@ class Metrics:
 
 
 class _Engine:
-    """A collector: makes its figures when they are asked for."""
+    """A collector: computes its figures when they are requested."""
 
     def __init__(self, plan: Plan, client: EngineClient, is_draining: Callable[[], bool]) -> None:
         self._plan, self._client, self._is_draining = plan, client, is_draining
@@ -75,14 +75,14 @@ class _Engine:
     def collect(self) -> Iterable[Metric]:
         yield from self._health()
         yield from self._of_the_plan()
-        yield from _pages(self._client.beat)
-        yield from _requests(self._client.beat)
-        yield from _events(self._client.beat)
-        yield from _tiers(self._client.beat)
-        yield from _handed(self._client.beat)
+        yield from _pages(self._client.tick)
+        yield from _requests(self._client.tick)
+        yield from _events(self._client.tick)
+        yield from _tiers(self._client.tick)
+        yield from _handed(self._client.tick)
 
     def _health(self) -> Iterable[Metric]:
-        client, beat = self._client, self._client.beat
+        client, tick = self._client, self._client.tick
         yield _gauge("quire_ready", "1 if the server accepts requests", client.is_ready and not self._is_draining())
         yield _gauge(
             "quire_progressing",
@@ -90,9 +90,9 @@ class _Engine:
             client.progress.is_progressing(),
         )
         yield _gauge(
-            "quire_books_balance", "1 if the last audit of the memory, made while idle, found no error", not beat.books
+            "quire_books_balance", "1 if the last audit of the memory, made while idle, found no error", not tick.books
         )
-        yield _gauge("quire_engine_resident_bytes", "Resident memory of the engine process", beat.resident_bytes)
+        yield _gauge("quire_engine_resident_bytes", "Resident memory of the engine process", tick.resident_bytes)
         yield _counter("quire_engine_restarts", "Restarts of the engine process", client.restarts)
 
     def _of_the_plan(self) -> Iterable[Metric]:
@@ -108,36 +108,36 @@ class _Engine:
         yield ledger
 
 
-def _pages(beat: Beat) -> Iterable[Metric]:
+def _pages(tick: EngineTick) -> Iterable[Metric]:
     pages = GaugeMetricFamily("quire_pages", "Pages by kind and state", labels=("stage", "kind", "state"))
     sheets = GaugeMetricFamily("quire_sheets_of_kind", "Sheets in use by kind", labels=("stage", "kind"))
     free = GaugeMetricFamily("quire_sheets_free", "Free sheets", labels=("stage",))
-    if beat.status is not None:
-        for kind in beat.status.kinds:
+    if tick.status is not None:
+        for kind in tick.status.kinds:
             sheets.add_metric((str(kind.stage), kind.kind), kind.sheets)
             for state in ("used", "cached", "pinned", "backend", "free"):
                 pages.add_metric((str(kind.stage), kind.kind, state), getattr(kind, f"{state}_pages"))
-        for stage, count in enumerate(beat.status.free_sheets):
+        for stage, count in enumerate(tick.status.free_sheets):
             free.add_metric((str(stage),), count)
     yield from (pages, sheets, free)
 
 
-def _requests(beat: Beat) -> Iterable[Metric]:
+def _requests(tick: EngineTick) -> Iterable[Metric]:
     waiting = GaugeMetricFamily(
         "quire_requests_waiting", "Queued requests, by the code of the reason", labels=("reason",)
     )
-    for reason, count in (beat.status.waiting if beat.status else {}).items():
+    for reason, count in (tick.status.waiting if tick.status else {}).items():
         waiting.add_metric((reason,), count)
     yield _gauge(
-        "quire_requests_running", "Running requests (occupied batch slots)", beat.status.running if beat.status else 0
+        "quire_requests_running", "Running requests (occupied batch slots)", tick.status.running if tick.status else 0
     )
     yield waiting
 
 
-def _events(beat: Beat) -> Iterable[Metric]:
-    """Since the engine started; a restart begins again at 0, as rate() expects."""
-    events = beat.status.events if beat.status else {}
-    sums = beat.status.sums if beat.status else {}
+def _events(tick: EngineTick) -> Iterable[Metric]:
+    """Counts since the engine started; after a restart they begin at 0, as rate() expects."""
+    events = tick.status.events if tick.status else {}
+    sums = tick.status.sums if tick.status else {}
     admissions = CounterMetricFamily(
         "quire_prefix_lookups", "Prefix lookups of admitted requests: hits, and misses by reason", labels=("result",)
     )
@@ -159,7 +159,7 @@ def _events(beat: Beat) -> Iterable[Metric]:
         yield _counter(name, text, sums.get(key, 0) if key[1] else _count(events, key[0]))
 
 
-def _tiers(beat: Beat) -> Iterable[Metric]:
+def _tiers(tick: EngineTick) -> Iterable[Metric]:
     is_up = GaugeMetricFamily("quire_tier_up", "1 if the tier can be read or written", labels=("tier", "way"))
     flying = GaugeMetricFamily("quire_tier_in_flight", "Transfers in flight", labels=("tier", "way"))
     size = CounterMetricFamily("quire_tier_bytes", "Bytes read from and written to the tier", labels=("tier", "way"))
@@ -169,7 +169,7 @@ def _tiers(beat: Beat) -> Iterable[Metric]:
     seconds = CounterMetricFamily("quire_tier_seconds", "Total seconds of these transfers", labels=("tier", "way"))
     lookups = CounterMetricFamily("quire_tier_lookups", "Record lookups by loads", labels=("tier", "result"))
     failures = CounterMetricFamily("quire_tier_failures", "Failed operations, by operation", labels=("tier", "what"))
-    for tier in beat.tiers:
+    for tier in tick.tiers:
         for way, can in (("read", tier.can_read), ("write", tier.can_write)):
             is_up.add_metric((tier.name, way), can)
             flying.add_metric((tier.name, way), tier.in_flight[way])
@@ -183,15 +183,15 @@ def _tiers(beat: Beat) -> Iterable[Metric]:
     yield from (is_up, flying, size, count, seconds, lookups, failures)
 
 
-def _handed(beat: Beat) -> Iterable[Metric]:
+def _handed(tick: EngineTick) -> Iterable[Metric]:
     ended = CounterMetricFamily(
         "quire_hand_overs", "Prompts handed over between engines, by result", labels=("result",)
     )
-    for result, times in beat.handed.items():
+    for result, times in tick.handed.items():
         if result != "waiting":
             ended.add_metric((result,), times)
     yield ended
-    yield _gauge("quire_hand_overs_waiting", "Hand-overs in progress", beat.handed.get("waiting", 0))
+    yield _gauge("quire_hand_overs_waiting", "Hand-overs in progress", tick.handed.get("waiting", 0))
 
 
 _TOTALS = (

@@ -1,4 +1,4 @@
-"""What operators and tools ask: models, tokens, the plan, why, the cache, health, metrics."""
+"""Routes for operators and tools: models, tokens, the plan, explanations, the cache, health, metrics."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from quire.core.events import RequestEvent, reason_of
-from quire.core.reasons import KindShort, Reason, explained_without_others, without_others
+from quire.core.reasons import Reason, without_others
 from quire.core.request import Tokens
-from quire.core.sentences import sentence, why
-from quire.serve.asking import tools_of
-from quire.serve.calls import gone
+from quire.explain.explanation import KindShort, explained_without_others
+from quire.explain.sentences import sentence, why
+from quire.serve.calls import unavailable
 from quire.serve.client import EngineAway
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import Tenant
-from quire.serve.messages import Told
+from quire.serve.messages import RequestReport
+from quire.serve.questions import tools_of
 from quire.serve.schemas import TokenizeBody
 from quire.serve.service import Service
 
@@ -42,7 +43,7 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{model:path}")
 async def model(model: str, request: Request) -> Response:
-    _service(request).asking.check_model(model)
+    _service(request).reader.require_model(model)
     return json_response(_model(_service(request)))
 
 
@@ -57,18 +58,18 @@ def _model(service: Service) -> dict[str, Any]:
 async def tokenize(body: TokenizeBody, request: Request) -> Response:
     service = _service(request)
     if body.model is not None:
-        service.asking.check_model(body.model)
+        service.reader.require_model(body.model)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError(400, "prompt and messages: give one of them", "invalid_value", "prompt")
-    tokens = await service.ask(lambda: _tokens(body, service), request.state.tenant, len(await request.body()))
+    tokens = await service.read(lambda: _tokens(body, service), request.state.tenant, len(await request.body()))
     return json_response({"tokens": tokens.tolist(), "count": len(tokens), "max_length": service.plan.max_length})
 
 
 def _tokens(body: TokenizeBody, service: Service) -> Tokens:
     if body.messages is None:
-        return service.asking.encode(body.prompt or "", body.add_special_tokens, "prompt")
-    text = service.asking.render(body.messages, tools_of(body.tools), {})
-    return service.asking.encode(text, False, "messages")
+        return service.reader.encode(body.prompt or "", body.add_special_tokens, "prompt")
+    text = service.reader.render(body.messages, tools_of(body.tools))
+    return service.reader.encode(text, False, "messages")
 
 
 @router.get("/v1/plan")
@@ -88,23 +89,24 @@ async def explain(call: str, request: Request) -> Response:
     if not names:
         raise ApiError(404, f"no call {call[:64]!r} of this key is known: it may be long over", "request_not_found")
     try:
-        told: tuple[Told, ...] = await service.client.explain(names, ANSWER_SECONDS)
+        reports: tuple[RequestReport, ...] = await service.client.explain(names, ANSWER_SECONDS)
     except EngineAway as error:
-        raise gone(error) from None
-    return json_response({"id": call, "choices": [_told(one, tenant, set(names)) for one in told]})
+        raise unavailable(error) from None
+    own = service.names_of_tenant(tenant)
+    return json_response({"id": call, "choices": [_report(one, tenant, own) for one in reports]})
 
 
-def _told(told: Told, tenant: Tenant, own: set[str]) -> dict[str, Any]:
-    """A key that is no admin's learns nothing of others: neither their names nor that they asked something alike."""
+def _report(report: RequestReport, tenant: Tenant, own: set[str]) -> dict[str, Any]:
+    """For a key that is not an admin's, leaves out other tenants' requests, and that one has the same prefix."""
 
     def hidden(reason: Reason | None) -> Reason | None:
         return reason if reason is None or tenant.is_admin else without_others(reason, own)
 
-    found = told.explanation
+    found = report.explanation
     if found is not None and not tenant.is_admin:
         found = explained_without_others(found, own)
-    events = [_event(event, hidden(reason_of(event))) for event in told.events]
-    choice = {"choice": int(told.name.rpartition("-")[2])}
+    events = [_event(event, hidden(reason_of(event))) for event in report.events]
+    choice = {"choice": int(report.name.rpartition("-")[2])}
     if found is None:
         return choice | {"status": "ended", **_reason(None), **_NOT_WAITING, "events": events}
     return {
@@ -126,8 +128,10 @@ _NOT_WAITING = {"kinds": (), "at_most_steps": 0, "at_most_load_seconds": 0.0, "a
 def _reason(reason: Reason | None) -> dict[str, Any]:
     """A code for programs, the requests and numbers that belong to it, and a sentence for people."""
     if reason is None:
-        return {"code": None, "requests": (), "numbers": {}, "reason": ""}
-    return {"code": reason.code, "requests": reason.requests, "numbers": reason.numbers, "reason": sentence(reason)}
+        return {"code": None, "requests": (), "numbers": {}, "because": None, "reason": ""}
+    because = reason.because and _reason(reason.because)
+    numbers = {"requests": reason.requests, "numbers": reason.numbers, "because": because}
+    return {"code": reason.code, **numbers, "reason": sentence(reason)}
 
 
 def _event(event: RequestEvent, reason: Reason | None) -> dict[str, Any]:
@@ -146,7 +150,7 @@ def _kind(one: KindShort) -> dict[str, Any]:
 @router.get("/v1/cache")
 async def cache(request: Request) -> Response:
     """Pages of each kind that the cache alone holds."""
-    status = _service(request).client.beat.status
+    status = _service(request).client.tick.status
     kinds = status.kinds if status else ()
     cached = [{"stage": kind.stage, "kind": kind.kind, "cached_pages": kind.cached_pages} for kind in kinds]
     return json_response({"kinds": cached, "unit_tokens": _service(request).plan.reuse_unit_tokens})
@@ -166,7 +170,7 @@ async def drop_cache(
     try:
         units, keeping = await service.client.drop_cache(chosen, ANSWER_SECONDS)
     except EngineAway as error:
-        raise gone(error) from None
+        raise unavailable(error) from None
     unit_tokens = service.plan.reuse_unit_tokens
     return json_response({"dropped_units": units, "unit_tokens": unit_tokens, "kept_by": keeping})
 
@@ -195,8 +199,8 @@ async def progress(request: Request) -> Response:
     """Steps settle, or there is nothing to do. However many requests wait."""
     watch = _service(request).client.progress
     is_progressing, since = watch.is_progressing(), watch.seconds_since
-    told = {"progress": is_progressing, "step_seconds": watch.step_seconds}
-    return json_response({**told, "seconds_since": since and round(since, 3)}, 200 if is_progressing else 503)
+    body = {"progress": is_progressing, "step_seconds": watch.step_seconds}
+    return json_response({**body, "seconds_since": since and round(since, 3)}, 200 if is_progressing else 503)
 
 
 @router.get("/metrics")

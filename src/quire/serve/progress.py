@@ -1,7 +1,7 @@
-"""Does the engine get on? Judged from its beats alone, so that a frozen one cannot say that it is well.
+"""Whether the engine makes progress, judged only from its ticks, so that a frozen engine cannot claim to be healthy.
 
-A beat counts when a step has settled since the one before, or when there is nothing to do. However many requests wait
-and however long they do, an engine that settles steps gets on.
+A tick counts if a step has settled since the previous one, or if there is nothing to do. However many requests wait and
+however long, an engine that settles steps makes progress.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 class Progress:
     def __init__(self, step_seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.step_seconds = step_seconds
-        """A step that takes longer is no progress."""
+        """A step that takes longer counts as no progress."""
         self._clock = clock
         self._steps = 0
         self._at: float | None = None
 
-    def heard(self, steps: int, is_idle: bool) -> None:
+    def note(self, steps: int, is_idle: bool) -> None:
         if is_idle or steps != self._steps:
             self._steps, self._at = steps, self._clock()
 

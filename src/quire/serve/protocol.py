@@ -1,4 +1,4 @@
-"""Connections of clients that take their time: over a head, over a body that nobody reads, over reading an answer."""
+"""Time limits for slow clients: sending a head, sending a body that is not read any more, reading an answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
 class _Alarm:
-    """Does something unless it is stopped in time. To set it again while it runs changes nothing."""
+    """Calls an action unless it is stopped in time. Setting it again while it runs changes nothing."""
 
     def __init__(self, seconds: float, action: Callable[[], None]) -> None:
         self._seconds, self._action = seconds, action
@@ -36,8 +36,8 @@ def protocol(head_seconds: float, unread_seconds: float) -> type[H11Protocol]:
             self._late.set()
 
         def handle_events(self) -> None:
-            """Called whenever bytes came. The time for a head runs from the first of them, however many follow; one who
-            has the answer already and goes on sending a body has as long to come to its end."""
+            """Called whenever bytes arrive. The time for a head runs from its first byte. A client that already has its
+            answer and still sends a body has the same time to finish it."""
             super().handle_events()
             theirs, ours = self.conn.their_state, self.conn.our_state
             is_for_nobody = theirs is h11.SEND_BODY and ours in (h11.DONE, h11.MUST_CLOSE)
@@ -47,7 +47,7 @@ def protocol(head_seconds: float, unread_seconds: float) -> type[H11Protocol]:
                 self._late.stop()
 
         def pause_writing(self) -> None:
-            """More waits to be read than a connection may keep."""
+            """More bytes wait to be read than a connection may buffer."""
             super().pause_writing()
             self._unread.set()
 

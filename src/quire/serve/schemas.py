@@ -1,15 +1,16 @@
 """What clients may send: OpenAI's fields that Quire honours, and a few of its own. Others are refused by name.
 
-A list is read up to its first mistake and an object has few fields: what is told of a body is bounded, whatever it is.
+A list is read up to its first error and an object has few fields: the errors reported for any body are bounded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
+
+from quire.text.conversation import MOST_LEVELS, is_deeper, why_no_message, why_no_part
 
 MOST_CHOICES = 16
 MOST_STOPS = 16
@@ -18,9 +19,8 @@ MOST_MESSAGES = 4096
 MOST_PROMPTS = 64
 MOST_FIELDS = 64
 MOST_BIASES = 1024
-MOST_LEVELS = 100
-"""Of objects and lists within each other, in a schema and in a call's arguments."""
 LARGEST_SEED = (1 << 63) - 1
+LARGEST_PRIORITY = (1 << 31) - 1
 
 LARGEST_TOKEN = (1 << 31) - 1
 TokenId = Annotated[int, Field(ge=0, le=LARGEST_TOKEN)]
@@ -71,6 +71,9 @@ class Sampled(Body):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Quire's own.")
     min_tokens: Annotated[int, Field(ge=0, le=1 << 30)] | None = Field(None, description="Quire's own.")
     ignore_eos: bool | None = Field(None, description="Quire's own: go on past the end of text.")
+    priority: Annotated[int, Field(ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY)] | None = Field(
+        None, description="Quire's own: greater is admitted first, among the requests of one key (default 0)."
+    )
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -89,8 +92,8 @@ class StreamOptions(Body):
 
 
 def _text_alone(value: Any) -> Any:
-    if isinstance(value, dict) and value.get("type") not in ("text", None):
-        raise ValueError(f"content of type {str(value['type'])[:40]!r} is not supported: this server reads text alone")
+    if why := why_no_part(value):
+        raise ValueError(why)
     return value
 
 
@@ -138,29 +141,9 @@ class Said(Body):
 
     @model_validator(mode="after")
     def _says_something(self) -> Said:
-        if self.content is None and self.role != "assistant":
-            raise ValueError(f"this message of role {self.role} has no content: give it")
-        if self.content is None and not self.tool_calls:
-            raise ValueError("this message of role assistant has neither content nor tool_calls: give one of them")
+        if why := why_no_message(self.role, self.content is not None, bool(self.tool_calls)):
+            raise ValueError(why)
         return self
-
-    @property
-    def text(self) -> str:
-        if self.content is None or isinstance(self.content, str):
-            return self.content or ""
-        return "".join(part.text for part in self.content)
-
-
-def is_deeper(value: Any, levels: int) -> bool:
-    """Whether a value of JSON is nested deeper; without a call for each level."""
-    here = [value]
-    for _ in range(levels):
-        here = [inner for one in here for inner in _inner(one)]
-    return any(isinstance(one, (dict, list)) for one in here)
-
-
-def _inner(value: Any) -> Iterable[Any]:
-    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _flat_enough(value: Any) -> Any:

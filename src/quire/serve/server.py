@@ -1,8 +1,8 @@
-"""Runs it: the engine's process, uvicorn, signals, draining.
+"""Runs the server: the engine's process, uvicorn, signals, draining.
 
-signal ──▶ draining: new calls are told 503, /health/ready is false, those under way go on
+signal ──▶ draining: new calls are refused with 503, /health/ready is false, calls in progress continue
        ──▶ the last one ends, or drain_seconds pass ──▶ the engine ends ──▶ the server ends
-           with tiers the engine may take drain_seconds once more: it writes what waits for them
+           with tiers the engine may take drain_seconds once more, to write the records that wait for them
 a second signal ends it at once
 """
 
@@ -13,7 +13,8 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import uvicorn
 
 from quire.core.errors import InputError, QuireError
 from quire.core.rules import LOAD_SECONDS, Policy, Rules
+from quire.options.run import RunOptions
 from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.serve import logs
@@ -47,7 +49,7 @@ class EngineFailed(QuireError):
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: the first one drains."""
+    """Does not handle signals itself: the first one drains the server."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -55,77 +57,65 @@ class _Server(uvicorn.Server):
 
 
 def rules_of(ring: KeyRing, queue: int, load_seconds: float = LOAD_SECONDS) -> Rules:
-    """Tenants get fair shares by their weights; without keys it is first come, first served."""
+    """Tenants get fair shares by their weights, and a tenant's requests are ordered by priority. Without keys all
+    requests are ordered by priority, then by arrival."""
     if ring.is_open:
-        return Rules(policy=Policy.FIRST_COME, queue_bound=queue, load_seconds=load_seconds)
+        return Rules(policy=Policy.PRIORITY, queue_bound=queue, load_seconds=load_seconds)
     weights = {tenant.name: tenant.weight for tenant in ring.tenants()}
     return Rules(policy=Policy.FAIR, weights=weights, queue_bound=queue, load_seconds=load_seconds)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class PlannedModel:
+    """The model that is served."""
+
+    folder: Path
+    plan: Plan
+    planned_for: str
+    """The machine, in words."""
+
+
 def run(
     listener: socket.socket,
-    plan: Plan,
-    folder: Path,
-    dtype: str,
+    planned: PlannedModel,
+    options: RunOptions,
     settings: ServeSettings,
-    planned_for: str,
     *,
-    device: str = "cpu",
-    compiled: bool = False,
-    deterministic: bool = False,
-    threads: int | None = None,
-    freeze_file: str | None = None,
-    draft: Path | None = None,
-    record: Path | None = None,
-    tiers: Mapping[str, Any] | None = None,
+    freeze_file: Path | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serves until a signal comes, at what `listen` has opened. Raises if the engine cannot boot."""
+    """Serves until a signal arrives, on the socket from `listen`. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level)
     ring = KeyRing(settings.keys)
-    rules = rules_of(ring, settings.queue, settings.load_seconds)
-    setup = EngineSetup(
-        str(folder),
-        encode(plan),
-        dtype,
-        rules,
-        device=device,
-        is_compiled=compiled,
-        is_deterministic=deterministic,
-        threads=threads,
-        freeze_file=freeze_file,
-        tiers=tiers or {},
-        draft=None if draft is None else str(draft),
-        record=None if record is None else str(record),
-    )
-    asyncio.run(_serve(listener, plan, folder, settings, ring, setup, planned_for, announce))
+    options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
+    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file)
+    asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Before anything is fetched, planned or loaded: an address that is taken is told at once."""
+    """Called before anything is fetched, planned or loaded, so that an address in use is reported at once."""
     if not 0 <= port <= GREATEST_PORT:
         raise InputError(f"--port {port} is none: choose one from 1 to {GREATEST_PORT}, or 0 for any that is free")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        number = error.errno or 0  # below 0 where the host's name is not known
+        number = error.errno or 0  # below 0 if the host's name is not known
         why = os.strerror(number) if number >= 0 else str(error.strerror).partition(" (while")[0]
         raise InputError(f"cannot listen at {host}:{port}: {why}; choose another --host or --port") from None
 
 
 async def _serve(
     listener: socket.socket,
-    plan: Plan,
-    folder: Path,
+    planned: PlannedModel,
     settings: ServeSettings,
     ring: KeyRing,
     setup: EngineSetup,
-    planned_for: str,
+    *,
     announce: Callable[[str], None],
 ) -> None:
-    client = EngineClient(setup, Progress(settings.step_seconds), logs.tell)
-    service = Service(plan, folder, settings, ring, client, planned_for)
+    client = EngineClient(setup, Progress(settings.step_seconds), logs.write)
+    service = Service(planned.plan, planned.folder, settings, ring, client, planned.planned_for)
     server = _Server(_configuration(Edge(make_app(service), settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)
     client.on_first_ready = lambda ready: _announce_start(ready, announce)
@@ -140,8 +130,9 @@ async def _serve(
     finally:
         for task in (failing, telling):
             task.cancel()
-        logs.tell("stopped", requests=service.allowances.total)
-        await client.close(max(CLOSE_SECONDS, settings.drain_seconds) if any(setup.tiers.values()) else CLOSE_SECONDS)
+        logs.write("stopped", requests=service.allowances.total)
+        has_tiers = not setup.options.tiers.is_empty
+        await client.close(max(CLOSE_SECONDS, settings.drain_seconds) if has_tiers else CLOSE_SECONDS)
     if client.boot_failure is not None:
         raise EngineFailed(client.boot_failure.message, client.boot_failure.exit_code)
 
@@ -165,11 +156,11 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
 async def _announce(
     server: uvicorn.Server, listener: socket.socket, service: Service, announce: Callable[[str], None]
 ) -> None:
-    """Says where it listens, as soon as it does; port 0 is known only then."""
+    """Reports the address as soon as the server listens; the port is known only then if it was 0."""
     while not server.started:
         await asyncio.sleep(0.02)
     host, port = listener.getsockname()[:2]
-    logs.tell("started", host=host, port=port, model=service.model)
+    logs.write("started", host=host, port=port, model=service.model)
     announce(f"\nserving {service.model} at http://{host}:{port}/v1")
 
 
@@ -189,7 +180,7 @@ def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:
             _end(service, server)
             return
         service.is_draining = True
-        logs.tell("draining", requests=service.allowances.total)
+        logs.write("draining", requests=service.allowances.total)
         tasks.add(loop.create_task(_drain(service, server)))
 
     for number in SIGNALS:
@@ -205,6 +196,6 @@ async def _drain(service: Service, server: uvicorn.Server) -> None:
 
 
 def _end(service: Service, server: uvicorn.Server) -> None:
-    """Whoever still waits is told so."""
+    """Ends all waiting calls with an error."""
     service.client.end_all(EngineStopping("the server stops: send the request to another one"))
     server.should_exit = True

@@ -1,39 +1,60 @@
-"""What an operator may choose about serving, beside the memory (`quire.plan.settings`). Values only."""
+"""What an operator may choose about serving over HTTP. Each field carries its flag, as in `quire.options.run`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from quire.core.errors import InputError
 from quire.core.rules import LOAD_SECONDS
 from quire.core.units import KIB, MIB
+from quire.options.flags import option
+from quire.options.texts import parse_bytes, positive
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+SECONDS: dict[str, Any] = {"parse": float, "metavar": "S"}
+BYTES: dict[str, Any] = {"parse": parse_bytes, "metavar": "BYTES"}
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    host: str = "127.0.0.1"
-    port: int = 8000
-    model_name: str = ""
-    """As clients call it."""
-    keys: Path | None = None
-    """None: everybody may come in."""
-    queue: int = 1024
-    """Requests that may wait, beside those that run."""
-    step_seconds: float = 30.0
-    """A step that takes longer is no progress."""
-    request_seconds: float = 600.0
-    drain_seconds: float = 60.0
-    load_seconds: float = LOAD_SECONDS
-    """And one more for each 256 MiB (`quire.core.rules`)."""
-    body_bytes: int = 4 * MIB
-    body_seconds: float = 30.0
-    header_bytes: int = 16 * KIB
-    header_seconds: float = 10.0
-    connections: int = 2048
-    log_level: str = "info"
-    log_text: bool = False
-    """Prompts and answers in the logs."""
+    """How a server listens, limits and logs."""
+
+    host: str = option("127.0.0.1", "http", "address to listen on (default 127.0.0.1: this machine only)")
+    port: int = option(8000, "http", "port to listen on (default 8000; 0: any free port)", parse=int)
+    model_name: str = option("", "http", "model name in the API (default: the folder's name)", metavar="NAME")
+    keys: Path | None = option(
+        None, "http", "file of API keys, made by quire keys add (default: no key is needed)", parse=Path, metavar="FILE"
+    )
+    log_level: str = option("info", "http", "least severe messages to log (default info)", choices=LOG_LEVELS)
+    log_text: bool = option(False, "http", "include prompts and answers in the logs")
+    step_seconds: float = option(
+        30.0,
+        "progress",
+        "seconds without a finished step after which /health/progress reports a stall (default 30)",
+        **SECONDS,
+    )
+    load_seconds: float = option(
+        LOAD_SECONDS,
+        "progress",
+        "time limit for loading a prefix from a tier, else it is computed (default 5, plus 1 per 256 MiB)",
+        **SECONDS,
+    )
+    queue: int = option(
+        1024, "limits", "maximum queued requests; more are refused with 429 (default 1024)", parse=positive, metavar="N"
+    )
+    request_seconds: float = option(
+        600.0, "limits", "end a request with 504 after this many seconds (default 600)", **SECONDS
+    )
+    drain_seconds: float = option(
+        60.0, "limits", "time for running requests to finish after a stop signal (default 60)", **SECONDS
+    )
+    body_bytes: int = option(4 * MIB, "limits", "maximum size of a request body (default 4MiB)", **BYTES)
+    body_seconds: float = option(30.0, "limits", "time limit for receiving a request body (default 30)", **SECONDS)
+    header_bytes: int = option(16 * KIB, "limits", "maximum size of all headers of a request (default 16KiB)", **BYTES)
+    header_seconds: float = option(10.0, "limits", "time limit for receiving the headers (default 10)", **SECONDS)
+    connections: int = option(2048, "limits", "maximum open connections (default 2048)", parse=positive, metavar="N")
 
     def __post_init__(self) -> None:
         for name in ("step_seconds", "request_seconds", "body_seconds", "header_seconds", "load_seconds"):

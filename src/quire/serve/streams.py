@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 class ClientLeft(Exception):
-    """Nobody reads the answer any more."""
+    """The client has closed its connection before the end of the answer."""
 
 
 async def _leaves(receive: Receive) -> None:
@@ -39,7 +39,7 @@ async def unless_client_leaves(receive: Receive, work: Awaitable[Value]) -> Valu
 
 
 class EventStream(Response):
-    """Server-sent events. The stream of pieces is closed whatever happens, so that what feeds it can clean up."""
+    """Server-sent events. The stream of pieces is always closed, so that its source can clean up."""
 
     def __init__(self, pieces: AsyncIterator[bytes]) -> None:
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})

@@ -1,9 +1,9 @@
-"""Grammars are tried in a process of their own: some schemas of a few lines take for ever to compile.
+"""Compiles grammars in a separate process first: some schemas of a few lines take almost for ever to compile.
 
-    Trial ── the tokenizer, then grammars ──▶ the process, which ends if one of them takes it too long
+    Trial ── the tokenizer, then grammars ──▶ the process, which ends if one of them takes too long
           ◀── what is wrong with each, or "" ──
 
-The engine compiles what has passed here once more, in about the same time.
+The engine compiles accepted grammars once more, in about the same time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from quire.text.grammar import Grammars
 from quire.text.tokenizer import Tokenizer
 
 TRIAL_SECONDS = 2.0
-"""Of computing."""
+"""Limit of CPU time."""
 STILL_SECONDS = 30.0
-"""By the clock, the start of the process included: it computes nothing, or the machine gives it no time."""
+"""Limit by the clock, including the start of the process, if it hangs or gets no CPU time."""
 
 
 class Trial:
@@ -37,8 +37,8 @@ class Trial:
         self._connection: Connection | None = None
 
     def compile(self, grammar: Grammar) -> None:
-        """Raises what keeps it from being used. Where the process ends for another reason than its time, a new one
-        tries once more; if that ends as well, it is our mistake and not the grammar's."""
+        """Raises if the grammar cannot be used. If the process ends for another reason than its time limit, a new one
+        tries once more; if that ends as well, it is a bug of Quire and not the grammar's."""
         try:
             wrong = self._tried(grammar)
         except _Ended:
@@ -47,7 +47,7 @@ class Trial:
             raise InputError(wrong)
 
     def _tried(self, grammar: Grammar) -> str:
-        """What is wrong with it."""
+        """What is wrong with the grammar; empty if nothing is."""
         try:
             connection = self._connection or self._start()
             connection.send(grammar)
@@ -63,7 +63,7 @@ class Trial:
         raise _Ended(f"the process that tries grammars {ending}")
 
     def _start(self) -> Connection:
-        """What it writes is not kept: a traceback would carry what a client sent."""
+        """Its output is discarded: a traceback would contain a client's input."""
         nothing = subprocess.DEVNULL
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
@@ -75,7 +75,7 @@ class Trial:
         return self._connection
 
     def close(self) -> int | None:
-        """How the process ended, if there was one: it is killed only if it lives. The next grammar finds a new one."""
+        """Kills the process if it runs, and returns its exit code, if any. The next grammar starts a new one."""
         connection, process = self._connection, self._process
         self._connection = self._process = None
         if connection is not None:
@@ -87,11 +87,11 @@ class Trial:
 
 
 class _Ended(Exception):
-    """Without an answer, and not because of its time."""
+    """The process ended without an answer, and not because of its time limit."""
 
 
 def main(connection: Connection) -> None:
-    """Ends with the one that listens, or by a signal that comes when a grammar's time is over."""
+    """Ends when the other side closes the pipe, or by a signal when a grammar exceeds its time."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     text, eos_token_ids, name, seconds = connection.recv()

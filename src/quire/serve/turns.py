@@ -1,5 +1,5 @@
-"""What takes long is read in one thread beside the event loop. Tenants take turns: each has one reading there at most,
-and its others wait, so that nobody waits for more than one reading of each other tenant."""
+"""Long bodies are read in one thread next to the event loop. Tenants take turns: each has at most one reading there,
+and its others wait, so that a tenant waits for at most one reading of each other tenant."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class Turns:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "asking")
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        """By tenant, as long as one of its readings is there or waits."""
+        """By tenant, as long as one of its readings runs or waits."""
 
     async def read(self, read: Callable[[], Read], tenant: str) -> Read:
-        """The turn ends with the reading, even if nobody waits for it any more."""
+        """The turn ends with the reading, even if its caller no longer waits for it."""
         loop, lock = asyncio.get_running_loop(), self._locks.setdefault(tenant, asyncio.Lock())
         await lock.acquire()
         reading = self._thread.submit(read)

@@ -1,4 +1,4 @@
-"""What a cache without end would reuse: of each prompt, what an earlier request began with, if a hit may end there.
+"""What an unlimited cache would reuse: of each prompt, the prefix of an earlier request, if a hit may end there.
 
     earlier    ├─ unit ─┼─ unit ─┼─ unit ─┼─ end         prompt and answer
     prompt     ├─ unit ─┼─ unit ─┼─ another …
@@ -10,7 +10,7 @@
 | states too                    | at every `checkpoint_tokens`, and where an earlier prompt or turn ended   |
 
 Answers count as seen from their request's arrival on, so no cache that runs alongside the trace finds more than is
-shared, as long as requests start in the order in which they came. A cache that knows where prompts will part may keep a
+shared, as long as requests start in the order of arrival. A cache that knows where prompts will diverge may keep a
 state there, and then finds more than the ceiling of models with states.
 """
 
@@ -22,13 +22,14 @@ from typing import TypeAlias
 import numpy as np
 
 from quire.core.request import Tokens
+from quire.kinds import Keeps
 from quire.plan.plan import Plan
 from quire.simulate.tokens import scrambled
 
 CHECKPOINT_TOKENS = 512
-"""From one state that is kept to the next."""
+"""Distance between two states that are kept."""
 Ends: TypeAlias = defaultdict[int, set[bytes]]
-"""Where earlier requests ended: by the name of their whole units, the tokens after these."""
+"""Where earlier requests ended: by the name of their whole units, the remaining tokens."""
 
 
 class Ceiling:
@@ -40,20 +41,20 @@ class Ceiling:
         self._seen: set[int] = set()
         self._turn_ends: Ends = defaultdict(set)
         self._state_ends: Ends = defaultdict(set)
-        """Of prompts and of turns."""
+        """Ends of prompts and of turns."""
         self.reusable_tokens = self.shared_tokens = 0
-        """Of all prompts so far: reusable by these kinds; shared with an earlier request, in whole units or up to the
-        end of a turn."""
+        """Tokens of all prompts so far: reusable with these kinds; shared with an earlier request, in whole units or up
+        to the end of a turn."""
 
     @staticmethod
     def of_plan(plan: Plan) -> Ceiling:
         kinds = [kind.kind for stage in plan.stages for kind in stage.kinds]
-        has_states = any(kind.kind == "state" for kind in kinds)
+        has_states = any(kind.keeps is Keeps.STATE for kind in kinds)
         has_tails = any(not kind.grows for kind in kinds)
         return Ceiling(plan.reuse_unit_tokens, has_tails, CHECKPOINT_TOKENS if has_states else None)
 
     def of(self, prompt: Tokens, answer: Tokens) -> int:
-        """Tokens of the prompt that could be reused; from now on, this request's own can be too."""
+        """Tokens of the prompt that could be reused. Adds the request, so that later ones can reuse its tokens."""
         known = np.concatenate([prompt, answer[:-1]])
         chain = [0, *self._names(known)]
         most = (len(prompt) - 1) // self.unit_tokens
@@ -67,7 +68,7 @@ class Ceiling:
         return reusable
 
     def _at_states(self, chain: list[int], units: int, prompt: Tokens) -> int:
-        """The furthest end within so many units and the one after them, or the last checkpoint."""
+        """The furthest end within `units` units and the one after them, or the last checkpoint."""
         assert self._checkpoint_units is not None
         checkpoint = units // self._checkpoint_units * self._checkpoint_units
         for unit in range(units, checkpoint - 1, -1):
@@ -94,7 +95,7 @@ class Ceiling:
 
 
 def _furthest(ends: Ends, name: int, rest: Tokens) -> int | None:
-    """Tokens from the unit of that name to the furthest end which the rest begins with; None: there is none."""
+    """Tokens from the unit of that name to the furthest end that `rest` begins with; None: there is none."""
     packed = rest.tobytes()
     found = [len(one) for one in ends.get(name, ()) if packed.startswith(one)]
     return max(found) // rest.itemsize if found else None

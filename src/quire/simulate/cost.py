@@ -8,7 +8,7 @@
     captures    states that are written once more      ÷ bytes per second
     a step      overhead + stage 0 + stage 1 + … + captures
 
-Ranks of a stage work side by side on equal shares, so one rank's bytes and FLOPs tell the time.
+Ranks of a stage work in parallel on equal shares, so one rank's bytes and FLOPs determine the time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from dataclasses import dataclass
 from quire.core.dtypes import DType
 from quire.core.step import Capture, Ints
 from quire.core.units import ceil_div
-from quire.kinds import Kind
+from quire.kinds import Keeps, Kind
 from quire.models.shape import ModelShape
 from quire.plan.layout import Entry
 from quire.plan.plan import KindPlan, Plan
 from quire.simulate.devices import Speed
 
 EXPERT_EFFICIENCY = 0.65
-"""Of the bandwidth that large products reach, where many experts have a few tokens each: measured with torch's grouped
-product, 128 tokens over 512 experts on an H200."""
+"""Fraction of the bandwidth of large products that is reached if many experts have a few tokens each: measured with
+torch's grouped product, 128 tokens over 512 experts on an H200."""
 LAYER_SECONDS = 40e-6
-"""Of each layer, beside what it reads and multiplies: small kernels, and the gaps between all of them. Fitted to decode
-steps of models of 16 to 48 layers, measured on H200s."""
+"""Time of each layer in addition to reads and products: small kernels, and the gaps between all of them. Fitted to
+decode steps of models of 16 to 48 layers, measured on H200s."""
 QUERY_BLOCK = 128
-"""Tokens of a chunk that attention takes together: each block reads the row's live set once."""
+"""Tokens of a chunk that attention processes together: each block reads the row's live set once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class KindCost:
 
     kind: Kind
     read_bytes: float
-    """Of one unit, by all layers that read it: those that share another's memory too."""
+    """Bytes of one unit read by all layers, including those that share another layer's memory."""
     token_bytes: float
-    """What one token writes."""
+    """Bytes that one token writes."""
     row_bytes: int
-    """What a row writes whatever its tokens: recurrent states."""
+    """Bytes that a row writes whatever its tokens: recurrent states."""
     flops: float
     """For one query and one unit."""
 
@@ -55,9 +55,9 @@ class KindCost:
 class StageCost:
     weight_bytes: int
     expert_bytes: int
-    """Of these, the ones of routed experts."""
+    """The part of these that belongs to routed experts."""
     head_bytes: int
-    """Of the output head, which only rows that yield a token need to multiply."""
+    """Bytes of the output head, which only rows that sample multiply."""
     kinds: tuple[KindCost, ...]
 
 
@@ -67,7 +67,7 @@ class CostModel:
     speed: Speed
     overhead_seconds: float
     expert_share: float = 1.0
-    """Of the experts, those that one token chooses."""
+    """The fraction of the experts that one token chooses."""
 
     def figures(self) -> dict[str, float]:
         """What it was made with, for reports; weights are those of the heaviest stage, on one device."""
@@ -80,7 +80,7 @@ class CostModel:
         }
 
     def _active_share(self) -> float:
-        """Of the layers' weights, those in one token's computation."""
+        """The fraction of the layers' weights that computes one token."""
         weights, experts = (
             sum(stage.weight_bytes for stage in self.stages),
             sum(stage.expert_bytes for stage in self.stages),
@@ -111,7 +111,7 @@ class CostModel:
 
 
 def _attention(kinds: tuple[KindCost, ...], starts: Ints, counts: Ints, tokens: int) -> tuple[float, float]:
-    """Bytes and FLOPs. What a chunk's queries see grows evenly from its first to its last: half-way stands for all."""
+    """Bytes and FLOPs. What a chunk's queries see grows evenly from first to last: the middle is the average."""
     size = flops = 0.0
     first, last = starts + 1, starts + counts
     blocks = -(-counts // QUERY_BLOCK)
@@ -130,8 +130,8 @@ def cost_model(
     overhead_seconds: float | None = None,
     active_share: float | None = None,
 ) -> CostModel:
-    """`overhead_seconds`: of a step, whatever is in it; none: so much for each layer. `active_share`: all weights are
-    taken for experts of which a token chooses so many; none: as the shape has it."""
+    """`overhead_seconds`: fixed time of a step; None: `LAYER_SECONDS` for each layer. `active_share`: treats all
+    weights as experts of which a token chooses this fraction; None: as the shape says."""
     if overhead_seconds is None:
         overhead_seconds = LAYER_SECONDS * len(model.layers)
     queries = max(1, ceil_div(model.query_heads, plan.tensor_parallel))
@@ -147,7 +147,7 @@ def cost_model(
 
 
 def _layer_bytes(plan: Plan, model: ModelShape, stage: int) -> int:
-    """Of the stage's busiest rank, without what the ledger adds for embedding (looked up, not read) and head."""
+    """Bytes of the stage's fullest rank, without the ledger's embedding (looked up, not read) and head."""
     lines = (line for rank in plan.ranks if rank.stage == stage for line in rank.ledger)
     total = max((line.bytes for line in lines if line.name == "weights"), default=0)
     ends = model.embedding_bytes if stage == 0 else 0
@@ -173,7 +173,7 @@ def _head_bytes(plan: Plan, model: ModelShape, stage: int) -> int:
 def _kind_cost(plan: KindPlan, queries: int, readers: Counter[int]) -> KindCost:
     read = sum((1 + readers[entry.layer]) * entry.heads * entry.row_bytes for entry in plan.manifest)
     flops = sum((1 + readers[entry.layer]) * _flops(plan.kind, entry, queries) for entry in plan.manifest)
-    state = plan.unit_bytes if plan.kind.kind == "state" else 0
+    state = plan.unit_bytes if plan.kind.keeps is Keeps.STATE else 0
     return KindCost(plan.kind, read, plan.token_bytes, state, flops)
 
 
@@ -183,6 +183,6 @@ def _flops(kind: Kind, entry: Entry, queries: int) -> int:
     A recurrent state is decayed, added to and read once for each token, whatever the queries.
     """
     width = entry.row_bytes // DType(entry.dtype).bytes
-    if kind.kind == "state":
+    if kind.keeps is Keeps.STATE:
         return 4 * entry.heads * width
     return 2 * max(queries, entry.heads) * width * (2 if entry.part == "latent" else 1)

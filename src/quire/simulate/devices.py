@@ -1,4 +1,4 @@
-"""How fast well-known accelerators read memory and multiply: figures of public datasheets, and what of them is reached.
+"""Memory bandwidth and FLOP/s of well-known accelerators: figures of public datasheets, and the fraction reached.
 
 The names are those of `quire.planner.devices`.
 """
@@ -23,9 +23,9 @@ DATASHEETS = MappingProxyType(
 """GB/s of memory; dense TFLOP/s in bf16 (fp16 where there is no bf16). An MI250X is counted as its two halves."""
 _ALIASES = {"a100": "a100-80gb", "4090": "rtx-4090", "3090": "rtx-3090", "5090": "rtx-5090", "h100-80gb": "h100"}
 MEMORY_EFFICIENCY = 0.9
-"""Of the datasheet's bandwidth, when large tensors are read: an H200 was measured at 4.34 of 4.8 TB/s."""
+"""Fraction of the datasheet's bandwidth when large tensors are read: an H200 was measured at 4.34 of 4.8 TB/s."""
 COMPUTE_EFFICIENCY = 0.6
-"""Of the datasheet's FLOP/s, over a whole step of a large model. An assumption: measure yours and give --flops."""
+"""Fraction of the datasheet's FLOP/s over a whole step of a large model. An assumption: measure and give --flops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Speed:
 
 
 def speed_of(device: str | None, gigabytes: float | None, teraflops: float | None) -> Speed:
-    """The device's figures times their efficiency; figures given by the user stand as they are."""
+    """The device's figures times their efficiency; figures given by the user are used unchanged."""
     name = (device or "").lower().replace("_", "-")
     sheet = DATASHEETS.get(_ALIASES.get(name, name))
     missing = [name for name, given in (("--bandwidth", gigabytes), ("--flops", teraflops)) if given is None]

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from quire.core.errors import InputError
-from quire.core.extras import naming_extras
 from quire.core.units import GIB
+from quire.options.extras import naming_extras
 from quire.simulate.replay import Played
 from quire.simulate.report import Floats
 
@@ -45,14 +45,14 @@ def draw(runs: Mapping[str, Played], title: str, path: Path) -> None:
 
 
 def _curve(axes: Any, values: Floats, name: str) -> None:
-    """A cumulative share: the curve to the left is the better one."""
+    """A cumulative distribution: further left is better."""
     if len(values):
         shares = np.linspace(0, 1, min(len(values), MOST_POINTS))
         axes.plot(np.quantile(values, shares), shares, label=name)
 
 
 def _memory(axes: Any, played: Played) -> None:
-    """Of the first run, one rank: what requests hold, and on top of it what the cache alone keeps."""
+    """One rank of the first run: what requests hold, and on top of it what only the cache keeps."""
     use = played.memory
     chosen = np.linspace(0, len(use.times) - 1, min(len(use.times), MOST_POINTS)).astype(np.int64)
     times = np.array(use.times)[chosen]

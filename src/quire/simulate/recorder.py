@@ -1,4 +1,4 @@
-"""What is written down while a trace runs: when requests came, got tokens and ended, and what they held."""
+"""Records while a trace runs: when requests arrived, got tokens and ended, and what they held."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ class Recorder:
         self.place_of = {asked.name: place for place, asked in enumerate(requests)}
         self.arrived, self.first, self.last = (np.full(count, np.nan) for _ in range(3))
         self.tenancy = np.zeros(count, dtype=np.int64)
-        """How often it was sent away: a token for an earlier tenancy is thrown away by the engine."""
+        """How often it was preempted: the engine drops a token from before a preemption."""
         self.hit_tokens = np.zeros(count, dtype=np.int64)
-        """Of its prompt, not computed when it was first let in: found in the pool, or brought by a tier."""
+        """Tokens of its prompt that were reused at its first admission: found in the pool, or loaded from a tier."""
         self.missed: list[Mapping[str, int]] = [{}] * count
-        """Of its prompt, computed before and not found, by cause; empty if a tier brought it."""
+        """Tokens of its prompt that were computed before and not found, by cause; empty if a tier loaded them."""
         self.place_in_row = np.zeros(0, dtype=np.int64)
         self.row_of: Mapping[str, int] = {}
         self.gaps = np.zeros(sum(asked.output_tokens for asked in requests))
         self.gap_count = self.output_tokens = 0
         self.preemptions = self.evictions = self.evicted_tokens = self.steps = self.step_tokens = 0
         self.ended: list[int] = []
-        """Since someone looked last."""
+        """Requests that ended since the last look."""
 
     def attach(self, row_of: Mapping[str, int], rows: int) -> None:
-        """Where to look up the row of a request that was let in."""
+        """Where to look up the row of an admitted request."""
         self.row_of, self.place_in_row = row_of, np.zeros(rows, dtype=np.int64)
 
-    def hear(self, event: Event) -> None:
+    def on_event(self, event: Event) -> None:
         if isinstance(event, StepLaunched):
             self.steps += 1
             self.step_tokens += event.tokens
@@ -76,7 +76,7 @@ class Recorder:
         return sum(numbers.get(f"missed_{cause}", 0) for numbers in self.missed)
 
     def tokens_came(self, now: float, places: Ints, tenancies: Ints) -> None:
-        """One token for each of these requests, unless it was sent away meanwhile."""
+        """One token for each of these requests, unless it was preempted in the meantime."""
         places = places[self.tenancy[places] == tenancies]
         since = now - self.last[places]
         gaps = since[~np.isnan(since)]
@@ -89,7 +89,7 @@ class Recorder:
 
 
 class MemoryUse:
-    """Pages of each kind over time: those that requests hold, and those that the cache alone keeps."""
+    """Pages of each kind over time: those that requests hold, and those that only the cache keeps."""
 
     def __init__(self, memories: Sequence[StageMemory]) -> None:
         self.shelves = [shelf for memory in memories for shelf in memory.pool.shelves]
@@ -98,7 +98,7 @@ class MemoryUse:
         self.page_seconds = np.zeros((2, len(self.shelves)))
         self.times: list[float] = []
         self.samples: list[Ints] = []
-        """(held by requests, kept by the cache alone) × kinds, at each of these times."""
+        """(held by requests, kept only by the cache) × kinds, at each of these times."""
         self._looks = 0
 
     def look(self, now: float) -> None:
@@ -108,7 +108,7 @@ class MemoryUse:
         self._looks += 1
 
     def sample(self, now: float) -> None:
-        """What was counted last held until now; then all is counted anew."""
+        """The last count applies until now; then all pages are counted again."""
         if self.samples:
             self.page_seconds += (now - self.times[-1]) * self.samples[-1]
         counts = np.zeros_like(self.peak)

@@ -24,12 +24,13 @@ from quire.simulate.ceiling import Ceiling
 from quire.simulate.cost import CostModel
 from quire.simulate.recorder import MemoryUse, Recorder
 from quire.simulate.runner import CostRunner, VirtualClock
-from quire.simulate.tier import NEVER, HostCost, SimulatedTier
+from quire.simulate.tier import HostCost, SimulatedTier
 from quire.simulate.tokens import mixed_tokens, seed_of
 from quire.simulate.traces import Asked, Trace
+from quire.tiers.in_memory import NEVER
 
 TICK_SECONDS = 1e-6
-"""So much later than the moment itself, so that it has passed."""
+"""Added to a time to wait for, so that it has passed."""
 Progress = Callable[[int, int], None]
 
 
@@ -48,18 +49,18 @@ class Played:
     busy_seconds: float
     match_unit_tokens: int
     ceiling_tokens: int
-    """Of prompts: what a cache without end would reuse with this model's kinds."""
+    """Tokens of prompts that an unlimited cache would reuse with this model's kinds."""
     shared_tokens: int
-    """Of prompts: what earlier requests had too, wherever a hit may end."""
+    """Tokens of prompts that earlier requests had too, wherever a hit may end."""
     refused: int
     turned_away: int
-    """Requests that found the queue full, and came again later."""
+    """Requests that found the queue full and were submitted again later."""
     tier: Mapping[str, int] | None
-    """What a tier counted, if there was one."""
+    """Counters of the tier, if there is one."""
 
 
 class Stalled(QuireError):
-    """Nothing was computed for longer than a load may take: the promise of progress is broken."""
+    """Nothing was computed for longer than a load may take: the guarantee of progress is broken."""
 
 
 class Replay:
@@ -79,7 +80,7 @@ class Replay:
             keeper=self.tier,
             clock=self.clock,
             pause=self._wait_for_load,
-            listeners=[self.recorder.hear],
+            listeners=[self.recorder.on_event],
         )
         self._longest_seconds = self.engine.scheduler.loads.seconds_for(plan.max_length)
         self._moved = (0, 0.0)
@@ -106,7 +107,7 @@ class Replay:
         return self._played()
 
     def _wait_for_load(self) -> None:
-        """Only a load can bring something to do: until it returns or is given up, or somebody comes."""
+        """There is nothing to compute: advances the clock until a load ends or is given up, or a request arrives."""
         assert self.tier is not None
         if self._moved[0] != self.recorder.steps:
             self._moved = self.recorder.steps, self.clock.now
@@ -118,13 +119,13 @@ class Replay:
         self.clock.now = max(self.clock.now, min(self.tier.next_moment(), coming, late)) + TICK_SECONDS
 
     def wait_for_transfers(self) -> None:
-        """Until those that nobody waits for have returned as well."""
+        """Advances the clock until all transfers have ended, also those that no request waits for."""
         while self.tier is not None and (moment := self.tier.next_moment()) < NEVER:
             self.clock.now = max(self.clock.now, moment)
             self.tier.answers()
 
     def _submit(self) -> None:
-        """Everyone who has come by now; those who found the queue full go first, in their order."""
+        """Submits all requests that have arrived by now; those that found the queue full go first, in their order."""
         while self._held and self._accepted(*self._held[0]):
             self._held.popleft()
         while self._coming and self._coming[0][0] <= self.clock.now:
@@ -138,7 +139,7 @@ class Replay:
                 self.turned_away += 1
 
     def _accepted(self, place: int, request: Request) -> bool:
-        """False: the queue is full, come again. A request that could never run is over, and so are its next turns."""
+        """False: the queue is full, try again later. A request that could never run ends, and so do its next turns."""
         try:
             self.engine.submit(request)
         except QueueFull:
@@ -158,7 +159,7 @@ class Replay:
             self._refuse(follower)
 
     def _follow_up(self) -> int:
-        """Lets the next turns of what ended come in their time. Returns how many ended."""
+        """Schedules the next turns of requests that ended. Returns how many ended."""
         ended, self.recorder.ended = self.recorder.ended, []
         for place in ended:
             for follower in self._followers[place]:

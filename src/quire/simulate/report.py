@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quire.cache.gap import CAUSES
+from quire.prefix.gap import CAUSES
 from quire.simulate.replay import Played
 
 PERCENTILES = (50, 95, 99)
@@ -89,7 +89,7 @@ def _memory(played: Played) -> list[dict[str, Any]]:
 
 
 def _tenants(played: Played) -> dict[str, Any]:
-    """Where there are several: what each of them waited."""
+    """If there are several tenants: how long each of them waited."""
     recorder = played.recorder
     tenants = np.array([asked.tenant for asked in played.trace.requests])
     names = np.unique(tenants)

@@ -1,8 +1,8 @@
-"""A device that computes nothing: it says when a step would be done, on a clock that jumps there.
+"""A simulated device that computes nothing: it determines when a step would be done, and advances the clock to it.
 
 launched    step 0 ─┐  step 1 ─┐                     the device works on one step at a time;
-device      ├── 0 ──┼──── 1 ───┼── 2 ──┤             what is launched meanwhile begins when it is free
-clock               ▲ collect  ▲ collect             and time passes only where a result is waited for
+device      ├── 0 ──┼──── 1 ───┼── 2 ──┤             steps launched in the meantime begin when it is free
+clock               ▲ collect  ▲ collect             and time passes only in waits for a result
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class _Flight:
 
 
 class CostRunner:
-    """Yields tokens that depend on a request's name and the position alone."""
+    """Generates tokens that depend only on a request's name and the position."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class CostRunner:
     def launch(self, step: Step) -> None:
         if self.tier is not None:
             for store in step.stores:
-                self.tier.stored(store.place.number)
+                self.tier.note_stored(store.place.number)
             for number, _ in step.loads:
-                self.tier.landed(number)
+                self.tier.note_landed(number)
         samples = np.flatnonzero(step.samples)
         seconds = 0.0
         if len(step.rows):

@@ -26,7 +26,7 @@ WAVE_SECONDS, WAVE_SPREAD = 300.0, 0.1
 OPENING, WORDS, ANSWER = (2000, 4000), (60, 200), (12, 40)
 """Of a session: least and most tokens of its first prompt, of what each later turn adds, and of an answer."""
 EDITS, RETURNS = 0.1, 0.06
-"""Of `history`: the shares of requests that change an earlier turn, and that go on from the end of another branch."""
+"""Of `history`: fractions of requests that change an earlier turn, and that continue from the end of another branch."""
 HISTORY_OPENING, HISTORY_WORDS = 3000, (40, 260)
 
 
@@ -35,7 +35,7 @@ def _between(random: Random, bounds: tuple[int, int]) -> int:
 
 
 def zipf(random: Random, count: int) -> int:
-    """A place from 0 on; the k-th has a chance proportional to 1 ÷ k."""
+    """A place from 0 on; the k-th has a probability proportional to 1 ÷ k."""
     weights = 1 / np.arange(1, count + 1)
     return int(random.choice(count, p=weights / weights.sum()))
 
@@ -67,7 +67,7 @@ class Talk:
     turns: int = 0
 
     def say(self, tokens: int, answer: int, seconds: float, after: int | None) -> Asked:
-        """The next turn: everything before, and so many tokens more."""
+        """The next turn: everything before, and `tokens` tokens more."""
         name = f"{self.name}t{self.turns}"
         self.pieces.append((seed_of(f"words {name}"), 0, tokens))
         recipe = Recipe.of(self.pieces)

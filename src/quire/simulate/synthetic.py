@@ -66,7 +66,7 @@ def _sessions(count: int, per_second: float, random: Random, session: Callable[[
 
 
 def chat(count: int, random: Random) -> list[Asked]:
-    """Four assistants with a system prompt each; every second someone begins to talk, for five turns or so."""
+    """Four assistants with a system prompt each; every second a session of about five turns begins."""
     systems = [(seed_of(f"system {one}"), 0, tokens) for one, tokens in enumerate((400, 700, 1000, 1500))]
 
     def session(random: Random) -> _Session:
@@ -78,7 +78,7 @@ def chat(count: int, random: Random) -> list[Asked]:
 
 
 def agents(count: int, random: Random) -> list[Asked]:
-    """Tasks of some 16 calls behind 6,000 tokens of instructions; a call yields a line, a tool answers some hundred."""
+    """Tasks of some 16 calls after 6,000 tokens of instructions; answers have some 50 tokens, tool results 350."""
     instructions = (seed_of("instructions"), 0, 6000)
 
     def session(random: Random) -> _Session:
@@ -106,7 +106,7 @@ def documents(count: int, random: Random) -> list[Asked]:
 
 
 def bursts(count: int, random: Random) -> list[Asked]:
-    """Two requests a second of someone, with priority 1; every 20 seconds or so a crowd of 30 of someone else."""
+    """Two requests a second of one tenant, with priority 1; about every 20 seconds a burst of 30 of another one."""
     found: list[tuple[float, str]] = []
     steady, crowd = 0.0, float(random.exponential(10.0))
     while len(found) < count:

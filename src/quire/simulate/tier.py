@@ -1,7 +1,7 @@
-"""Host memory on virtual time: what steps store is there, and a load takes its bytes ÷ bandwidth, one after another.
+"""Host memory on virtual time: it keeps what steps store, and loads take bytes ÷ bandwidth, one after another.
 
     load      begin ──── bytes ÷ bandwidth ────▶ done
-    faults    failed │ some of it is gone │ late, when nobody waits any more │ the tier is lost for a while, then back
+    faults    failed │ a record is gone │ late, after the deadline │ an outage of the tier
 
 Faults are drawn from a seed. Bytes are counted and nothing is moved.
 """
@@ -10,47 +10,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from random import Random
 
 from quire.core.rules import Rules
-from quire.core.tier import Answer, Ends, Found, Load, Place, is_of
+from quire.core.tier import Answer, Ends, Found, Load, Place, TransferDone, TransferFailed, TransferIncomplete
 from quire.plan.records import Records
-from quire.tiers.shelf import HostShelf, Record
+from quire.tiers.in_memory import NEVER, InMemoryStore, Transfer
 
 FAULT_RATE = 0.3
-"""Of loads that end otherwise than done, where there are faults."""
+"""Fraction of loads that fail, with faults."""
 MEAN_UP_SECONDS, MEAN_DOWN_SECONDS = 120.0, 20.0
-NEVER = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
 class HostCost:
+    """What transfers from host memory cost, and whether they fail."""
+
     bytes_per_second: float
     faults_seed: int | None = None
     """None: nothing goes wrong."""
 
 
 class Fate(str, Enum):
+    """How a load ends."""
+
     DONE = "done"
     FAILED = "failed"
     GONE = "gone"
-    """A record is not there any more: less may still come."""
+    """A record no longer exists: a shorter prefix may exist."""
     LATE = "late"
 
 
-@dataclass(slots=True, eq=False)
-class _Transfer:
-    load: Load
-    records: list[Record]
-    fate: Fate
-    due: float
-    is_awaited: bool = True
-
-
 class Outages:
-    """The tier is lost for a while, again and again."""
+    """Times at which the tier cannot be reached, drawn from a seed."""
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -66,128 +60,80 @@ class Outages:
         return self._is_down
 
 
-class SimulatedTier:
-    """Tier, keeper and shelf of an engine on virtual time."""
+class SimulatedTier(InMemoryStore):
+    """Host memory of an engine on virtual time: transfers take turns on one channel, and fail as `cost` says."""
 
     def __init__(self, records: Records, blocks: int, cost: HostCost, rules: Rules, clock: Callable[[], float]) -> None:
+        super().__init__(records, blocks, clock)
         self.counters: Counter[str] = Counter()
-        self._records, self._cost, self._clock, self._rules = records, cost, clock, rules
-        self._shelf = HostShelf(blocks, records.block_bytes)
+        self._cost, self._rules = cost, rules
         self._random = None if cost.faults_seed is None else Random(cost.faults_seed)
         self._outages = None if self._random is None else Outages(self._random)
-        self._transfers: dict[int, _Transfer] = {}
-        self._staged: dict[int, list[Record]] = {}
-        self._coming: dict[int, Record] = {}
-        self._coming_names: set[bytes] = set()
-        self._numbers = 0
+        self._fates: dict[int, Fate] = {}
+        """How transfers in progress will end."""
         self._channel_free_at = 0.0
 
     # ── loads ─────────────────────────────────────────────────────────────
 
     def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
-        if self._is_down():
-            return Found(0)
-        return self._records.greatest(keys, ends, lambda names: [name in self._shelf for name in names])
+        return Found(0) if self._is_down() else super().find(keys, ends)
 
     def _is_down(self) -> bool:
-        """What it kept is gone every other time that it is lost."""
-        if self._outages is None or not self._outages.is_down(self._clock()):
+        """Every second outage also loses what was stored."""
+        if self._outages is None or not self._outages.is_down(self.clock()):
             return False
         if self._outages.count != self.counters["outages"]:
             self.counters["outages"] = self._outages.count
-            for one in self._transfers.values():
-                one.fate, one.due = Fate.LATE, max(one.due, self._late(one.load))
+            for number, one in self.transfers.items():
+                self._fates[number] = Fate.LATE
+                due = max(one.due, self._late(one.load))
+                self.transfers[number] = replace(one, answer=TransferDone(number), due=due)
             if self._outages.count % 2:
-                self._shelf.forget()
+                self.cache.forget()
         return True
 
-    def begin(self, load: Load) -> None:
-        wanted = self._records.wanted(load)
-        records = [record for name, _ in wanted if (record := self._shelf.use(name)) is not None]
-        for record in records:
-            record.pins += 1
-        fate = Fate.LATE if self._is_down() else Fate.GONE if len(records) < len(wanted) else self._drawn()
-        self._channel_free_at = max(self._channel_free_at, self._clock()) + (
-            sum(size for _, size in wanted) / self._cost.bytes_per_second
-        )
+    def transfer(self, load: Load) -> Transfer:
+        transfer = super().transfer(load)
+        is_whole = isinstance(transfer.answer, TransferDone)
+        fate = Fate.LATE if self._is_down() else self._drawn() if is_whole else Fate.GONE
+        seconds = sum(size for _, size in self.records.wanted(load)) / self._cost.bytes_per_second
+        self._channel_free_at = max(self._channel_free_at, self.clock()) + seconds
+        self._fates[load.number] = fate
         late = self._late(load) if fate is Fate.LATE else 0.0
-        self._transfers[load.number] = _Transfer(load, records, fate, max(late, self._channel_free_at))
+        return replace(transfer, answer=_answer(load.number, fate), due=max(late, self._channel_free_at))
 
     def _late(self, load: Load) -> float:
-        return self._clock() + 2 * self._rules.seconds_to_load(self._records.most_prefix_bytes(load.tokens))
+        return self.clock() + 2 * self._rules.seconds_to_load(self.records.most_prefix_bytes(load.tokens))
 
     def _drawn(self) -> Fate:
         if self._random is None or self._random.random() >= FAULT_RATE:
             return Fate.DONE
         return self._random.choice((Fate.FAILED, Fate.GONE, Fate.LATE))
 
-    def cancel(self, number: int) -> None:
-        """A transfer under way keeps its blocks until it returns."""
-        if number in self._transfers:
-            self._transfers[number].is_awaited = False
-        elif number in self._staged:
-            self.landed(number)
-
     def answers(self) -> Sequence[Answer]:
         self._is_down()
-        over = [one for one in self._transfers.values() if one.due <= self._clock()]
-        return [answer for one in over if (answer := self._ended(one)) is not None]
+        return super().answers()
 
-    def _ended(self, transfer: _Transfer) -> Answer | None:
-        number, is_done = transfer.load.number, transfer.fate in (Fate.DONE, Fate.LATE)
-        del self._transfers[number]
-        self.counters[f"loads_{transfer.fate.value}"] += 1
-        if transfer.is_awaited and is_done:
-            self._staged[number] = transfer.records
-            self.counters["loaded_tokens"] += transfer.load.tokens - transfer.load.held_tokens
+    def end(self, transfer: Transfer) -> Answer:
+        load, answer = transfer.load, super().end(transfer)
+        self.counters[f"loads_{self._fates.pop(load.number).value}"] += 1
+        if load.number in self.staged:
+            self.counters["loaded_tokens"] += load.tokens - load.held_tokens
             self.counters["loaded_bytes"] += sum(record.size_bytes for record in transfer.records)
-        else:
-            self._let_go(transfer.records)
-        reason = "" if is_done else transfer.fate.value
-        return Answer(number, is_done, reason, transfer.fate is Fate.GONE) if transfer.is_awaited else None
-
-    def landed(self, number: int) -> None:
-        self._let_go(self._staged.pop(number))
-
-    def _let_go(self, records: Sequence[Record]) -> None:
-        for record in records:
-            self._shelf.unpin(record)
+        return answer
 
     # ── stores ────────────────────────────────────────────────────────────
 
-    def renew(self, names: Sequence[bytes]) -> list[int]:
-        for name in reversed(names):
-            self._shelf.use(name)
-        return [p for p, name in enumerate(names) if name not in self._shelf and name not in self._coming_names]
-
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
-        record = None if self._is_down() else self._shelf.reserve(name, size_bytes)
-        if record is None:
+        place = None if self._is_down() else super().accept(name, size_bytes)
+        if place is None:
             self.counters["not_stored"] += 1
-            return None
-        self._numbers += 1
-        self._coming[self._numbers] = record
-        self._coming_names.add(name)
-        return Place(self._numbers, record.blocks)
+        return place
 
-    def give_up(self, number: int) -> None:
-        record = self._coming.pop(number, None)
-        if record is not None:
-            self._coming_names.discard(record.name)
-            self._shelf.unpin(record)
-
-    def forget(self, scope: bytes) -> None:
-        self._shelf.forget(scope)
-        for record in self._coming.values():
-            record.is_forgotten = record.is_forgotten or is_of(record.name, scope)
-
-    def stored(self, number: int) -> None:
-        record = self._coming.pop(number)
-        self._coming_names.discard(record.name)
-        self._shelf.publish(record)
-        self._shelf.unpin(record)
+    def note_stored(self, number: int) -> None:
         self.counters["stored_records"] += 1
-        self.counters["stored_bytes"] += record.size_bytes
+        self.counters["stored_bytes"] += self.coming[number].size_bytes
+        super().note_stored(number)
 
     def seconds_to_load(self, size_bytes: int) -> float | None:
         return size_bytes / self._cost.bytes_per_second
@@ -195,9 +141,15 @@ class SimulatedTier:
     # ── questions ─────────────────────────────────────────────────────────
 
     def next_moment(self) -> float:
-        """When the next transfer returns."""
-        return min((one.due for one in self._transfers.values()), default=NEVER)
+        """When the next transfer ends."""
+        return min((one.due for one in self.transfers.values()), default=NEVER)
 
     def held_blocks(self) -> int:
-        """Of transfers, and of stores on their way: none when nothing is under way."""
-        return self._shelf.blocks - self._shelf.free_blocks - self._shelf.unpinned_blocks
+        """Blocks of transfers and of stores in progress; none if nothing is in progress."""
+        return self.cache.blocks - self.cache.free_blocks - self.cache.unpinned_blocks
+
+
+def _answer(number: int, fate: Fate) -> Answer:
+    if fate in (Fate.DONE, Fate.LATE):
+        return TransferDone(number)
+    return (TransferIncomplete if fate is Fate.GONE else TransferFailed)(number, fate.value)

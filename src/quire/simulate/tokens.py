@@ -1,4 +1,4 @@
-"""Made-up tokens that always come out the same: a token is a mixture of a seed and its position, nothing else.
+"""Reproducible synthetic tokens: a token is a hash of a seed and its position, and depends on nothing else.
 
     recipe   ├─ system prompt ─┼─ words of the user ─┼─ answer of turn 1 ─┼─ words ─┤
              seed, from, count   seed, from, count     …

@@ -1,4 +1,4 @@
-"""Traces: who asks when, for how much, and whose prompts begin alike. Formats of others, read and made into one.
+"""Traces: arrival times, lengths and shared prefixes of requests. Reads the formats of other projects.
 
 Mooncake   {"timestamp": ms, "input_length": …, "output_length": …, "hash_ids": [one per 512 tokens]}   a line each
 Azure      TIMESTAMP,ContextTokens,GeneratedTokens                                    a header, then a line each
@@ -22,7 +22,7 @@ from quire.simulate.tokens import Recipe, scrambled, seed_of
 
 MOONCAKE_BLOCK = 512
 MOONCAKE_SECONDS = 3.0
-"""Its times are rounded down to buckets of about so much."""
+"""Its times are rounded down to buckets of about this size."""
 LONGEST = 1 << 30
 _GZIP = b"\x1f\x8b"
 _AZURE_COLUMNS = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"]
@@ -36,9 +36,9 @@ class Asked:
     recipe: Recipe
     output_tokens: int
     seconds: float
-    """When it comes; with `after`: how long after that one's last token."""
+    """When it arrives; with `after`: how long after the last token of that request."""
     after: int | None = None
-    """Place in the trace of the request whose answer it goes on from."""
+    """Place in the trace of the request whose answer it continues from."""
     tenant: str = ""
     priority: int = 0
 
@@ -65,7 +65,7 @@ class Trace:
 
 
 def read_trace(path: Path, most: int | None) -> Trace:
-    """The first `most` requests of a file, plain or compressed, in a format that its first line tells."""
+    """The first `most` requests of a file, plain or compressed; its first line determines the format."""
     lines = _lines(path)
     if not lines:
         raise InputError(f"{path}: the trace is empty: give a file with at least 1 request")
@@ -155,7 +155,7 @@ def _count(value: object, least: int) -> int:
 
 
 def spread(seconds: Sequence[float]) -> list[float]:
-    """Arrivals that were rounded down to the same moment, spread evenly over what was rounded away."""
+    """Spreads arrivals that were rounded down to the same moment evenly over the interval that was rounded away."""
     moments = np.array(seconds, dtype=np.float64)
     starts = np.flatnonzero(np.diff(moments, prepend=-1.0))
     sizes = np.diff(starts, append=len(moments))

@@ -23,8 +23,8 @@ from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-from quire.worker.model import build
-from quire.worker.tiny import tiny_config
+from quire.worker.model.model import build
+from quire.worker.support.tiny import tiny_config
 
 LONGEST = 32_768
 """Positions that every case is probed at, if its model has them."""

@@ -17,19 +17,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from quire.build.tiers import Tiers, attach
+from quire.build.tiers import attach
 from quire.core.events import LoadFinished, RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
+from quire.kinds import Keeps
 from quire.models.shape import ModelShape
+from quire.options.tiers import Tiers
 from quire.plan.plan import Plan
-from quire.scheduler.ngrams import NGramDrafter
 from quire.sweep.case import Case, planned
 from quire.sweep.watched import WatchedRunner
-from quire.worker.arena import Arena
-from quire.worker.model import NAME, TorchModel
-from quire.worker.positions import fix_positions
+from quire.text.ngrams import NGramDrafter
+from quire.worker.model.model import NAME, TorchModel
+from quire.worker.model.positions import fix_positions
+from quire.worker.pages.arena import Arena
 
 LOOKAHEAD = 3
 SPARE_SHEETS = (0, -1, 1, -2, 2)
@@ -51,10 +53,10 @@ class System:
         fix_positions(own, plan.max_length)
         self.arena = Arena(plan.stages[0], torch.device("cpu"))
         self.spoil()
-        self.runner = WatchedRunner(plan, TorchModel(own, self.arena), self.arena)
-        stack = attach(plan, self.runner, Tiers(HOST_BYTES), "random") if is_tiered else None
+        stack, staging = attach(plan, self.arena, Tiers(HOST_BYTES), "random") if is_tiered else (None, None)
+        self.runner = WatchedRunner(plan, TorchModel(own, self.arena), self.arena, staging=staging)
         self.engine = Engine(plan, self.runner, tier=stack, keeper=stack, drafter=NGramDrafter())
-        self.engine.scheduler.typical_output = 1.0  # so that more are let in than will fit to their ends
+        self.engine.scheduler.admission.typical_output = 1.0  # so that more are let in than will fit to their ends
 
     def spoil(self) -> None:
         self.arena.bytes.fill_(0xFF)  # not a number, in every dtype
@@ -87,7 +89,7 @@ class Happened:
             self.impossible.add("accepted drafts")
         if system.engine.scheduler.reuse.index.disabled:
             self.impossible |= {"hit tokens", "tokens from host"}
-        if all(kind.kind.kind == "state" for kind in system.arena.stage.kinds):
+        if all(kind.kind.keeps is Keeps.STATE for kind in system.arena.stage.kinds):
             self.impossible.add("preemptions")  # a row has all that it will ever need when it starts
 
     def lacking(self) -> list[str]:

@@ -22,8 +22,8 @@ from quire.models.shape import ModelShape
 from quire.plan.plan import Plan
 from quire.sweep.case import LONGEST, Case, planned, random_model, shape_of
 from quire.sweep.disturbed import disturb
-from quire.worker.positions import fix_positions
-from quire.worker.support import check_model
+from quire.worker.model.positions import fix_positions
+from quire.worker.support.check_model import check_model
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""Between text and tokens: tokenizers, chat templates, streams, stop strings, grammars."""
+"""Between text and tokens: from questions to requests, from tokens to answers, and grammars."""

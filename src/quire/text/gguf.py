@@ -29,8 +29,8 @@ _SPLITS: dict[str, tuple[Any, ...]] = {
 }
 """How text is cut before merging, by `tokenizer.ggml.pre`."""
 _LIKE_LLAMA3 = "llama-bpe"
-"""Files of this sort rely on what llama.cpp does with them: texts begin with BOS unless the file says no, and a piece
-that is a token is that token, merges or not."""
+"""Files of this sort rely on the behaviour of llama.cpp: texts begin with BOS unless the file says otherwise, and a
+piece that is a token becomes that token, with or without merges."""
 
 
 def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
@@ -59,7 +59,7 @@ def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
 
 
 def _adds_beginning(fields: Mapping[str, Any]) -> bool:
-    """Chat templates write the beginning themselves: they are encoded without."""
+    """Whether texts begin with BOS. Chat templates write it themselves: their text is encoded without."""
     asked = fields.get("tokenizer.ggml.add_bos_token", fields.get("tokenizer.ggml.pre") == _LIKE_LLAMA3)
     return bool(asked) and "tokenizer.ggml.bos_token_id" in fields
 

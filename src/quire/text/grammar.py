@@ -1,4 +1,4 @@
-"""Structured output: which tokens may come next so that the text becomes what a schema, a regex or rules describe."""
+"""Structured output: which tokens may come next so that the text matches a schema, a regex or rules."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from quire.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger("quire.text")
 MOST_SAID = 120
-"""Characters of what llguidance says about a tokenizer."""
+"""Most characters of a message from llguidance about a tokenizer."""
 MOST_COMPILED = 64
-"""Grammars kept for the next request that brings the same one."""
+"""Compiled grammars that are kept for later requests with the same grammar."""
 
 
 class Constraint:
-    """One request's way through its grammar."""
+    """The state of one request in its grammar."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
     def mask(self) -> npt.NDArray[np.int32]:
-        """A bit per token, 32 to a word, the lowest first. When nothing may follow, the ends of text are allowed."""
+        """A bit per token, 32 to a word, the lowest first. If nothing may follow, only tokens that end the text."""
         return np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
 
     def accept(self, token: int) -> None:
@@ -43,10 +43,12 @@ class Constraint:
 
 
 class Grammars:
-    """Compiles grammars for one tokenizer, and keeps one constraint per row: what a sampler asks for its masks."""
+    """Compiles grammars for one tokenizer, and keeps one constraint per row, from which a sampler gets its masks."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        """A tokenizer that cannot be read leaves everything but grammars as it is; a warning says so once."""
+    def __init__(self, tokenizer: Tokenizer, on_failure: Callable[[int, str], None] | None = None) -> None:
+        """If the tokenizer cannot be read, only grammars are unavailable; one warning reports it.
+        `on_failure`: called with a row whose grammar cannot continue (it has become too large, say), and why; from then
+        on only an end may follow. Without it the error is raised, and fails the step of all requests."""
         self.refusal = ""
         """Why no grammar can be compiled for this tokenizer; empty: they can."""
         try:
@@ -57,12 +59,10 @@ class Grammars:
         self._ends = _only(tokenizer.eos_token_ids, max(tokenizer.vocab_size, *tokenizer.eos_token_ids, 0) + 1)
         self._compiled: dict[Grammar, LLMatcher] = {}
         self._rows: dict[int, Constraint] = {}
-        self.on_failure: Callable[[int, str], None] | None = None
-        """Told of a row whose grammar cannot go on (it has become too large, say), and why: from then on only an end
-        may follow. Without it that is raised, and takes everyone's step with it. An engine sets it (`assemble`)."""
+        self._on_failure = on_failure
 
     def compile(self, grammar: Grammar) -> Constraint:
-        """A fresh constraint at its beginning. Call it before submitting: it refuses what cannot be used."""
+        """A new constraint at its beginning. Call it before submitting: it raises if the grammar cannot be used."""
         if self.refusal:
             raise InputError(self.refusal)
         if grammar not in self._compiled:
@@ -75,7 +75,7 @@ class Grammars:
         return Constraint(self._compiled[grammar].deep_copy())
 
     def enter(self, row: int, grammar: Grammar | None, output_tokens: Sequence[int] = ()) -> None:
-        """The row belongs to someone else now; a preempted request goes on behind what it had put out."""
+        """The row belongs to another request now; a preempted one continues after the tokens it had generated."""
         self._rows.pop(row, None)
         if grammar is not None:
             self._rows[row] = self.compile(grammar)
@@ -85,16 +85,16 @@ class Grammars:
     def mask(self, row: int) -> npt.NDArray[np.int32]:
         return self._rows[row].mask() if row in self._rows else self._ends
 
-    def accepted(self, row: int, token: int) -> None:
+    def accept(self, row: int, token: int) -> None:
         if row not in self._rows:
             return
         try:
             self._rows[row].accept(token)
         except InputError as error:
-            if self.on_failure is None:
+            if self._on_failure is None:
                 raise
             del self._rows[row]
-            self.on_failure(row, str(error))
+            self._on_failure(row, str(error))
 
 
 def _unreadable(name: str, error: Exception) -> str:
@@ -107,7 +107,7 @@ def _unreadable(name: str, error: Exception) -> str:
 
 
 def _only(tokens: Sequence[int], vocabulary_tokens: int) -> npt.NDArray[np.int32]:
-    """The mask that allows these alone."""
+    """The mask that allows only these tokens."""
     allowed = np.zeros(-(-vocabulary_tokens // 32) * 32, dtype=np.uint8)
     allowed[list(tokens)] = 1
     return np.packbits(allowed, bitorder="little").view(np.int32)
@@ -123,7 +123,7 @@ def _source(grammar: Grammar) -> str:
 
 
 def _from_schema(text: str) -> str:
-    """On one line: small models left to choose can put out blanks for ever. A schema's own `x-guidance` comes first."""
+    """JSON on one line: otherwise small models may generate endless blanks. A schema's own `x-guidance` wins."""
     try:
         schema = json.loads(text)
     except ValueError as error:

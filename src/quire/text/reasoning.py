@@ -1,4 +1,4 @@
-"""Reasoning, parted from the answer: what a model puts between <think> and </think>.
+"""Separates reasoning from the answer: what a model writes between <think> and </think>.
 
 A template that ends its prompt with the opening mark has begun the reasoning already; otherwise it begins where the
 answer begins with the mark. Marks later in the answer are text like any other.
@@ -18,21 +18,21 @@ class Parted:
 
 
 def marks_reasoning(template: str | None) -> bool:
-    """Whether a chat template knows of reasoning at all."""
+    """Whether a chat template has the marks of reasoning."""
     return template is not None and END in template
 
 
 class Reasoning:
-    """Parts streamed text. What could be the beginning of a mark waits until it is one or cannot be one."""
+    """Splits streamed text. What could be the beginning of a mark is held back until it is one or cannot be one."""
 
     def __init__(self, has_begun: bool) -> None:
         self._state = "reasoning" if has_begun else "before"
         self._is_new = True
-        """Nothing was shown of this part yet: line ends next to a mark belong to neither side."""
+        """Nothing of this part was returned yet: line ends next to a mark belong to neither side."""
         self._held = ""
 
     @classmethod
-    def behind(cls, prompt: str) -> Reasoning:
+    def after(cls, prompt: str) -> Reasoning:
         """For an answer to this prompt, as the template wrote it."""
         return cls(has_begun=prompt.rstrip().endswith(BEGIN))
 

@@ -30,8 +30,6 @@ class StopStrings:
         self._held = ""
         self.found: str | None = None
         """The stop string that ended the text; what comes after it is not shown."""
-        self.characters = 0
-        """How many were let through: where the text ends, once a stop string was found."""
 
     def feed(self, text: str) -> Passed:
         if self.found:
@@ -49,7 +47,6 @@ class StopStrings:
 
     def _let(self, text: str, length: int) -> str:
         self._held = text[length:]
-        self.characters += length
         return text[:length]
 
 

@@ -46,6 +46,7 @@ class ChatTemplate:
         self,
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] | None = None,
+        /,
         add_generation_prompt: bool = True,
         **more: Any,
     ) -> str:

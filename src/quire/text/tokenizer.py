@@ -10,8 +10,8 @@ from typing import Any
 import tokenizers
 from tokenizers.decoders import DecodeStream
 
-from quire.core.errors import InputError, ModelError
-from quire.text.templates import ChatTemplate, Message
+from quire.core.errors import ModelError
+from quire.text.templates import ChatTemplate
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
 
@@ -23,9 +23,9 @@ class TextStream:
         self._tokenizer, self._skips = tokenizer, skip_special_tokens
         self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
         self._shown: list[int] = []
-        """Tokens of the piece that came out last."""
+        """Tokens of the piece that was returned last."""
         self._held: list[int] = []
-        """Those behind it."""
+        """Tokens after it."""
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that these tokens complete."""
@@ -42,8 +42,8 @@ class TextStream:
         return text or ""
 
     def _begin_anew(self) -> str:
-        """Tokenizers that spell in bytes read a run of them as a whole: characters that came out may turn out to be
-        none, which the stream does not take. They stay, and what was held is read without them."""
+        """Byte-fallback tokenizers decode a run of bytes as a whole: characters that were returned may prove invalid
+        later, which the stream does not accept. They stay, and the held tokens are decoded without them."""
         self._stream = DecodeStream(skip_special_tokens=self._skips)
         return "".join(self._stream.step(self._tokenizer, token) or "" for token in self._held)
 
@@ -66,7 +66,7 @@ class Tokenizer:
         template: ChatTemplate | None = None,
         name: str = "",
     ) -> None:
-        """`name`: of the model that it belongs to, for messages."""
+        """`name`: the name of its model, for messages."""
         self.inner, self.eos_token_ids, self.template, self.name = inner, eos_token_ids, template, name
 
     @classmethod
@@ -93,23 +93,11 @@ class Tokenizer:
         return self.template is not None
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """`add_special_tokens`: what the tokenizer puts around a text of its own accord, such as a beginning."""
+        """`add_special_tokens`: also those that the tokenizer adds around a text by itself, such as BOS."""
         return self.inner.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.inner.decode([int(token) for token in tokens], skip_special_tokens=skip_special_tokens)
-
-    def chat(
-        self,
-        messages: Sequence[Message],
-        tools: Sequence[Mapping[str, Any]] | None = None,
-        add_generation_prompt: bool = True,
-        **more: Any,
-    ) -> list[int]:
-        """A conversation; templates write the beginning themselves."""
-        if self.template is None:
-            raise InputError("the model has no chat template: give a plain prompt instead of messages")
-        return self.encode(self.template.render(messages, tools, add_generation_prompt, **more), False)
 
     def stream(self, skip_special_tokens: bool = True) -> TextStream:
         return TextStream(self.inner, skip_special_tokens)
@@ -127,7 +115,7 @@ def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:
 
 
 def _eos_token_ids(folder: Path, inner: tokenizers.Tokenizer, token: str | None) -> tuple[int, ...]:
-    """generation_config.json knows best, then config.json; the tokenizer's own end counts always."""
+    """From generation_config.json, else config.json; the tokenizer's own end token is always included."""
     found: list[int] = []
     for name in ("generation_config.json", "config.json"):
         value = _read(folder / name).get("eos_token_id")

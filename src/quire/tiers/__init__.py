@@ -1,1 +1,1 @@
-"""Which records live beyond the device, and when they travel: decides, and moves nothing."""
+"""Tiers: decides which records are kept outside the device, and when they are transferred. Moves no bytes itself."""

@@ -1,6 +1,6 @@
-"""Whether a preempted request's memory is brought back or computed again: both costs, as measured, and the lesser.
+"""Measures what it costs to load the KV of a preempted request, and to compute it again.
 
-bring back      bytes ÷ bandwidth of the copies from host memory
+load            bytes ÷ bandwidth of the copies from host memory
 compute again   steps × overhead + tokens × seconds a token, fitted to the steps that were run
 """
 
@@ -14,11 +14,11 @@ from quire.core.units import ceil_div
 
 HOST_FAILURES = ("host_full", "load_without_room", "not_written_behind")
 RATE_DECAY, STEP_DECAY = 0.9, 0.99
-"""What a measurement counts beside the next one: machines and traffic change."""
+"""Weight of a measurement relative to the next one: machines and traffic change."""
 
 
 class RateMeter:
-    """So much in so many seconds; the latest counts most."""
+    """Amount per second; the latest measurements count most."""
 
     def __init__(self) -> None:
         self._amount = self._seconds = 0.0
@@ -33,7 +33,7 @@ class RateMeter:
 
 @dataclass(slots=True)
 class Totals:
-    """All that ever travelled one way."""
+    """Everything that was transferred in one direction."""
 
     count: int = 0
     bytes: int = 0
@@ -46,7 +46,7 @@ class Totals:
 
 
 def host_status(counted: Mapping[str, int], meters: Mapping[str, Totals], in_flight: Mapping[str, int]) -> TierStatus:
-    """Of host memory; what is counted goes by record."""
+    """Status of host memory; its counters count records."""
     return TierStatus(
         "host",
         True,
@@ -75,13 +75,13 @@ class StepMeter:
         self._products = STEP_DECAY * self._products + tokens * seconds
 
     def seconds_for(self, tokens: int, step_tokens: int) -> float | None:
-        """What computing so many tokens takes, at most `step_tokens` of them a step."""
+        """Seconds to compute this many tokens, at most `step_tokens` of them in a step."""
         if not self._tokens:
             return None
         mean_tokens, mean_seconds = self._tokens / self._count, self._seconds / self._count
         variance = self._squares / self._count - mean_tokens * mean_tokens
         covariance = self._products / self._count - mean_tokens * mean_seconds
-        if variance <= 0 or covariance <= 0:  # all steps alike: nothing tells overhead and tokens apart
+        if variance <= 0 or covariance <= 0:  # all steps are alike: overhead and tokens cannot be separated
             return tokens * mean_seconds / mean_tokens
         each = covariance / variance
         overhead = max(0.0, mean_seconds - each * mean_tokens)

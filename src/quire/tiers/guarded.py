@@ -1,9 +1,9 @@
-"""A connector behind a guard: what goes wrong with it is said once, and it is left alone until it works again.
+"""Guards a connector: a failure is logged once, and the connector is not used until it works again.
 
     up ──a call fails──▶ down ──after a while, in a thread: register, write, read back──▶ up
 
-When only writing fails (a full disk), reading goes on. A connector that only brings (`brings_only`) is not written to.
-Pauses double until a record has travelled: a disk may have room for what it is tried with, and for nothing else.
+When only writing fails (a full disk), reading continues. A connector that is only read (`brings_only`) gets no writes.
+Pauses double until a record is transferred: a disk may have room for the small record of the test and no other.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ _LOG = logging.getLogger("quire.tiers")
 
 
 class GuardedTier:
+    """Calls a connector. Every exception from it is counted and logged, and pauses its use."""
+
     def __init__(self, connector: Connector, layout: Layout, clock: Callable[[], float]) -> None:
         self.connector, self.name = connector, connector.name
         self.brings_only: bool = getattr(connector, "brings_only", False)
@@ -38,7 +40,7 @@ class GuardedTier:
         self._done: Counter[str] = Counter()
         self._begun: Counter[str] = Counter()
         self._seconds: dict[str, float] = {}
-        """All by what was tried."""
+        """All by operation."""
         self._counting = threading.Lock()
         self._layout, self._clock = layout, clock
         self._pause = FIRST_PAUSE_SECONDS
@@ -62,14 +64,14 @@ class GuardedTier:
             )
 
     def take_turn(self) -> bool:
-        """Whether it is time to see if it works again; once it was said, not again for a while."""
+        """Whether it is time to test if it works again. Returns True once for each pause."""
         if (self.can_read and (self.can_write or self.brings_only)) or self._clock() < self._mend_at:
             return False
         self._mend_at = self._clock() + self._pause
         return True
 
     def mend(self) -> None:
-        """Registers it, and sees whether what is written comes back; may wait."""
+        """Registers it, and tests whether a written record can be read back; may wait."""
         if not self._mending.acquire(blocking=False):
             return
         try:
@@ -90,7 +92,7 @@ class GuardedTier:
         name, data = b"probe" + os.urandom(16), os.urandom(PROBE_BYTES)
         memory, back = bytearray(data), bytearray(PROBE_BYTES)
         self.connector.write(name, [memoryview(memory)])
-        memory[:] = bytes(PROBE_BYTES)  # as blocks of host memory hold something else soon
+        memory[:] = bytes(PROBE_BYTES)  # blocks of host memory are reused soon after a write too
         is_there = self.connector.read(name, [memoryview(back)])
         self.connector.drop(name)
         if not is_there or back != data:
@@ -121,7 +123,7 @@ class GuardedTier:
         return is_there
 
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
-        """Unless somebody has stored it already."""
+        """Writes a record, unless it already exists."""
         if self.can_write and not any(self.has([name])):
             self._try("write", lambda: self._write(name, parts), reading=False)
 
@@ -141,11 +143,11 @@ class GuardedTier:
         return True
 
     def attempt(self, what: str, action: Callable[[], Result]) -> Result | None:
-        """Something else that only this connector can do, under the same guard; None: it failed."""
+        """Runs another action of this connector under the same guard; None: it failed."""
         return self._try(what, action, reading=True)
 
     def note_failure(self, what: str) -> None:
-        """Something that only its user could notice; it stays in use."""
+        """Counts a failure that the caller noticed; the connector stays in use."""
         self._count(self._failures, what)
         self._count(self.counters, "failures")
 
@@ -153,7 +155,7 @@ class GuardedTier:
         self._try("close", self.connector.close, reading=True)
 
     def _try(self, what: str, action: Callable[[], Result], reading: bool, is_trial: bool = False) -> Result | None:
-        """A connector may be anyone's code: whatever it raises is its failure, and never the engine's."""
+        """A connector may be third-party code: any exception is its failure, and never the engine's."""
         begin = self._clock()
         self._count(self._begun, what)
         try:
@@ -172,7 +174,7 @@ class GuardedTier:
             counter[what] += 1
 
     def _failed(self, reason: str, reading: bool, is_trial: bool) -> None:
-        """Calls that were under way when it was lost fail one after another: pauses double once for all of them."""
+        """Calls in progress when the connector fails all fail one after another: pauses double only once for them."""
         with self._counting:
             self.counters["failures"] += 1
             was_up, pause = self.can_read if reading else self.can_write, self._pause

@@ -1,6 +1,6 @@
-"""Threads of a stack: they do in order what they are given, and end with the process, whatever they wait for.
+"""Threads of a stack: they run actions in order, and end with the process, whatever they wait for.
 
-Who closes them waits as long as something gets done. What never returns is left behind, with a line in the log.
+Closing them waits as long as actions complete. A thread that never returns is abandoned, with a line in the log.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ import time
 from collections.abc import Callable, Sequence
 
 PATIENCE_SECONDS = 10.0
-"""Nothing was done for so long: nothing will be."""
+"""If no action completes for this long, the remaining ones are given up."""
 POLL_SECONDS = 0.1
 Action = Callable[[], object]
 _LOG = logging.getLogger("quire.tiers")
 
 
 class Threads:
+    """Up to `count` daemon threads that share one queue of actions; each is started when it is first needed."""
+
     def __init__(self, count: int, name: str) -> None:
         self.count, self.name = count, name
         self._actions: queue.SimpleQueue[Action | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self.done = 0
-        """Actions, of one thread or about so many of several."""
+        """Number of completed actions; approximate with several threads."""
         self._threads: list[threading.Thread] = []
-        """That were needed so far."""
+        """Threads that were started."""
 
     def submit(self, action: Action) -> None:
         with self._lock:
@@ -47,16 +49,16 @@ class Threads:
         return [thread for thread in self._threads if thread.is_alive()]
 
     def end(self) -> None:
-        """Its threads end when what was submitted is done."""
+        """Lets the threads end when all submitted actions are done."""
         for _ in self._threads:
             self._actions.put(None)
 
     def close(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        """What was submitted is done first."""
+        """Ends the threads after all submitted actions are done."""
         close_all([self], patience_seconds)
 
     def drop(self) -> None:
-        """Forgets what no thread has begun."""
+        """Drops actions that no thread has begun."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._actions.get_nowait()
@@ -70,8 +72,12 @@ class Threads:
             self.done += 1
 
 
+MakeThreads = Callable[[int, str], Threads]
+"""Makes threads: how many, and their name."""
+
+
 def close_all(pools: Sequence[Threads], patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Ends them together: however many of them hang, who waits does so until nothing was done for that long."""
+    """Ends them together, and waits until none is left or no action completes for `patience_seconds`."""
     for pool in pools:
         pool.end()
     done, since = 0, time.monotonic()

@@ -6,10 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from examples import examples
 from quire.cache.audit import BooksDoNotBalance, audit
 from quire.cache.compaction import compact, sheets_to_gain
 from quire.cache.memory import StageMemory
@@ -143,7 +144,7 @@ class MemoryMachine(RuleBasedStateMachine):
                     assert len(np.unique(table.held(row))) == held
 
 
-MemoryMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+MemoryMachine.TestCase.settings = examples(60, stateful_step_count=40)
 TestMemoryMachine = MemoryMachine.TestCase
 
 

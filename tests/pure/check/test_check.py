@@ -16,7 +16,7 @@ from quire.check.mutations import MUTATIONS, planted
 from quire.check.small import SHORT
 from quire.cli.main import build_parser
 from quire.core.rules import Policy
-from quire.kinds import KIND_NAMES
+from quire.kinds import KINDS
 
 DOCS = Path(__file__).parents[3] / "docs" / "check.md"
 FOUND: dict[str, int] = json.loads((Path(__file__).parent / "found.json").read_text())
@@ -84,7 +84,7 @@ def full_coverage(steps: int) -> Coverage:
     coverage = Coverage()
     coverage.steps = steps
     floor = steps // STEPS_PER_FLOOR
-    for kind in KIND_NAMES:
+    for kind in KINDS:
         for policy in Policy:
             for fault in Fault:
                 coverage.faults[kind, policy, fault] = floor if is_possible(kind, fault) else 0
@@ -140,7 +140,7 @@ def test_the_json_has_the_counts(capsys: pytest.CaptureFixture[str]) -> None:
     data = json.loads(out)
     assert data["steps"] >= 200
     assert data["violation"] is None
-    assert set(data["exercised"]["hit"]) == set(KIND_NAMES)
+    assert set(data["exercised"]["hit"]) == set(KINDS)
 
 
 def test_all_planted_bugs_are_hunted_from_scratch(
@@ -171,7 +171,7 @@ def test_mistakes_on_the_command_line_are_told(capsys: pytest.CaptureFixture[str
 )
 def test_an_option_that_would_change_nothing_is_refused_by_name(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     first, unheard = (word for word in given.split() if word.startswith("--"))
-    assert f"{unheard} changes nothing beside {first}" in refused(capsys, "check", *given.split())
+    assert f"{unheard} changes nothing with {first}" in refused(capsys, "check", *given.split())
 
 
 @pytest.mark.parametrize("option", ["--seconds", "--processes"])

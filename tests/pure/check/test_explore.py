@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from examples import rest_in_soak
 from quire.check.exhaustive import explore_all
 from quire.check.explore import Explored, World, explore
 from quire.check.mutations import planted
@@ -18,12 +19,25 @@ from quire.check.snapshot import Snapshots
 from quire.core.rules import Policy
 
 DOCS = Path(__file__).parents[3] / "docs" / "check.md"
+LONG = {
+    *("window and sink, a tier", "latent and window, fair", "full and state, a tier"),
+    *("window and chunked, pages of 2", "full and window, a tier", "full and window, evicted and compacted"),
+}
+"""Seconds each: `make soak` explores these, and every test run the same without the third request."""
+QUICK = [
+    replace(small, name=f"{small.name}, two requests", requests=small.requests[:2]) if small.name in LONG else small
+    for small in SHORT
+]
 MIXED = Small("mixed", (("full", 1), ("window", 2), ("state", 3)), 6, (("abc", 2, 0), ("abd", 2, 1)), stored=1)
 TIGHT = Small("tight", (("full", 1), ("window", 2)), 5, (("abcd", 2, 0), ("abe", 2, 1), ("ab", 2, 0)), rows=3)
 GUESSING = Small("guessing", (("full", 1), ("state", 3)), 6, (("abc", 3, 0), ("abd", 2, 1)), lookahead=1)
 
 
-@pytest.mark.parametrize("small", SHORT, ids=lambda small: small.name)
+@pytest.mark.parametrize(
+    "small",
+    rest_in_soak([*QUICK, *(small for small in SHORT if small not in QUICK)], QUICK),
+    ids=lambda small: small.name,
+)
 def test_no_schedule_is_stuck_or_leaks(small: Small) -> None:
     found = explore(small)
     assert found.violation == ""
@@ -43,7 +57,9 @@ def test_the_long_list_keeps_within_what_it_says() -> None:
         assert small.plan().fits
 
 
-@pytest.mark.parametrize("small", [MIXED, TIGHT, GUESSING], ids=lambda small: small.name)
+@pytest.mark.parametrize(
+    "small", rest_in_soak([MIXED, GUESSING, TIGHT], [MIXED, GUESSING]), ids=lambda small: small.name
+)
 def test_states_that_are_merged_have_the_same_future(small: Small) -> None:
     """Whatever happens next leads from both to states that are merged as well."""
     world = World(small)
@@ -112,6 +128,7 @@ def test_a_bug_is_planted_in_every_process_however_they_are_started(monkeypatch:
     assert all(one.violation for one in found)
 
 
+@pytest.mark.soak
 def test_priority_decides_more_than_who_is_the_elder() -> None:
     """Else every system would go through the same states without it."""
     small = next(one for one in SHORT if one.requests is URGENT)

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from quire.cache.nodes import Nodes
 from quire.cache.tables import FEW_ROWS, Table
 from quire.check.campaign import episode_seed
 from quire.check.coverage import Coverage
 from quire.check.episode import Episode
 from quire.check.large import EVERY, OF_REUSE, is_large
+from quire.prefix.nodes import Nodes
 from quire.scheduler.rows import Rows
 
 FIRST_OUTPUTS = Rows(1).outputs.shape[1]
@@ -20,8 +20,8 @@ FIRST_OUTPUTS = Rows(1).outputs.shape[1]
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 7, 1000])
 def test_every_campaign_has_a_large_system_among_its_first_ones(seed: int) -> None:
-    """An episode has about a hundred steps: the first one comes within a few thousand, and six have every kind."""
-    large = [number for number in range(6 * EVERY) if is_large(episode_seed(seed, number))]
+    """An episode has about a hundred steps: the first comes within a few thousand, and each kind has a turn."""
+    large = [number for number in range(len(OF_REUSE) * EVERY) if is_large(episode_seed(seed, number))]
     assert large[0] < EVERY
     assert len(large) == len(OF_REUSE)
     assert len({episode_seed(seed, number) // EVERY % len(OF_REUSE) for number in large}) == len(OF_REUSE)

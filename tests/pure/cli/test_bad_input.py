@@ -13,7 +13,7 @@ import pytest
 import quire
 from command import refused, run_json, run_text
 from quire.core.errors import MissingPackage, QuireError
-from quire.core.extras import naming_extras
+from quire.options.extras import naming_extras
 
 HUGE = "9" * 400
 
@@ -103,35 +103,63 @@ def test_a_recording_nested_beyond_reason_is_one_clear_line(capsys: pytest.Captu
     assert "is not a recording" in refused(capsys, "replay", str(tmp_path / "deep.jsonl"))
 
 
+WHOLE = "is not a whole number of up to 18 digits"
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("arguments", "said"),
     [
-        ["--pool", HUGE],
-        ["--pool", "1GiB", "--max-length", HUGE],
-        ["--sheets", "9000000000000000000"],
-        ["--pool", "1GiB", "--reserved-pages", "9000000000000000000"],
-        ["--pool", "1GiB", "--speculative-tokens", "99999999999999999999"],
-        ["--pool", "1GiB", "--batch-tokens", "100000m"],
-        ["--pool", "1GiB", "--target-length", "1k", "--target-requests", "9000000000000000"],
-        ["--pool", "1GiB", "--target-length", "1m", "--target-requests", "1"],
-        ["--pool", "1GiB", "--workload", f"prompt=1/2,output=1/2,sessions={HUGE}"],
-        ["--pool", "1GiB", "--workload", "prompt=1/2,prompt=1/3,output=1/2"],
-        ["--pool", "1TiB"],
-        ["--memory", "80"],
-        ["--memory", "80GiB", "--memory-fraction", "0"],
-        ["--device", ""],
-        ["--pool", "1GiB", "--page-tokens", "16,32"],
-        ["--pool", "1GiB", "--max-length", "1000.7"],
-        ["--pool", "1GiB", "--max-requests", "²"],
-        ["--pool", "1GiB", "--ignore-field", "zzz"],
-        ["--pool", "1GiB", "--explain", "--json"],
-        ["--pool", "1GiB", "--stage-layers", "30,30"],
+        (["--pool", HUGE], f"argument --pool: '{HUGE}' "),
+        (["--pool", "1GiB", "--max-length", HUGE], f"argument --max-length: '{HUGE}' "),
+        (["--sheets", "9000000000000000000"], f"argument --sheets: '9000000000000000000' {WHOLE}"),
+        (
+            ["--pool", "1GiB", "--reserved-pages", "9000000000000000000"],
+            f"argument --reserved-pages: '9000000000000000000' {WHOLE}",
+        ),
+        (
+            ["--pool", "1GiB", "--speculative-tokens", "99999999999999999999"],
+            f"argument --speculative-tokens: '99999999999999999999' {WHOLE}",
+        ),
+        (
+            ["--pool", "1GiB", "--batch-tokens", "100000m"],
+            "--batch-tokens 104,857,600,000 is out of range: give at least 1, at most 1,048,576",
+        ),
+        (
+            ["--pool", "1GiB", "--target-length", "1k", "--target-requests", "9000000000000000"],
+            "argument --target-requests: '9000000000000000' is out of range: give 1 to 1,073,741,824",
+        ),
+        (
+            ["--pool", "1GiB", "--target-length", "1m", "--target-requests", "1"],
+            "--target-length 1,048,576 is beyond the 131,072 that gemma-3-27b supports",
+        ),
+        (
+            ["--pool", "1GiB", "--workload", f"prompt=1/2,output=1/2,sessions={HUGE}"],
+            f"argument --workload: sessions='{HUGE}",
+        ),
+        (
+            ["--pool", "1GiB", "--workload", "prompt=1/2,prompt=1/3,output=1/2"],
+            "--workload 'prompt=1/2,prompt=1/3,output=1/2' says something twice",
+        ),
+        (
+            ["--pool", "1TiB"],
+            "a pool of 1023.99 GiB is more than tables of 32-bit addresses reach: give at most 512.00",
+        ),
+        (["--memory", "80"], "a device of 80 B is no device: write the unit, like --memory 80GiB"),
+        (["--memory", "80GiB", "--memory-fraction", "0"], "a memory fraction of 0.0 is out of range"),
+        (["--device", ""], "device '' is not known: choose a10, "),
+        (["--pool", "1GiB", "--page-tokens", "16,32"], "argument --page-tokens: '16,32' gives one page size twice"),
+        (["--pool", "1GiB", "--max-length", "1000.7"], "argument --max-length: '1000.7' is not a number of tokens"),
+        (["--pool", "1GiB", "--max-requests", "²"], f"argument --max-requests: '²' {WHOLE}"),
+        (["--pool", "1GiB", "--ignore-field", "zzz"], "gemma-3-27b has no field 'zzz' to ignore"),
+        (["--pool", "1GiB", "--explain", "--json"], "--explain prints text: leave out --json"),
+        (["--pool", "1GiB", "--stage-layers", "30,30"], "--stage-layers 30,30 must be 2 numbers that add up to 62"),
     ],
 )
 def test_numbers_beyond_reason_are_refused_and_never_wrap(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    refused(capsys, "plan", "gemma-3-27b", *arguments)
+    """Each for its own reason: the message names the option and what was given for it."""
+    assert said in refused(capsys, "plan", "gemma-3-27b", *arguments)
 
 
 def test_an_unknown_option_names_its_command_and_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,13 +179,21 @@ def test_options_beside_a_saved_plan_are_refused_by_name(capsys: pytest.CaptureF
     assert "saved plan" in refused(capsys, "whatif", str(path), "--pool", "1GiB")
 
 
+def forget(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    """Takes modules away as if nothing had imported them. After the test the same ones are back, also where their
+    packages name them: else later tests of this process would replace parts of a module that nothing uses."""
+    for name in sorted(names, reverse=True):
+        package, _, leaf = name.rpartition(".")
+        monkeypatch.setattr(sys.modules[package], leaf, sys.modules[name])
+        monkeypatch.delitem(sys.modules, name)
+
+
 def test_a_command_that_lacks_its_extra_says_how_to_get_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The base install has no torch: one line, not a traceback."""
     monkeypatch.setitem(sys.modules, "gguf", None)
-    for name in [name for name in sys.modules if name.startswith(("quire.fetch", "quire.worker.weights"))]:
-        monkeypatch.delitem(sys.modules, name)
+    forget(monkeypatch, *(name for name in sys.modules if name.startswith(("quire.fetch", "quire.worker.weights"))))
     command, on_gpu = "pip install -c constraints.txt '.[torch]'", "pip install '.[gpu]'"
     told = refused(capsys, "fetch")
     assert told == f"quire: fetch needs gguf: install it with {command} in Quire's checkout (for a GPU: {on_gpu})\n"
@@ -175,12 +211,12 @@ def test_from_python_a_missing_package_is_told_as_by_a_command(monkeypatch: pyte
     def lacking(*_: object) -> None:
         raise ModuleNotFoundError(name="transformers.models")
 
-    monkeypatch.setattr("quire.llm.llm.find_source", lacking)
+    monkeypatch.setattr("quire.build.engine.find_source", lacking)
     with pytest.raises(MissingPackage, match="LLM needs transformers: install it with pip install -c"):
-        quire.LLM()
+        quire.LLM(device="cpu")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    for name in ("quire.llm", "quire.llm.llm", "quire.llm.answers", "quire.text.tokenizer"):
-        monkeypatch.delitem(sys.modules, name)
+    again = ("quire.llm", "quire.llm.answers", "quire.llm.schema", "quire.text.answer", "quire.text.tokenizer")
+    forget(monkeypatch, *again)
     for name in ("LLM", "Completion"):
         with pytest.raises(ImportError, match=f"{name} needs tokenizers: ") as told:
             getattr(quire, name)

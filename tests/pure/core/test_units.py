@@ -6,7 +6,8 @@ import pytest
 
 from quire.core.dtypes import DType, parse_dtype
 from quire.core.errors import InputError
-from quire.core.units import GIB, format_bytes, format_tokens, parse_bytes, parse_tokens
+from quire.core.units import GIB, format_bytes, format_tokens
+from quire.options.texts import parse_bytes, parse_tokens
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import capacity
 from quire.cli.main import build_parser, main
 from quire.core.events import counted_fields, event_classes
 from quire.core.reasons import Why
+from quire.kinds import KINDS
 from quire.models.catalogue import catalogue_names
 from quire.models.families import FAMILIES, TEXT_PARTS
 from quire.models.read import read_model
@@ -65,6 +66,11 @@ def test_the_capacity_tables_are_what_the_benchmark_prints() -> None:
     assert capacity.with_tables(text) == text
 
 
+def test_every_kind_has_a_row_on_its_page() -> None:
+    rows = re.findall(r"^\| `([a-z]+)`", (DOCS / "kinds.md").read_text(), re.MULTILINE)
+    assert sorted(rows) == sorted(KINDS)
+
+
 def test_the_readme_quotes_the_capacity_tables() -> None:
     """Each row of the README's comparison is a row of the benchmark's."""
     names = {
@@ -76,10 +82,12 @@ def test_the_readme_quotes_the_capacity_tables() -> None:
         "DeepSeek-V3": "deepseek-v3",
     }
     tables = (DOCS / "capacity.md").read_text()
-    rows = re.findall(r"^\| (.+?) \| (\d+k) \| (\d+) \| (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (.+?) \| (\d+k) \| (\d+) \| (\d+) \| (\d+) \|$", (ROOT / "README.md").read_text(), re.MULTILINE
+    )
     assert len(rows) == len(names)
-    for name, length, quire, peer in rows:
-        row = rf"^\| {re.escape(names[name])} \| [^|]+ \| {length} \| {quire} \| \d+ \| {peer} \|"
+    for name, length, quire, during, peer in rows:
+        row = rf"^\| {re.escape(names[name])} \| [^|]+ \| {length} \| {quire} \| {during} \| {peer} \|"
         assert re.search(row, tables, re.MULTILINE), name
 
 
@@ -104,9 +112,7 @@ def test_the_shape_file_in_the_docs_plans(tmp_path: Path) -> None:
     path = tmp_path / "shape.json"
     path.write_text(example)
     plan = make_plan(read_model(str(path)), Settings(), Budget(pool_bytes=1 << 33))
-    assert {kind.kind.kind for kind in plan.stages[0].kinds} == {
-        "full", "window", "chunked", "sink", "latent", "cross", "state",
-    }  # fmt: skip
+    assert {kind.kind.kind for kind in plan.stages[0].kinds} == set(KINDS)
 
 
 def test_every_command_that_is_printed_is_understood() -> None:
@@ -158,14 +164,47 @@ def test_the_table_of_the_house_lists_every_part_of_the_package() -> None:
     assert listed == folders | files
 
 
-def test_every_file_that_the_reading_guide_names_is_there() -> None:
-    """Named from the package's folder, or beside the file named before."""
-    guide = (DOCS / "reading-guide.md").read_text().split("```")[0]
-    package, folder = ROOT / "src" / "quire", ROOT
-    names = re.findall(r"`([a-z_/]+\.py)`", guide)
-    assert len(names) > 15
-    for name in names:
-        places = [ROOT / name, package / name, folder / name]
-        found = [place for place in places if place.is_file()]
+def test_the_reading_guide_names_files_that_are_there_and_every_file_of_the_heart() -> None:
+    """Named from the package's folder, or in the folder of the file named before."""
+    guide = re.sub(r"^```.*?^```", "", (DOCS / "reading-guide.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    package, named = ROOT / "src" / "quire", [ROOT]
+    for name in re.findall(r"`([a-z_/]+\.py)`", guide):
+        found = [place for place in (package / name, named[-1].parent / name) if place.is_file()]
         assert found, name
-        folder = found[0].parent
+        named.append(found[0])
+    heart = ("core", "kinds", "plan", "cache", "scheduler", "engine")
+    files = {path for part in heart for path in (package / part).glob("*.py") if path.name != "__init__.py"}
+    missing = sorted(str(path.relative_to(package)) for path in files - set(named))
+    assert not missing
+
+
+def test_the_guide_to_the_worker_lists_its_folders_and_files() -> None:
+    """Each folder has a row in the guide's first table, and a docstring of one line; each file is named, once."""
+    guide, worker = (DOCS / "worker.md").read_text(), ROOT / "src" / "quire" / "worker"
+    folders = {path.parent.name for path in worker.glob("*/__init__.py")}
+    assert set(re.findall(r"^\| `([a-z]+)/` \|.*\|.*→.*\|$", guide, re.MULTILINE)) == folders
+    assert not [path for path in worker.glob("*/__init__.py") if len(path.read_text().splitlines()) != 1]
+    assert not [path.name for path in worker.glob("*.py") if path.name != "__init__.py"], "every module has a folder"
+    named: list[str] = []
+    for row in re.findall(r"^\| (`[a-z]+/[a-z_]+\.py`(?:, `[a-z_]+\.py`)*) \|", guide, re.MULTILINE):
+        first, *others = re.findall(r"`([a-z_/.]+)`", row)
+        named += [first, *(f"{first.partition('/')[0]}/{other}" for other in others)]
+    files = [path.relative_to(worker).as_posix() for path in worker.rglob("*.py") if path.name != "__init__.py"]
+    assert sorted(named) == sorted(file for file in files if not file.startswith(("kernels/", "weights/")))
+
+
+@pytest.mark.parametrize("title", ["A chat request", "Why a request waits"])
+def test_every_hop_of_the_walks_in_the_reading_guide_is_there(title: str) -> None:
+    """Each row names files and what to read in each: a class, a function, or a method after its class."""
+    walk = (DOCS / "reading-guide.md").read_text().split(f"## {title}, hop by hop")[1].split("\n## ")[0]
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|", walk, re.MULTILINE)
+    assert rows
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    for number, cell in rows:
+        source = ""
+        for name in re.findall(r"`([^`]+)`", cell):
+            if name.endswith(".py"):
+                source = (ROOT / "src" / "quire" / name).read_text()
+                continue
+            for part in name.split("."):
+                assert re.search(rf"^ *(async def|def|class) {part}\b", source, re.MULTILINE), f"{number}: {name}"

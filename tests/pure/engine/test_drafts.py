@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.build.assemble import plan_folder
+from quire.build.plan import plan_checkpoint
 from quire.check.promises import check_books, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.shadow import ShadowRunner
-from quire.core.drafting import Drafter, verified
-from quire.core.dtypes import DType
+from quire.core.drafting import Drafter, verify_drafts
 from quire.core.events import TokensDrafted
 from quire.core.memory import Follows, Memory, Part
 from quire.core.request import Ending, Request
@@ -24,12 +23,13 @@ from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import Step
 from quire.engine.engine import Engine
 from quire.models.shape import Layer, ModelShape
+from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.recording.recorder import RecordingEngine
 from quire.recording.replay import replay
-from quire.scheduler.ngrams import MOST_TOKENS, NGramDrafter
+from quire.text.ngrams import MOST_TOKENS, NGramDrafter
 from small_kinds import KINDS
 
 LOOKAHEAD = 3
@@ -111,7 +111,7 @@ def test_samples_count_up_to_the_first_wrong_guess(rows: list[tuple[bool, int, l
     pairs = zip(rows, drafts, strict=True)
     sampled = [[bits >> place & 1 for place in range(len(own) + 1)] for (_, _, _, bits), own in pairs]
     sampled = [own for own, row in zip(sampled, rows, strict=True) if row[0]]
-    result = verified(step, np.array([token for own in sampled for token in own], dtype=np.int64))
+    result = verify_drafts(step, np.array([token for own in sampled for token in own], dtype=np.int64))
     expected = []
     for own, guesses in zip(sampled, [own for own, row in zip(drafts, rows, strict=True) if row[0]], strict=True):
         right = next((place for place, token in enumerate(guesses) if own[place] != token), len(guesses))
@@ -136,7 +136,7 @@ def test_draft_layers_get_no_memory_where_nobody_runs_them(tmp_path: Path) -> No
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
     settings = Settings(max_length=64, max_requests=2, speculative_tokens=LOOKAHEAD)
-    plan = plan_folder(tmp_path, settings, Budget(pool_bytes=1 << 20), DType.FP32)
+    plan = plan_checkpoint(tmp_path, settings, Budget(pool_bytes=1 << 20), RunOptions(device="cpu"))
     assert sum(len(kind.layers) for kind in plan.stages[0].kinds) == 2
     assert plan.lookahead == LOOKAHEAD
 

@@ -2,89 +2,21 @@
 
 from __future__ import annotations
 
-from zlib import crc32
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from shadow import ShadowRunner, token_for
 
-from quire.cache.audit import audit
+from examples import examples
 from quire.core.errors import InputError, NeverFits, QueueFull
 from quire.core.reasons import Why
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Step, StepResult
 from quire.engine.engine import Engine
-from quire.models.shape import ModelShape
-from quire.plan import bound
-from quire.plan.make import make_plan
-from quire.plan.plan import Plan
-from quire.plan.settings import Budget, Settings
+from shadow import ShadowRunner, token_for
+from small_engines import LENGTH, check, engine_for, is_empty, request, run, small_plan
 from small_kinds import KINDS
-
-LENGTH = 220
-
-
-def small_plan(
-    names: list[str], sheets: int | None, *, lookahead: int = 0, budget: int = 64, rows: int = 6, stages: int = 1
-) -> Plan:
-    """`sheets` None: just what a lone request of LENGTH needs."""
-    layers = [KINDS[name] for _ in range(2) for name in names]
-    shape = ModelShape("small", "test", tuple(layers), max_length=LENGTH, weights_known=False)
-    chosen = Settings(
-        batch_tokens=budget,
-        max_requests=rows,
-        speculative_tokens=lookahead,
-        max_length=LENGTH,
-        pipeline_parallel=stages,
-    )
-    if sheets is None:
-        roomy = make_plan(shape, chosen, Budget(pool_bytes=1 << 30))
-        return make_plan(
-            shape,
-            chosen,
-            Budget(sheets=tuple(bound.minimum(stage.kinds, LENGTH, lookahead) for stage in roomy.stages)),
-        )
-    return make_plan(shape, chosen, Budget(sheets=(sheets,)))
-
-
-def engine_for(plan: Plan, overlap: int = 2, **options: object) -> tuple[Engine, ShadowRunner]:
-    runner = ShadowRunner()
-    engine = Engine(plan, runner, overlap=overlap, **options)  # type: ignore[arg-type]
-    runner.attach(engine.scheduler)
-    return engine, runner
-
-
-def request(name: str, prompt: int, outputs: int, shared: int = 0, **more: object) -> Request:
-    """The first `shared` tokens are everyone's, the rest its own."""
-    tokens = np.arange(prompt, dtype=np.int32)
-    tokens[shared:] += crc32(name.encode()) % 10_000 + 1
-    return Request(name, tokens, outputs, **more)  # type: ignore[arg-type]
-
-
-def check(engine: Engine) -> None:
-    for memory in engine.scheduler.memories:
-        audit(memory, {row: r.name for row, r in engine.scheduler.rows.requests.items()})
-
-
-def run(engine: Engine, most_steps: int) -> int:
-    steps = 0
-    while engine.step():
-        check(engine)
-        steps += 1
-        assert steps <= most_steps, "it does not end"
-    check(engine)
-    return steps
-
-
-def is_empty(engine: Engine) -> bool:
-    """After the last request only the cache holds pages; after dropping the cache, nothing does."""
-    engine.scheduler.reuse.index.drop()
-    check(engine)
-    return all(memory.pool.free_sheets == memory.stage.sheets for memory in engine.scheduler.memories)
-
 
 names_of_kinds = st.lists(st.sampled_from(sorted(set(KINDS) - {"cross"})), min_size=1, max_size=4, unique=True)
 work = st.lists(
@@ -92,7 +24,7 @@ work = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(names_of_kinds, work, st.integers(0, 2), st.integers(1, 3), st.sampled_from([3, 17, 64]), st.integers(1, 2))
 def test_everyone_finishes_in_the_smallest_pool_with_the_right_tokens(
     names: list[str], work: list[tuple[int, int, int, int]], lookahead: int, overlap: int, budget: int, stages: int
@@ -114,7 +46,7 @@ def test_everyone_finishes_in_the_smallest_pool_with_the_right_tokens(
     assert is_empty(engine)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.data(), names_of_kinds, work)
 def test_cancelling_at_any_moment_leaves_nothing_behind(
     data: st.DataObject, names: list[str], work: list[tuple[int, int, int, int]]
@@ -156,7 +88,7 @@ class Faulty(ShadowRunner):
             raise KeyboardInterrupt(place)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data(), names_of_kinds, work, st.integers(1, 3))
 def test_a_step_that_fails_ends_those_who_run_and_nobody_else(
     data: st.DataObject, names: list[str], work: list[tuple[int, int, int, int]], overlap: int
@@ -326,7 +258,7 @@ def test_preemption_and_compaction_really_happen_here() -> None:
     events: list[str] = []
     plan = small_plan(["window", "chunked", "full"], None, budget=64)
     engine, runner = engine_for(plan, listeners=[lambda event: events.append(event.name)])
-    engine.scheduler.typical_output = 1.0
+    engine.scheduler.admission.typical_output = 1.0
     for i in range(6):
         engine.submit(request(f"r{i}", 30 + 17 * i, 60))
     run(engine, 5000)
@@ -350,7 +282,7 @@ def test_a_prompt_that_came_before_is_not_computed_again(names: list[str]) -> No
     engine.submit(Request("again", first.request.prompt, 5))
     engine.step()
     row = engine.scheduler.rows.row_of["again"]
-    assert engine.scheduler.tickets[row].hit_tokens == 149 // unit * unit > 0
+    assert engine.scheduler.running.tickets[row].hit_tokens == 149 // unit * unit > 0
     run(engine, 100)
     assert is_empty(engine)
 
@@ -366,7 +298,7 @@ def test_a_turn_that_goes_on_finds_what_the_last_one_left(names: list[str]) -> N
     engine.submit(Request("turn", whole, 5))
     engine.step()
     row = engine.scheduler.rows.row_of["turn"]
-    assert engine.scheduler.tickets[row].hit_tokens == (144 if names != ["full"] else 144 // unit * unit)
+    assert engine.scheduler.running.tickets[row].hit_tokens == (144 if names != ["full"] else 144 // unit * unit)
 
 
 def test_scopes_do_not_see_each_other() -> None:
@@ -377,7 +309,7 @@ def test_scopes_do_not_see_each_other() -> None:
     for name, scope in (("a", "one"), ("b", "two"), ("c", "one")):
         engine.submit(Request(name, prompt, 5, scope=scope))
         engine.step()
-        hits.append(engine.scheduler.tickets[engine.scheduler.rows.row_of[name]].hit_tokens > 0)
+        hits.append(engine.scheduler.running.tickets[engine.scheduler.rows.row_of[name]].hit_tokens > 0)
         run(engine, 100)
     assert hits == [False, False, True]
 
@@ -386,11 +318,11 @@ def test_a_miss_says_why() -> None:
     engine, _ = engine_for(small_plan(["full", "window"], 200))
     engine.submit(request("short", 3, 2))
     engine.step()
-    assert engine.scheduler.tickets[0].miss is Why.BELOW_UNIT
+    assert engine.scheduler.running.tickets[0].miss is Why.BELOW_UNIT
     run(engine, 20)
     engine.submit(request("new", 150, 2))
     engine.step()
-    assert engine.scheduler.tickets[engine.scheduler.rows.row_of["new"]].miss is Why.NO_OVERLAP
+    assert engine.scheduler.running.tickets[engine.scheduler.rows.row_of["new"]].miss is Why.NO_OVERLAP
     crossing, _ = engine_for(small_plan(["cross", "full"], 60))
     assert "depends on more than the tokens" in crossing.scheduler.reuse.index.disabled
 
@@ -418,7 +350,7 @@ def test_the_index_does_not_grow_with_hits() -> None:
     sizes = set()
     for i in range(200):
         engine.submit(Request(f"r{i}", prompt, 1))
-        run(engine, 20)
+        engine.drain()
         sizes.add(len(index.nodes))
     assert len(sizes) == 1
     assert len(index.eviction._ranked) <= 2 * len(index.nodes) + len(index.boundaries.groups) + 64

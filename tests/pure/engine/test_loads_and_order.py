@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from shadow import token_for
-from test_engine import check, engine_for, is_empty, request, run, small_plan
 
-from doubles import ScriptedTier
+from doubles import silent_tier
 from quire.core.events import Event, LoadFailed, RequestAdmitted, RequestEnded, RequestPreempted, StepLaunched
-from quire.core.reasons import Explanation, Reason, Why
+from quire.core.reasons import Reason, Why
 from quire.core.request import Ending, Request
 from quire.core.rules import Policy, Rules
-from quire.core.sentences import describe, sentence
+from quire.core.tier import TransferDone, TransferFailed
 from quire.engine.engine import Engine
+from quire.explain.explanation import Explanation
+from quire.explain.request import explain
+from quire.explain.sentences import describe, sentence
 from quire.plan.records import Records
+from quire.tiers.in_memory import InMemoryTier
+from shadow import token_for
+from small_engines import check, engine_for, is_empty, request, run, small_plan
 
 MIXES = [["full"], ["full", "window"], ["sink", "full"], ["chunked", "full"], ["state", "full", "window"]]
 
 
-def loading_engine(names: list[str], tier: ScriptedTier, **options: object) -> tuple[Engine, list[Event], list[float]]:
+def loading_engine(names: list[str], tier: InMemoryTier, **options: object) -> tuple[Engine, list[Event], list[float]]:
     events: list[Event] = []
     now = [0.0]
     engine, runner = engine_for(
@@ -34,18 +39,18 @@ def loading_engine(names: list[str], tier: ScriptedTier, **options: object) -> t
 @pytest.mark.parametrize("names", MIXES)
 def test_a_load_that_finishes_saves_its_tokens(names: list[str]) -> None:
     """The row computes from where the load ended, and yields what it would have yielded alone."""
-    tier = ScriptedTier(2)
+    tier = silent_tier(2)
     engine, events, _ = loading_engine(names, tier)
     stream = engine.submit(request("r", 150, 5))
     for _ in range(3):
         engine.step()
         check(engine)
     assert stream.tokens().size == 0
-    tier.answer(0)
+    tier.answer(TransferDone(0))
     engine.step()
     loaded = 2 * engine.scheduler.reuse.index.unit
-    assert engine.explain("r").reason.numbers["loaded_tokens"] == loaded  # type: ignore[union-attr]
-    assert f", {loaded} tokens came from a tier, " in describe(engine.explain("r"))  # type: ignore[arg-type]
+    assert explain(engine, "r").reason.numbers["loaded_tokens"] == loaded  # type: ignore[union-attr]
+    assert f", {loaded} tokens came from a tier, " in describe(explain(engine, "r"))  # type: ignore[arg-type]
     run(engine, 50)
     assert stream.tokens().tolist() == [token_for("r", 150 + i) for i in range(5)]
     assert sum(e.tokens for e in events if isinstance(e, StepLaunched)) == 154 - loaded
@@ -56,22 +61,23 @@ def test_a_load_that_finishes_saves_its_tokens(names: list[str]) -> None:
 @pytest.mark.parametrize("ending", ["failed", "late", "cancelled"])
 def test_a_load_that_does_not_finish_costs_nothing_but_time(names: list[str], ending: str) -> None:
     """Failed or late, the tokens are computed; an answer that comes when nobody waits is ignored."""
-    tier = ScriptedTier(2)
+    tier = silent_tier(2)
     engine, events, now = loading_engine(names, tier, rules=Rules(load_seconds=3.0))
     stream = engine.submit(request("r", 150, 5))
     engine.step()
+    transfer = tier.transfers[0]
     if ending == "failed":
-        tier.answer(0, is_done=False, reason="disk on fire")
+        tier.answer(TransferFailed(0, "disk on fire"))
     elif ending == "late":
         now[0] = 3.0
     else:
         engine.cancel("r")
         stream = engine.submit(request("again", 150, 5))
     engine.step()
-    tier.answer(0)
     if ending == "cancelled":
-        assert tier.cancelled == [0]
-        tier.answer(1, is_done=False)
+        assert not tier.transfers[0].is_awaited
+        tier.answer(TransferFailed(1, ""))
+    tier.transfers[0] = replace(transfer, due=0.0)  # also where it has failed
     run(engine, 50)
     assert stream.ending is Ending.LENGTH
     reasons = {"failed": ["disk on fire"], "late": ["no answer in 3 s"], "cancelled": ["the tier reported an error"]}
@@ -84,12 +90,12 @@ def test_a_load_that_does_not_finish_costs_nothing_but_time(names: list[str], en
 def test_a_load_has_a_second_more_for_each_so_many_bytes(names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Five seconds brought 2.8 GiB from a disk; whoever had more to load always came late."""
     monkeypatch.setattr("quire.core.rules.SLOWEST_LOAD_BYTES", 4096)
-    tier = ScriptedTier(8)
+    tier = silent_tier(8)
     engine, events, now = loading_engine(names, tier, rules=Rules(load_seconds=3.0))
     engine.submit(request("r", 150, 5))
     engine.step()
-    (load,) = tier.begun
-    seconds = 3 + Records(small_plan(names, 60)).most_prefix_bytes(load.tokens) // 4096
+    (transfer,) = tier.transfers.values()
+    seconds = 3 + Records(small_plan(names, 60)).most_prefix_bytes(transfer.load.tokens) // 4096
     assert seconds > 4
     now[0] = seconds - 0.5
     engine.step()
@@ -136,10 +142,10 @@ def test_nobody_is_preempted_for_ever() -> None:
             preempted[event.request] = preempted.get(event.request, 0) + 1
 
     engine, _ = engine_for(small_plan(["full", "window"], None, rows=6), listeners=[count])
-    engine.scheduler.typical_output = 1.0
+    engine.scheduler.admission.typical_output = 1.0
     for i in range(12):
         engine.submit(request(f"r{i}", 20 + i, 90, priority=i % 3))
-        engine.scheduler.typical_output = 1.0
+        engine.scheduler.admission.typical_output = 1.0
     run(engine, 20_000)
     assert preempted, "nobody was preempted: nothing was shown"
     assert all(times <= 2 + int(name[1:]) for name, times in preempted.items())
@@ -151,7 +157,7 @@ def told_behind(prompt: int, outputs: int) -> tuple[Engine, Explanation]:
     for name in ("first", "large"):
         engine.submit(request(name, prompt, outputs))
         engine.step()
-    told = engine.explain("large")
+    told = explain(engine, "large")
     assert told is not None
     return engine, told
 
@@ -181,10 +187,10 @@ def test_a_waiting_request_is_told_what_it_lacks_who_has_it_and_when_it_can_run(
     assert "there is room for it when first has ended; it runs within" in text
     assert text in (Path(__file__).parents[3] / "docs" / "events.md").read_text(encoding="utf-8")
     before = [memory.pool.free_sheets for memory in engine.scheduler.memories]
-    assert engine.explain("nobody") is None
+    assert explain(engine, "nobody") is None
     assert before == [memory.pool.free_sheets for memory in engine.scheduler.memories]
     assert steps_until_it_runs(engine, "large") <= told.steps
-    assert "nothing was reused" in describe(engine.explain("large"))  # type: ignore[arg-type]
+    assert "nothing was reused" in describe(explain(engine, "large"))  # type: ignore[arg-type]
 
 
 def steps_until_it_runs(engine: Engine, name: str) -> int:
@@ -202,7 +208,7 @@ def test_a_request_that_shares_a_prefix_waits_for_whoever_computes_it() -> None:
     engine.submit(request("a", 150, 30, shared=140))
     engine.submit(request("b", 150, 30, shared=140))
     engine.step()
-    told = engine.explain("b")
+    told = explain(engine, "b")
     assert told is not None
     assert told.reason == Reason(Why.PREFIX, ("a",))
     run(engine, 100)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from test_engine import check, engine_for, request, run, small_plan
 
-from doubles import ScriptedTier
+from doubles import silent_tier
 from quire.core.request import Ending
 from quire.core.rules import Policy, Rules
-from quire.scheduler import scheduler
-from quire.scheduler.scheduler import QUEUE_SIGHT
+from quire.scheduler import admission
+from quire.scheduler.admission import QUEUE_SIGHT
+from small_engines import check, engine_for, request, run, small_plan
 
 
 @pytest.mark.parametrize("policy", list(Policy))
@@ -24,7 +24,7 @@ def test_a_step_takes_in_as_many_as_its_tokens_hold(policy: Policy) -> None:
 
 
 def test_a_step_takes_in_no_more_than_those_that_run_can_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "MOST_NEWCOMERS", 5)
+    monkeypatch.setattr(admission, "MOST_NEWCOMERS", 5)
     engine, _ = engine_for(small_plan(["full"], 200, budget=200, rows=40))
     for number in range(30):
         engine.submit(request(f"r{number}", 10, 4))
@@ -46,9 +46,9 @@ def test_a_step_passes_over_a_few_that_do_not_fit_and_no_more(large: int, passes
 
 def test_a_step_leaves_few_to_a_tier() -> None:
     """Host memory has room for few transfers at a time: whoever finds none computes everything again."""
-    tier = ScriptedTier(1)
+    tier = silent_tier(1)
     engine, _ = engine_for(small_plan(["full"], 200, budget=200, rows=40), tier=tier)
     for number in range(30):
         engine.submit(request(f"r{number}", 100, 4))
     engine.step()
-    assert len(tier.begun) == 1 + QUEUE_SIGHT, "the elder's, and as many as a step looks at"
+    assert len(tier.transfers) == 1 + QUEUE_SIGHT, "the elder's, and as many as a step looks at"

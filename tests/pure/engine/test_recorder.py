@@ -11,10 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from shadow import ShadowRunner
-from test_engine import request, small_plan
 
-from doubles import ScriptedTier
+from doubles import silent_tier
 from quire.cli.main import main
 from quire.core.errors import InputError
 from quire.core.events import Event
@@ -25,6 +23,8 @@ from quire.engine import history
 from quire.engine.engine import Engine
 from quire.recording.recorder import RecordingEngine, checksum, open_recording, require_recordable
 from quire.recording.replay import Diverged, replay
+from shadow import ShadowRunner
+from small_engines import request, small_plan
 
 
 def record(path: Path) -> Engine:
@@ -32,7 +32,7 @@ def record(path: Path) -> Engine:
     now = [0.0]
     with path.open("w") as file:
         engine = RecordingEngine(
-            file, small_plan(["full", "window"], None), runner, tier=ScriptedTier(1), clock=lambda: now[0]
+            file, small_plan(["full", "window"], None), runner, tier=silent_tier(1), clock=lambda: now[0]
         )
         runner.attach(engine.scheduler)
         for i in range(4):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from quire.core.errors import PlanError
 from quire.core.memory import Memory
-from quire.kinds import Chunked, Cross, Full, Kind, Latent, Sink, State, Window, counts, kind_of
+from quire.kinds import Chunked, Cross, Full, Indexed, Kind, Latent, Sink, State, Window, counts, kind_of
 
 
 def test_live_sets_follow_the_definition_of_each_attention() -> None:
     assert Full().live(10) == ((0, 10),)
     assert Latent(4).live(10) == ((0, 10),)
+    assert Indexed(3).live(10) == ((0, 10),)
     assert Window(4).live(10) == ((7, 10),)
     assert Window(4).live(2) == ((0, 2),)
     assert Chunked(4).live(10) == ((8, 10),)
@@ -24,6 +26,7 @@ def test_live_sets_follow_the_definition_of_each_attention() -> None:
 def test_a_prefix_hit_needs_what_the_next_token_reads() -> None:
     """full: the whole prefix; window: its tail; chunked: the chunk so far; state: a checkpoint at the boundary."""
     assert Full().hit_needs(64) == ((0, 64),)
+    assert Indexed(3).hit_needs(64) == ((0, 64),)
     assert Window(16).hit_needs(64) == ((49, 64),)
     assert Chunked(48).hit_needs(64) == ((48, 64),)
     assert State().hit_needs(64) == ((63, 64),)
@@ -79,6 +82,8 @@ def test_a_kernel_may_see_one_page_as_several() -> None:
         Memory("sink", (), sinks=0, window=4),
         Memory("cross", (), encoder_tokens=0),
         Memory("latent", (), tokens_per_state=0),
+        Memory("indexed", ()),
+        Memory.of("indexed", (), {"top_tokens": 0}),
         Memory("elephant", ()),
     ],
 )
@@ -93,6 +98,16 @@ def test_equal_rules_are_one_kind() -> None:
     assert kind_of(Memory("window", (), window=8)) == Window(8)
     assert hash(Window(8)) == hash(Window(8))
     assert Window(8) != Window(9)
+
+
+def test_an_index_selects_among_all_earlier_tokens_and_kernels_cannot_bound_that() -> None:
+    """A query may read any of them, so each is kept; a kernel that knows windows, chunks and sinks must refuse it."""
+    seen = Indexed(3).sees(counts(range(9))[:, None], counts(range(9))[None, :])  # type: ignore[arg-type]
+    assert (seen == np.tri(9, dtype=np.bool_)).all()
+    assert Indexed(3).selects
+    assert Indexed(3).mask_bounds is None
+    assert [Full().selects, Latent().selects] == [False, False]
+    assert Full().mask_bounds == {}
 
 
 def test_a_chunk_has_at_most_a_mebi_of_tokens() -> None:

@@ -31,6 +31,7 @@ def memory_of(how: Remembers, parts: tuple[Part, ...] = (), purpose: str = "atte
         encoder_tokens=how.encoder or None,
         rewinds=how.rewinds,
         purpose=purpose,
+        others=(("top_tokens", how.top),) if how.top else (),
     )
 
 
@@ -47,6 +48,7 @@ def remembers() -> st.SearchStrategy[Remembers]:
         st.builds(lambda c: Remembers("chunked", chunk=c), size),
         st.builds(lambda s, w: Remembers("sink", sinks=s, window=w), st.integers(1, 40), size),
         st.builds(lambda t: Remembers("latent", fold=t), st.sampled_from((1, 2, 4))),
+        st.builds(lambda t: Remembers("indexed", top=t), size),
         st.builds(lambda r: Remembers("state", rewinds=r), st.booleans()),
         st.builds(lambda e: Remembers("cross", encoder=e), size),
     )
@@ -68,6 +70,10 @@ def parts(draw: st.DrawFn, how: Remembers, tensor_parallel: int) -> tuple[Part, 
         latent = Part("latent", 1, width, follows=Follows.KV, replicated=True, scale_bytes=scale)
         index = Part("index", 1, 33, dtype=DType.FP8, replicated=True, scale_bytes=4)
         return (latent, index) if draw(st.booleans()) else (latent,)
+    if how.kind == "indexed":
+        rows = ("latent", width), ("index", 33)
+        found = tuple(Part(name, 1, w, follows=Follows.KV, replicated=True, scale_bytes=4) for name, w in rows)
+        return found if draw(st.booleans()) else found[:1]
     heads = draw(st.sampled_from((1, 2, 4, 8, 11)).filter(lambda n: n >= tensor_parallel or tensor_parallel % n == 0))
     return (Part("key", heads, width, follows=Follows.KV), Part("value", heads, width, follows=Follows.KV))
 

@@ -31,6 +31,7 @@ class Remembers:
     sinks: int = 0
     fold: int = 1
     encoder: int = 0
+    top: int = 0
     rewinds: bool = True
 
 
@@ -39,7 +40,7 @@ def reads(how: Remembers, tokens: int) -> Mask:
     query, token = np.arange(tokens)[:, None], np.arange(tokens)[None, :]
     past: Mask = np.less_equal(token, query)
     in_window: Mask = np.less(query - how.window, token)
-    if how.kind in ("full", "latent"):
+    if how.kind in ("full", "latent", "indexed"):  # an index may select any earlier token
         return past
     if how.kind == "window":
         return past & in_window

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 import oracle
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from mixes import page_for, remembers, rules
 from oracle import Remembers
 
-from quire.kinds import counts
+from examples import examples
+from quire.kinds import KINDS, counts
 
 pytestmark = pytest.mark.law
 
@@ -31,12 +32,18 @@ def small_kinds() -> Iterator[Remembers]:
             yield Remembers("sink", sinks=sinks, window=size)
     for fold in (1, 2, 4):
         yield Remembers("latent", fold=fold)
+    yield Remembers("indexed", top=3)
     yield Remembers("state")
     yield Remembers("state", rewinds=False)
 
 
 def name(how: Remembers) -> str:
     return rules(how).name
+
+
+def test_every_kind_is_tried_here() -> None:
+    """A kind of the package without a definition in the oracle would pass every law."""
+    assert {how.kind for how in small_kinds()} == set(KINDS)
 
 
 @pytest.mark.parametrize("how", list(small_kinds()), ids=name)
@@ -49,7 +56,7 @@ def test_every_small_demand_equals_the_pages_that_the_mask_marks(how: Remembers)
         np.testing.assert_array_equal(told, oracle.pages(how, settled, new, ahead, page), f"page {page}")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data(), remembers())
 def test_any_demand_equals_the_pages_that_the_mask_marks(data: st.DataObject, how: Remembers) -> None:
     """The same for windows, chunks and pages of any size, and for one moment as for many at once."""
@@ -68,7 +75,7 @@ def test_any_demand_equals_the_pages_that_the_mask_marks(data: st.DataObject, ho
     assert one_by_one == marked.tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(remembers().filter(lambda how: how.kind not in ("state", "cross")), st.integers(0, 700))
 def test_what_is_live_is_what_later_queries_read(how: Remembers, settled: int) -> None:
     """live(c) names exactly the settled tokens that a query from c on reads."""
@@ -77,14 +84,22 @@ def test_what_is_live_is_what_later_queries_read(how: Remembers, settled: int) -
     assert sorted(set(told)) == read.tolist()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
+@given(remembers().filter(lambda how: how.kind not in ("state", "cross")), st.integers(1, 700))
+def test_a_query_sees_the_tokens_that_the_mask_of_its_attention_marks(how: Remembers, tokens: int) -> None:
+    """Demand does not depend on holes in a mask, and the reference attention does."""
+    places = counts(np.arange(tokens))
+    np.testing.assert_array_equal(rules(how).sees(places[:, None], places[None, :]), oracle.reads(how, tokens))
+
+
+@examples(200)
 @given(remembers(), st.integers(1, 700))
 def test_stored_units_are_the_tokens_kept_in_steady_decode(how: Remembers, length: int) -> None:
     """What is live in steady decode: tokens, folded states, one recurrent state."""
     assert int(rules(how).units(counts(length))) == oracle.units(how, length)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.data(), remembers(), st.integers(1, 600), st.integers(0, 9))
 def test_the_minimum_of_a_kind_is_its_dearest_moment_token_by_token(
     data: st.DataObject, how: Remembers, length: int, ahead: int
@@ -94,7 +109,7 @@ def test_the_minimum_of_a_kind_is_its_dearest_moment_token_by_token(
     assert rules(how).minimum(length, ahead, page) == oracle.every_moment(how, length, 1, ahead, page).max()
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.data(), remembers(), st.integers(1, 600), st.integers(1, 700), st.integers(0, 9))
 def test_the_peak_of_a_kind_is_its_dearest_moment_in_prefill(
     data: st.DataObject, how: Remembers, length: int, chunk: int, ahead: int
@@ -107,7 +122,7 @@ def test_the_peak_of_a_kind_is_its_dearest_moment_in_prefill(
     assert rules(how).peak(length, chunk, ahead, page) == dearest
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.data(), remembers(), st.integers(1, 600))
 def test_what_is_resident_is_the_demand_of_steady_decode(data: st.DataObject, how: Remembers, length: int) -> None:
     """resident(L): L − 1 tokens settled, one being computed, no lookahead."""
@@ -145,7 +160,7 @@ def test_a_window_with_lookahead_may_straddle_one_more_page(length: int, ahead: 
     assert rules(WINDOW_OF_TWO_PAGES).minimum(length, ahead, 64) == marked.max() == pages
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.integers(1, 200), st.integers(0, 100_000), st.integers(1, 64), st.integers(0, 8))
 def test_a_window_layer_never_holds_more_than_its_window(window: int, settled: int, page: int, ahead: int) -> None:
     """W tokens and the lookahead, wherever they lie and however long the request: no page beyond those they touch."""

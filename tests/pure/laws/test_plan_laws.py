@@ -9,11 +9,12 @@ from itertools import pairwise
 import numpy as np
 import oracle
 import pytest
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import HealthCheck, assume, example, given
 from hypothesis import strategies as st
 from mixes import ENOUGH, Mix, memory_of, mixes
 from oracle import Remembers
 
+from examples import examples
 from quire.core.dtypes import DType
 from quire.core.memory import Part
 from quire.models.shape import Layer, ModelShape
@@ -24,8 +25,8 @@ from quire.planner.waste import waste
 
 pytestmark = pytest.mark.law
 
-often = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-seldom = settings(often, max_examples=40)
+often = examples(80, suppress_health_check=[HealthCheck.too_slow])
+seldom = examples(40, suppress_health_check=[HealthCheck.too_slow])
 
 
 def by_hand(*hows: Remembers, page: int, max_length: int, ahead: int = 0) -> Mix:

@@ -9,6 +9,7 @@ from model_configs import bytes_of_kind, kinds, llama, memory_bytes, token_bytes
 
 from quire.core.dtypes import DType
 from quire.core.memory import Follows
+from quire.kinds import Indexed, kind_of
 from quire.models.catalogue import catalogue_entry
 from quire.models.read import read_config, read_model
 from quire.models.shape import ModelShape
@@ -40,7 +41,7 @@ def bent(name: str, **changes: object) -> ModelShape:
         ("llama-4-scout", {"chunked": 36, "full": 12}, 196_608),
         ("deepseek-v2-lite", {"latent": 27}, 31_104),
         ("kimi-k2", {"latent": 61}, 70_272),
-        ("glm-5", {"latent": 78}, 78 * (1_152 + 132)),
+        ("glm-5", {"indexed": 78}, 78 * (1_152 + 256)),
     ],
 )
 def test_attention_families_keep_these_bytes_a_token(name: str, layers: dict[str, int], size: int) -> None:
@@ -245,9 +246,10 @@ def test_draft_layers_are_what_the_model_s_attention_layers_are() -> None:
 
 
 def test_glm_5_s_shared_indexers_keep_nothing() -> None:
-    """A layer that reuses an earlier layer's choice stores no index row."""
+    """A layer that uses an earlier layer's selection stores no index key, and is of the same kind."""
     shape = bent("glm-5", num_hidden_layers=4, index_topk_pattern="FSFS")
-    assert [memory_bytes(layer.memories[0]) for layer in shape.layers] == [1_284, 1_152, 1_284, 1_152]
+    assert [memory_bytes(layer.memories[0]) for layer in shape.layers] == [1_408, 1_152, 1_408, 1_152]
+    assert {kind_of(layer.memories[0]) for layer in shape.layers} == {Indexed(2048)}
 
 
 def test_a_nested_text_part_is_read_and_the_vision_tower_mentioned() -> None:

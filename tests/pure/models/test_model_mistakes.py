@@ -85,6 +85,7 @@ def test_model_max_length_stands_in_for_max_position_embeddings() -> None:
         (bent("deepseek-v4-pro", layer_types=None, compress_ratios=[4] * 60), "compress_ratios has 60 entries for 61"),
         (bent("deepseek-v4-pro", qk_rope_head_dim=512), "qk_rope_head_dim 512 leaves nothing of head_dim 512"),
         (bent("glm-5", index_topk_pattern="FX"), "index_topk_pattern is 'FX'"),
+        (bent("glm-5", index_topk_freq=4, index_skip_topk_offset=0), "layer 0 has no indexer and no earlier layer"),
         (bent("kimi-linear-48b-a3b", layer_types=None), "linear_attn_config is missing"),
         (bent("kimi-linear-48b-a3b", linear_attn_config={"kda_layers": [0, 1], "full_attn_layers": [2]}),
          "linear_attn_config.kda_layers[0] is 0"),

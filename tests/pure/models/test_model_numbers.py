@@ -26,7 +26,15 @@ def test_deepseek_v32_keeps_48068_bytes_a_token_in_fp8_and_40016_without_its_ind
     assert token_bytes(shape, DType.FP8) == 48_068
     parts = [part for layer in shape.layers for memory in layer.memories for part in memory.parts]
     assert sum(part.bytes(DType.FP8, None) for part in parts if part.name != "index") == 40_016
-    assert {part.bytes(DType.BF16, None) for part in parts if part.name == "index"} == {132}
+    assert {part.bytes(DType.FP8, None) for part in parts if part.name == "index"} == {132}
+
+
+def test_an_index_follows_the_dtype_of_latents_and_a_token_of_deepseek_v32_has_85888_bytes_in_bf16() -> None:
+    """transformers computes the index without quantising it: 128 numbers of 2 bytes, not 132 bytes, in 61 layers."""
+    shape = read_model("deepseek-v3.2")
+    assert Counter(kinds(shape)) == {"indexed": 61}
+    assert token_bytes(shape) == 61 * (1_152 + 256) == 85_888
+    assert {memory.number("top_tokens") for layer in shape.layers for memory in layer.memories} == {2048}
 
 
 @pytest.mark.parametrize(("kv", "size"), [(DType.BF16, 1_152), (DType.FP8, 656)])

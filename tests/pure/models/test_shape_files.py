@@ -12,6 +12,7 @@ from model_configs import bytes_of_kind, kinds, memory_bytes, token_bytes
 from quire.core.dtypes import DType
 from quire.core.errors import ModelError
 from quire.core.memory import Follows, Memory, Part
+from quire.kinds import KINDS
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model
 from quire.models.shape import Experts, Layer, ModelShape, Rope
@@ -65,6 +66,8 @@ def test_experts_read_as_they_are_written() -> None:
         ({"kind": "latent", "rank": 512, "rope": 64}, "latent", 1_152),
         ({"kind": "latent", "rank": 512, "rope": 64, "indexer": 128, "tokens_per_state": 4}, "latent", 1_284),
         ({"kind": "latent", "rank": 512}, "latent", 1_024),
+        ({"kind": "indexed", "top_tokens": 9, "rank": 512, "rope": 64, "indexer": 128}, "indexed", 1_408),
+        ({"kind": "indexed", "top_tokens": 9, "rank": 512, "rope": 64}, "indexed", 1_152),
         ({"kind": "state", "bytes": 7}, "state", 7),
         ({"kind": "state", "bytes": 4096, "heads": 8}, "state", 4_096),
     ],
@@ -73,6 +76,12 @@ def test_each_kind_has_a_short_form(fields: dict[str, object], kind: str, size: 
     """The sizes a person knows, and nothing else."""
     found = memory(**fields)
     assert (found.kind, memory_bytes(found)) == (kind, size)
+
+
+def test_every_kind_can_be_described() -> None:
+    with pytest.raises(ModelError, match="kind is 'elephant': choose one of ") as caught:
+        memory(kind="elephant")
+    assert set(str(caught.value).partition("one of ")[2].split(", ")) == set(KINDS)
 
 
 def test_a_state_is_divided_among_ranks_only_along_heads() -> None:
@@ -206,7 +215,10 @@ parts = st.builds(
     scale_bytes=st.integers(0, 64),
     origin=st.text(max_size=8),
 )
-numbers = {"window": ("window",), "chunked": ("chunk",), "sink": ("sinks", "window"), "cross": ("encoder_tokens",)}
+numbers = {
+    "window": ("window",), "chunked": ("chunk",), "sink": ("sinks", "window"), "cross": ("encoder_tokens",),
+    "indexed": ("top_tokens",),
+}  # fmt: skip
 
 
 @st.composite
@@ -215,7 +227,7 @@ def memories(draw: st.DrawFn) -> Memory:
     own = {name: draw(sizes) for name in numbers.get(kind, ())}
     rest = {"rewinds": draw(st.booleans()), "purpose": draw(st.sampled_from(["attention", "state", "indexer"]))}
     chosen = tuple(draw(st.lists(parts, min_size=1, max_size=3)))
-    return Memory(kind, chosen, tokens_per_state=draw(st.integers(1, 128)), **own, **rest)  # type: ignore[arg-type]
+    return Memory.of(kind, chosen, {"tokens_per_state": draw(st.integers(1, 128)), **own, **rest})
 
 
 layers = st.builds(

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from quire.core.errors import InputError, PlanError
-from quire.models.drafted import drafted
+from quire.models.draft_model import with_draft_model
 from quire.models.read import read_model
 from quire.plan import bound
 from quire.plan.make import make_plan
-from quire.plan.settings import Budget, Settings, guessing
+from quire.plan.settings import Budget, Settings, with_draft
 
 MODEL, DRAFT = read_model("qwen3-8b"), read_model("qwen3-0.6b")
-BOTH = drafted(MODEL, DRAFT)
-SETTINGS = guessing(Settings(), 4)
+BOTH = with_draft_model(MODEL, DRAFT)
+SETTINGS = with_draft(Settings(), "small", 4)
 ROOM = Budget(memory_bytes=80 << 30)
 
 
@@ -42,30 +42,30 @@ def test_fewer_requests_fit_beside_a_draft_model_and_the_bound_knows() -> None:
 
 def test_layers_that_share_memory_share_it_with_layers_of_their_own_model() -> None:
     sharing = replace(DRAFT, layers=(*DRAFT.layers, replace(DRAFT.layers[0], memories=(), shares_with=0)))
-    (stage,) = make_plan(drafted(MODEL, sharing), SETTINGS, ROOM).stages
+    (stage,) = make_plan(with_draft_model(MODEL, sharing), SETTINGS, ROOM).stages
     assert stage.aliases == ((len(MODEL.layers) + len(DRAFT.layers), len(MODEL.layers)),)
 
 
 def test_a_draft_model_of_another_vocabulary_is_refused_by_name() -> None:
     with pytest.raises(InputError, match=f"{DRAFT.name} knows 99 tokens and {MODEL.name} {MODEL.vocab_size:,}"):
-        drafted(MODEL, replace(DRAFT, vocab_size=99))
+        with_draft_model(MODEL, replace(DRAFT, vocab_size=99))
 
 
 def test_the_shorter_limit_of_both_counts() -> None:
-    assert drafted(MODEL, replace(DRAFT, max_length=1000)).max_length == 1000
-    assert drafted(replace(MODEL, max_length=None), replace(DRAFT, max_length=None)).max_length is None
+    assert with_draft_model(MODEL, replace(DRAFT, max_length=1000)).max_length == 1000
+    assert with_draft_model(replace(MODEL, max_length=None), replace(DRAFT, max_length=None)).max_length is None
 
 
 @pytest.mark.parametrize(("own", "tokens"), [(3, 4), (0, 0)])
 def test_numbers_of_guesses_that_contradict_each_other_are_refused(own: int, tokens: int) -> None:
     with pytest.raises(PlanError, match="--draft-tokens"):
-        guessing(Settings(speculative_tokens=own), tokens)
+        with_draft(Settings(speculative_tokens=own), "small", tokens)
 
 
 def test_the_ledger_has_logits_for_every_guess() -> None:
     """Logits in fp32, twice; no more of them are worked on at once than before."""
     activations = [
         next(line.bytes for line in make_plan(MODEL, settings, ROOM).ranks[0].ledger if line.name == "activations")
-        for settings in (Settings(max_requests=256), guessing(Settings(max_requests=256), 3))
+        for settings in (Settings(max_requests=256), with_draft(Settings(max_requests=256), "small", 3))
     ]
     assert activations[1] - activations[0] == 8 * 256 * 3 * MODEL.vocab_size

@@ -14,11 +14,11 @@ from quire.core.dtypes import DType
 from quire.core.errors import PlanFileError
 from quire.core.units import GIB
 from quire.models.shape import Layer, ModelShape
-from quire.plan.file import fingerprint, is_plan_file, layout_fingerprint, save
+from quire.plan.file import fingerprint, layout_fingerprint
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-from quire.planner.document import document, load, plan_of
+from quire.planner.document import document, is_plan_file, load, plan_of, save
 
 EVERY_KIND = [
     FULL, WINDOW, STATE, latent(), latent(tokens_per_state=4), attention("chunked", chunk=1000),

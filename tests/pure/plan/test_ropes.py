@@ -10,7 +10,7 @@ from shapes import FULL, model
 from quire.core.errors import PlanError
 from quire.core.units import GIB
 from quire.handover.portable import Portable
-from quire.models.drafted import drafted
+from quire.models.draft_model import with_draft_model
 from quire.models.read import read_config, read_model
 from quire.models.shape import ModelShape, Rope
 from quire.plan.file import fingerprint, layout_fingerprint
@@ -117,10 +117,10 @@ def test_the_catalogue_knows_which_models_have_them() -> None:
 
 def test_frequencies_of_a_draft_model_are_part_of_the_plan() -> None:
     draft = shape_of(LLAMA, rope_scaling={"type": "dynamic", "factor": 2.0})
-    both = drafted(shape_of(LLAMA, rope_scaling=LONG), draft)
+    both = with_draft_model(shape_of(LLAMA, rope_scaling=LONG), draft)
     assert a_plan(both, lookahead=3).rope == "longrope long, draft dynamic 4096"
     assert both.stretched_length == 4096, "the model itself cannot be stretched"
-    assert drafted(draft, draft).stretched_length == 8192
+    assert with_draft_model(draft, draft).stretched_length == 8192
 
 
 def test_a_saved_plan_keeps_its_frequencies() -> None:

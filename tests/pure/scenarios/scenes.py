@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from quire.cache.audit import audit
@@ -11,12 +9,12 @@ from quire.core.events import Event
 from quire.core.request import Request, Tokens
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
-from quire.core.tier import Answer, Ends, Found, Load
 from quire.engine.engine import Engine, Stream
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.tiers.in_memory import InMemoryTier
 from small_kinds import KINDS
 
 PAGE = 16
@@ -61,50 +59,22 @@ class FreeRunner:
         return self._flying.pop(0)
 
 
-class KeyedTier:
-    """Offers what it knows by key; a load is done `seconds` after it began, or never."""
-
-    def __init__(self, seconds: float | None = 1.0) -> None:
-        self.seconds = seconds
-        self.now = 0.0
-        self.known: set[bytes] = set()
-        self.asked: list[tuple[bytes, ...]] = []
-        self.begun: dict[int, tuple[Load, float]] = {}
-
-    def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
-        del ends
-        self.asked.append(tuple(keys))
-        return Found(next((place for place, key in enumerate(keys) if key not in self.known), len(keys)))
-
-    def begin(self, load: Load) -> None:
-        self.begun[load.number] = (load, self.now)
-
-    def cancel(self, number: int) -> None:
-        self.begun.pop(number, None)
-
-    def answers(self) -> Sequence[Answer]:
-        due = [
-            n for n, (_, begun) in self.begun.items() if self.seconds is not None and begun + self.seconds <= self.now
-        ]
-        for number in due:
-            del self.begun[number]
-        return [Answer(number, True) for number in due]
-
-
 class World:
     """An engine, its tier and its clock, which moves on by a tenth of a second with every turn of the loop."""
 
     def __init__(
-        self, plan: Plan, runner: Runner | None = None, tier: KeyedTier | None = None, rules: Rules | None = None
+        self, plan: Plan, runner: Runner | None = None, load_seconds: float = 1.0, rules: Rules | None = None
     ) -> None:
-        self.tier = tier or KeyedTier()
+        """`load_seconds`: what a load takes."""
+        self.now = 0.0
+        self.tier = InMemoryTier(lambda: self.now, seconds=load_seconds)
         self.events: list[Event] = []
         self.engine = Engine(
             plan,
             runner or FreeRunner(),
             rules=rules,
             tier=self.tier,
-            clock=lambda: self.tier.now,
+            clock=lambda: self.now,
             pause=lambda: None,
             listeners=[self.events.append],
         )
@@ -118,7 +88,7 @@ class World:
         return stream
 
     def step(self) -> bool:
-        self.tier.now += 0.1
+        self.now += 0.1
         is_busy = self.engine.step()
         for memory in self.engine.scheduler.memories:
             audit(memory, {row: one.name for row, one in self.engine.scheduler.rows.requests.items()})

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scenes import FreeRunner, World, ask
 
+from examples import examples
 from quire.check.definitions import fits_alone
 from quire.core.errors import DoesNotFit, NeverFits
 from quire.core.events import StepLaunched
@@ -72,7 +73,7 @@ def is_accepted(engine: Engine, length: int) -> bool:
 
 
 @pytest.mark.law
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(mixes(), st.integers(2, MOST), st.integers(0, 2))
 def test_an_empty_pool_accepts_exactly_the_lengths_up_to_the_advertised_one(mix: Mix, length: int, more: int) -> None:
     """A length is accepted exactly where it is at most the advertised one, and that is where a request, tried token by
@@ -88,7 +89,7 @@ def test_an_empty_pool_accepts_exactly_the_lengths_up_to_the_advertised_one(mix:
 
 
 @pytest.mark.law
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(mixes(), st.integers(1, MOST), st.integers(0, 1))
 def test_with_one_sheet_fewer_the_engine_does_not_start(mix: Mix, length: int, stage: int) -> None:
     """The length that was asked for fits into the smallest pool, and one sheet fewer on any stage is refused."""

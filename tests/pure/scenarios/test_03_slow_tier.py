@@ -42,7 +42,7 @@ def test_a_load_does_not_begin_on_the_hope_that_outputs_will_be_short() -> None:
     in beside A: it may compute there and be preempted, but what is loaded must be able to stay to the longest end."""
     world = World(paged_plan(2048))
     pages = pages_at_loads(world)
-    world.engine.scheduler.typical_output = 1.0
+    world.engine.scheduler.admission.typical_output = 1.0
     first = world.submit(Request("A", own_tokens("A", 16_000), 25_596 - 16_000, stop_tokens=(16_040,)))
     second = world.submit(Request("B", own_tokens("B", 12_000), 19_196 - 12_000, stop_tokens=(12_040,)), 11_776)
     world.run(1000)
@@ -73,8 +73,7 @@ def test_a_head_that_cannot_load_yet_holds_up_neither_the_running_nor_the_small(
 def test_one_is_parked_at_a_time_where_two_could_not_both_go_on() -> None:
     """7 pages. A loads 4 and needs 1 more for what it computes and its lookahead, B 3 and 1: both loads would fit, and
     then neither could go on. Never are two under way, and both finish."""
-    world = World(paged_plan(7, lookahead=3))
-    world.tier.seconds = 2.0
+    world = World(paged_plan(7, lookahead=3), load_seconds=2.0)
     first = world.submit(ask("A", 66, 14), on_tier_tokens=4 * PAGE)
     second = world.submit(ask("B", 50, 14), on_tier_tokens=3 * PAGE)
     most = 0
@@ -90,10 +89,9 @@ def test_one_is_parked_at_a_time_where_two_could_not_both_go_on() -> None:
 def test_a_late_urgent_head_does_not_strand_a_finished_load(steps_after_loading: int, is_expected_short: bool) -> None:
     """X has loaded, or is about to, when H comes with a higher priority and wants what is left and more. X keeps what
     was brought, is not preempted, and finishes; so does H, also where H was thought to be short and let in."""
-    world = World(paged_plan(34))
-    world.tier.seconds = 2.0
+    world = World(paged_plan(34), load_seconds=2.0)
     scheduler = world.engine.scheduler
-    scheduler.typical_output = 1.0 if is_expected_short else 128.0
+    scheduler.admission.typical_output = 1.0 if is_expected_short else 128.0
     elder = world.submit(ask("E", 30, 170))
     world.step()
     loaded = world.submit(ask("X", 170, 100), on_tier_tokens=160)

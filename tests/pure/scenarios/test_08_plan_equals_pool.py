@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
+from examples import rest_in_soak
 from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder
 from quire.core.units import GIB
@@ -20,6 +23,12 @@ from small_kinds import KINDS
 
 POOL = Budget(pool_bytes=64 * GIB)
 LENGTHS = (1024, 8192, 32_768, 131_072)
+KEPT = (
+    *("gemma-3-27b", "gpt-oss-20b", "meta-llama-3.1-8b", "llama-4-scout-17b-16e-instruct", "deepseek-v3"),
+    *("deepseek-v4-pro", "qwen3-next-80b-a3b", "jamba-v0.1", "mistral-7b-v0.1", "lfm2-700m"),
+    *("kimi-linear-48b-a3b", "gemma-3n-e4b"),
+)
+"""Every kind and the mixes of them: `make soak` tries the whole catalogue."""
 CHUNK = 512
 """Tokens of a step: it makes tables wide, and has no part in what fits together."""
 
@@ -51,7 +60,7 @@ def held_together(plan: Plan, length: int) -> int:
     return held
 
 
-@pytest.mark.parametrize("name", catalogue_names())
+@pytest.mark.parametrize("name", rest_in_soak(catalogue_names(), KEPT))
 def test_a_catalogue_models_concurrency_is_what_the_allocator_holds(name: str) -> None:
     """At 1k, 8k, 32k, 128k and the longest, as far as the model goes, in 64 GiB."""
     plan = make_plan(read_model(name), Settings(batch_tokens=CHUNK), POOL)
@@ -59,8 +68,13 @@ def test_a_catalogue_models_concurrency_is_what_the_allocator_holds(name: str) -
         assert held_together(plan, length) == bound.concurrency(plan, length) > 0, length
 
 
-@pytest.mark.parametrize("ranks", [(2, 1), (1, 3), (4, 2)])
-@pytest.mark.parametrize("name", ["gemma-3-27b", "qwen3-next-80b-a3b", "gpt-oss-120b"])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    rest_in_soak(
+        itertools.product(["gemma-3-27b", "qwen3-next-80b-a3b", "gpt-oss-120b"], [(2, 1), (1, 3), (4, 2)]),
+        [("gemma-3-27b", (2, 1)), ("gemma-3-27b", (1, 3)), ("qwen3-next-80b-a3b", (2, 1)), ("gpt-oss-120b", (2, 1))],
+    ),
+)
 def test_it_holds_for_models_that_are_divided(name: str, ranks: tuple[int, int]) -> None:
     """Over tensor-parallel ranks and pipeline stages, whichever of them is the bottleneck."""
     tensor, pipeline = ranks
@@ -118,7 +132,7 @@ def next_pages(memory: StageMemory, length: int) -> list[int]:
     return [table.plan.groups * (after - before) for table, (before, after) in zip(memory.tables, ends, strict=True)]
 
 
-@pytest.mark.parametrize("name", catalogue_names())
+@pytest.mark.parametrize("name", rest_in_soak(catalogue_names(), KEPT))
 def test_the_maximum_length_does_not_change_how_many_shorter_requests_fit(name: str) -> None:
     """In the same pool, configured for 8k, for 32k or for all the model can: the same number of 8k requests."""
     model = read_model(name)

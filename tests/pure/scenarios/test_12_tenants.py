@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from scenes import FreeRunner, KeyedTier, World, own_tokens, paged_plan
+from scenes import PAGE, World, own_tokens, paged_plan
 
 from quire.core.events import LoadFinished, LoadStarted, RequestAdmitted
 from quire.core.request import Ending, Request
+from quire.prefix.keys import keys_of
 
 PROMPT = own_tokens("secret", 200)
 
@@ -29,13 +30,11 @@ def test_a_scope_finds_on_the_device_what_it_computed_itself_and_nothing_else() 
 
 
 def test_a_scope_is_brought_from_the_tier_what_it_stored_itself_and_nothing_else() -> None:
-    """A tier that keeps everything it was ever asked for, and engines that begin with an empty device."""
-    tier = KeyedTier(seconds=0.0)
-    stored = World(paged_plan(200), FreeRunner(), tier)
-    admitted(stored, "a", "one")
-    tier.known.update(key for keys in tier.asked for key in keys)
-    assert len(tier.known) == 12
-    foreign, own = (World(paged_plan(200), FreeRunner(), tier) for _ in range(2))
+    """A tier that has all whole pages of the prompt in the first scope, and engines with an empty device."""
+    foreign, own = (World(paged_plan(200), load_seconds=0.0) for _ in range(2))
+    for world in (foreign, own):
+        world.tier.known.update(keys_of(world.engine.scheduler.reuse.root_of("one"), PROMPT, PAGE))
+        assert len(world.tier.known) == 12
     admitted(foreign, "b", "two")
     assert not foreign.told(LoadStarted)
     admitted(own, "c", "one")

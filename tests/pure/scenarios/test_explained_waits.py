@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scenes import FreeRunner, own_tokens
 
-from quire.core.drafting import LeftOpen, verified
+from examples import examples
+from quire.core.drafting import DeferredDrafter, verify_drafts
 from quire.core.events import RequestWaits
-from quire.core.reasons import Explanation, Reason, Why
+from quire.core.reasons import Reason, Why
 from quire.core.request import Request, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.sampling import Sampling
-from quire.core.sentences import describe
 from quire.core.step import Step
 from quire.engine.engine import Engine
+from quire.explain.explanation import Explanation
+from quire.explain.request import explain
+from quire.explain.sentences import describe
 from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
@@ -49,7 +52,7 @@ def submit(engine: Engine, name: str, prompt: int, outputs: int, priority: int =
 
 
 def explained(engine: Engine, name: str) -> Explanation:
-    told = engine.explain(name)
+    told = explain(engine, name)
     assert told is not None
     return told
 
@@ -96,7 +99,7 @@ def test_the_first_to_come_runs_in_the_next_step() -> None:
     assert explained(engine, "r0").status == "running"
 
 
-class WrongGuesses(LeftOpen):
+class WrongGuesses(DeferredDrafter):
     """One token that never comes true."""
 
     def propose(self, row: int, count: int) -> Tokens:
@@ -106,7 +109,7 @@ class WrongGuesses(LeftOpen):
 
 class VerifyingRunner(FreeRunner):
     def launch(self, step: Step) -> None:
-        self._flying.append(verified(step, np.zeros(len(step.sampled()[1]), dtype=np.int64)))
+        self._flying.append(verify_drafts(step, np.zeros(len(step.sample_places()[1]), dtype=np.int64)))
 
 
 def test_an_elder_that_waits_for_its_guesses_is_counted_with_the_steps_that_others_run_meanwhile() -> None:
@@ -125,7 +128,7 @@ def test_an_elder_that_waits_for_its_guesses_is_counted_with_the_steps_that_othe
     assert 60 + 10 < engine.scheduler.steps - begin <= told.steps + 1 <= 2 * (60 + 10) + 1
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.sampled_from([("full",), ("full", "window"), ("chunked", "full"), ("state", "full", "window")]),
     st.lists(st.tuples(*(st.integers(1, most) for most in (110, 110, 3, 12))), min_size=2, max_size=9),

@@ -6,16 +6,19 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from disturbed import Disturbed
 from scenes import FreeRunner, own_tokens
 
 from cached_traffic import warm_and_cold_after_an_elder
 from quire.cache.audit import audit
+from quire.core.reasons import Why
 from quire.core.request import Request
 from quire.engine.engine import Engine
-from quire.engine.status import status_of
+from quire.explain.status import status_of
 from quire.models.shape import ModelShape
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from small_engines import engine_for, request, small_plan
 from small_kinds import KINDS
 
 
@@ -112,6 +115,28 @@ def test_those_that_wait_are_counted_by_the_code_of_their_reason() -> None:
         assert waiting == Counter(one.reason.code.value for one in engine.scheduler.queue)
         seen.update(waiting.keys())
     assert {"memory", "prefix"} <= seen.keys()
+
+
+def test_every_reason_to_wait_in_the_queue_is_produced_and_counted() -> None:
+    """By an engine whose loads fail and whose rows are few, and by one that admits more than its pool can hold. A code
+    that neither produces any more, or that is counted under another one, is missing here."""
+    codes = list(Why)
+    waits = set(codes[: codes.index(Why.LOADING)]) - {Why.IN_LINE, Why.ANOTHER_ENGINE}  # explanations alone use these
+    seen: set[str] = set()
+    disturbed = Disturbed(["state", "full", "chunked"], seed=7)
+    for _ in range(250):
+        while len(disturbed.engine.streams) < 10:
+            disturbed.submit()
+        disturbed.step()
+        seen |= status_of(disturbed.engine).waiting.keys()
+    crowded, _ = engine_for(small_plan(["window", "chunked", "full"], None, budget=3))
+    for number in range(8):
+        crowded.submit(request(f"r{number}", 30 + 7 * number, 40, priority=number % 3))
+    for _ in range(400):
+        crowded.scheduler.admission.typical_output = 1.0
+        crowded.step()
+        seen |= status_of(crowded).waiting.keys()
+    assert seen == {code.value for code in waits}
 
 
 @pytest.mark.story

@@ -35,7 +35,7 @@ def test_nobody_is_preempted_for_ever_though_chunks_take_most_on_the_way() -> No
     shape = ModelShape("small", "test", (KINDS["chunked"],), max_length=141, weights_known=False)
     settings = Settings(batch_tokens=48, max_requests=4, page_tokens={"": 8}, match_unit_tokens=8)
     world = World(make_plan(shape, settings, Budget(sheets=(10,))))
-    world.engine.scheduler.typical_output = 70.0
+    world.engine.scheduler.admission.typical_output = 70.0
     for name in ("A", "B"):
         world.submit(ask(name, 71, 70))
     world.run(400)

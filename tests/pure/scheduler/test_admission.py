@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from cached_traffic import UNIT, Traffic, joined, plan_of, warm_and_cold_after_an_elder, words
-from quire.cache.keys import keys_of
 from quire.core.events import RequestAdmitted, RequestEnded, RequestPreempted, StepLaunched
 from quire.core.reasons import Why
 from quire.core.rules import Policy, Rules
-from quire.scheduler import waiting
+from quire.prefix.keys import keys_of
+from quire.scheduler import queue
 
 KINDS = [["full"], ["full", "window"], ["full", "state"]]
 
@@ -79,9 +79,22 @@ def test_a_higher_priority_goes_before_a_cached_prefix() -> None:
     assert came(traffic)[1:] == ["urgent", "warm", "cold"]
 
 
+@pytest.mark.parametrize("urgency", [0, 9])
+def test_a_tenant_whose_requests_are_all_urgent_goes_no_earlier(urgency: int) -> None:
+    """Under fair shares a priority orders the requests of one tenant; other tenants' turns stay what they were."""
+    traffic = busy("full", rules=Rules(policy=Policy.FAIR))
+    traffic.submit("holds the row", words("holds", 20), 20, tenant="ann")
+    traffic.step()
+    for number in range(3):
+        traffic.submit(f"ann{number}", words(f"ann{number}", 50), tenant="ann", priority=urgency)
+        traffic.submit(f"bob{number}", words(f"bob{number}", 50), tenant="bob", priority=number)
+    traffic.finish()
+    assert came(traffic)[1:] == ["bob2", "ann0", "bob1", "ann1", "bob0", "ann2"]
+
+
 def test_cached_prefixes_go_first_for_so_many_admissions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """New requests with a cached prefix come for ever: the one without is let in after PATIENCE of them."""
-    monkeypatch.setattr(waiting, "PATIENCE", 7)
+    monkeypatch.setattr(queue, "PATIENCE", 7)
     traffic = busy("full")
     traffic.submit("holds the row", words("holds", 20), 3)
     traffic.step()
@@ -115,7 +128,7 @@ def test_while_a_request_with_a_cached_prefix_waits_for_room_those_with_less_wai
 
 def test_without_a_cached_prefix_a_large_request_lets_smaller_ones_pass() -> None:
     traffic = Traffic(plan_of("full", rows=4, sheets=40, max_length=300))
-    traffic.scheduler.typical_output = 1.0
+    traffic.scheduler.admission.typical_output = 1.0
     traffic.submit("elder", words("elder", 150), 30)
     for _ in range(5):
         traffic.step()
@@ -131,7 +144,7 @@ def test_without_a_cached_prefix_a_large_request_lets_smaller_ones_pass() -> Non
 def test_pages_that_are_shared_with_running_requests_count_once() -> None:
     """20 pages of prompt for three requests, in a pool of 30: all run together. One that shares none waits."""
     traffic = Traffic(plan_of("full", rows=6, sheets=30, max_length=220))
-    traffic.scheduler.typical_output = 8.0
+    traffic.scheduler.admission.typical_output = 8.0
     prompt = words("shared", 161)
     traffic.submit("first", prompt, 40)
     for _ in range(6):
@@ -154,7 +167,7 @@ def test_beside_states_shared_pages_count_once_while_half_of_the_pool_is_left(sh
     """Five times 20 pages of prompt, five to a sheet, are more than either pool has. What the requests take in fact is
     less than half of the larger one, and more than half of the smaller one."""
     traffic = Traffic(plan_of("full", "state", rows=6, sheets=sheets, max_length=220))
-    traffic.scheduler.typical_output = 8.0
+    traffic.scheduler.admission.typical_output = 8.0
     traffic.submit("first", words("shared", 161), 40)
     for _ in range(6):
         traffic.step()
@@ -167,7 +180,7 @@ def test_beside_states_shared_pages_count_once_while_half_of_the_pool_is_left(sh
 
 def test_without_shared_pages_as_many_requests_do_not_run_together() -> None:
     traffic = Traffic(plan_of("full", rows=6, sheets=30, max_length=220))
-    traffic.scheduler.typical_output = 8.0
+    traffic.scheduler.admission.typical_output = 8.0
     for name in ("first", "second"):
         traffic.submit(name, words(name, 161), 8)
     traffic.finish()
@@ -270,7 +283,7 @@ def test_admission_leaves_room_for_prefixes_that_others_in_the_queue_would_use(i
     """36 of 40 pages would be taken: that fits, but not in addition to 10 cached ones that the next in line awaits."""
     traffic = Traffic(plan_of("full", rows=3, sheets=40, max_length=300))
     traffic.ask("before", words("warm", 81))
-    traffic.scheduler.typical_output = 1.0
+    traffic.scheduler.admission.typical_output = 1.0
     traffic.submit("elder", words("elder", 81), 60)
     traffic.submit("holds", words("holds", 9), 60)
     for _ in range(4):
@@ -314,7 +327,7 @@ def test_of_running_requests_the_elder_comes_first_whatever_its_priority(priorit
     traffic.submit("other", words("other", 20), 30, priority=0)
     traffic.step()
     requests = traffic.scheduler.rows.requests
-    assert [requests[row].name for row in traffic.scheduler.order().tolist()] == ["elder", "other"]
+    assert [requests[row].name for row in traffic.scheduler.running.order().tolist()] == ["elder", "other"]
 
 
 @pytest.mark.parametrize("kinds", KINDS)

@@ -18,7 +18,7 @@ def test_who_was_promised_to_stay_gives_way_to_an_elder_that_has_nothing_in_flig
     while scheduler.flying:
         traffic.step()
         scheduler.flying.clear()
-    rows = scheduler.order()
+    rows = scheduler.running.order()
     state = scheduler.rows
     state.is_reserved[rows[1]] = True
     state.computed[rows] = state.settled[rows]

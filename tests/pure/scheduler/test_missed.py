@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from cached_traffic import UNIT, Traffic, joined, plan_of, words
-from doubles import ScriptedTier
+from doubles import silent_tier
 from quire.cache.pool import Holder
 from quire.check.promises import check_books
 from quire.core.events import RequestAdmitted
 from quire.core.sampling import Sampling
+from quire.core.tier import TransferFailed
+from unlikely import drop_unlikely
 
 
 def test_a_prompt_that_was_never_computed_misses_nothing() -> None:
@@ -81,7 +83,7 @@ def test_the_third_prompt_finds_where_the_first_two_parted(kinds: list[str], sha
     taken to go on from an end, no boundary was kept for the third, and each one after it computed all of it."""
     traffic = Traffic(plan_of(*kinds))
     traffic.ask("a", words("a", 150))
-    traffic.index.drop_unlikely()
+    drop_unlikely(traffic.index)
     for name in "bc":
         traffic.ask(name, joined(words("a", shared), words(name, 150 - shared)))
     assert traffic.admitted("c")["hit_tokens"] == shared
@@ -174,7 +176,7 @@ def test_a_preempted_request_does_not_report_again() -> None:
     for name in "abc":
         traffic.ask(name, words(name, 60))
     traffic.evict_all()
-    traffic.scheduler.typical_output = 1.0
+    traffic.scheduler.admission.typical_output = 1.0
     for name in "abc":
         traffic.submit(f"{name} again", words(name, 60), 60)
     traffic.finish()
@@ -194,14 +196,14 @@ def test_a_preempted_request_does_not_report_again() -> None:
 def test_what_was_missed_is_reported_once_though_a_load_fails() -> None:
     """The request is let in, a tier does not bring what it offered, and it is let in again: the second time counted
     as well."""
-    tier = ScriptedTier(0)
+    tier = silent_tier(0)
     traffic = Traffic(plan_of("full"), tier=tier)
     traffic.ask("a", words("a", 100))
     traffic.evict_all()
     tier.units = 5
     traffic.submit("again", words("a", 100))
     traffic.step()
-    tier.answer(tier.begun[-1].number, is_done=False)
+    tier.answer(TransferFailed(max(tier.transfers), ""))
     traffic.finish()
     assert traffic.order().count("again") == 2
     assert traffic.engine.counters.sums[RequestAdmitted, "missed_evicted"] == 96

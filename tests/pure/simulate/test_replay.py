@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from small_replay import SPEED, asked, cost_of, plan_of, play, seconds_of
 
-from quire.cache.gap import CAUSES
 from quire.core.rules import Rules
 from quire.plan.settings import Settings
+from quire.prefix.gap import CAUSES
 from quire.simulate.ceiling import Ceiling
 from quire.simulate.cost import CostModel
 from quire.simulate.devices import Speed

@@ -33,7 +33,7 @@ def test_equal_seeds_give_equal_bytes(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_report_is_on_standard_output_and_nothing_else_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run_text(capsys, *SMALL)
     assert err == ""
-    for words in ("requests finished", "ms to first token, p50 / p95 / p99", "cache without end", "full"):
+    for words in ("requests finished", "ms to first token, p50 / p95 / p99", "unlimited cache", "full"):
         assert words in out
 
 

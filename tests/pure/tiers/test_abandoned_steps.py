@@ -45,7 +45,7 @@ def test_room_for_what_it_should_have_stored_is_free_again(names: list[str]) -> 
         with pytest.raises(OutOfMemory):
             world.engine.drain()
         world.engine.drain()
-        assert not world.stack._behind[0].pinned_blocks
+        assert not world.stack.below[0].pinned_blocks
         world.check_nothing_is_held()
     world.ask("healthy", np.arange(100) + 5000)
     world.forget()
@@ -59,14 +59,14 @@ def test_room_for_what_it_should_have_loaded_is_free_again(names: list[str]) -> 
     world.ask("cold", np.arange(100))
     world.drop_cache()
     stream = world.engine.submit(Request("warm", np.arange(100, dtype=np.int32), 3))
-    staged = world.stack.staged
+    staged = world.stack.staged_load
 
     def faulty(number: int) -> object:
         staged(number)
-        world.stack.staged = staged  # type: ignore[method-assign]
+        world.stack.staged_load = staged  # type: ignore[method-assign]
         raise OutOfMemory
 
-    world.stack.staged = faulty  # type: ignore[method-assign, assignment]
+    world.stack.staged_load = faulty  # type: ignore[method-assign, assignment]
     with pytest.raises(OutOfMemory):
         world.engine.drain()
     assert stream.ending is Ending.CANCELLED
@@ -94,7 +94,7 @@ def test_what_failed_in_an_abandoned_step_ends_nobody_else() -> None:
     world = World(["full"], [], blocks=64)
     world.engine.submit(Request("failing", np.arange(100, dtype=np.int32), 3))
     fail_at(world, "tokens")
-    world.engine.fail(0, "its grammar has grown too large")
+    world.engine.failures.report(0, "its grammar has grown too large")
     with pytest.raises(OutOfMemory):
         world.engine.step()
     world.ask("next", np.arange(100) + 1000)

@@ -9,10 +9,11 @@ from quire.check.promises import check_nothing_left
 from quire.core.events import Event, LoadFinished, LoadStarted, RequestPreempted
 from quire.core.reasons import WayBack
 from quire.core.request import Ending, Request
-from quire.core.sentences import way, why
 from quire.core.step import Step
 from quire.core.tier import Blocks
 from quire.engine.engine import Engine
+from quire.explain.request import explain
+from quire.explain.sentences import way, why
 from quire.plan.records import Records
 from quire.tiers.costs import RateMeter, StepMeter
 from quire.tiers.stack import Stack
@@ -98,7 +99,7 @@ class World:
     def run(self, count: int = 3) -> None:
         """Twice: the first time measures what loads take."""
         for turn in range(2):
-            self.engine.scheduler.typical_output = 1.0  # so that they are let in beside each other
+            self.engine.scheduler.admission.typical_output = 1.0  # so that they are let in beside each other
             streams = [
                 self.engine.submit(
                     Request(f"{turn}.{one}", np.arange(1000 * one, 1000 * one + 37 + 3 * one, dtype=np.int32), 60)
@@ -146,12 +147,12 @@ def test_a_preempted_request_is_computed_again_where_copies_are_slow(names: str)
 
 def test_who_asks_why_is_told_the_way_back() -> None:
     world = World(["full", "window"], token_seconds=1.0, byte_seconds=1e-9, sheets=36)
-    world.engine.scheduler.typical_output = 1.0
+    world.engine.scheduler.admission.typical_output = 1.0
     for one in range(3):
         world.engine.submit(Request(f"r{one}", np.arange(1000 * one, 1000 * one + 40, dtype=np.int32), 60))
     while not world.events(RequestPreempted):
         world.engine.step()
-    told = world.engine.explain(world.events(RequestPreempted)[0].request)
+    told = explain(world.engine, world.events(RequestPreempted)[0].request)
     assert told is not None
     assert "tokens will be loaded from the tier" in why(told)
     world.engine.drain()

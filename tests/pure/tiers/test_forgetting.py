@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from quire.cache.keys import scope_of
 from quire.core.request import Request
 from quire.core.tier import is_of
+from quire.prefix.keys import scope_of
+from quire.tiers.host_loads import Progress
 from scenes_of_tiers import Drawer, World
 
 PROMPT = np.arange(100)
@@ -81,7 +82,7 @@ def test_what_is_on_its_way_out_when_its_scope_is_dropped_goes_nowhere() -> None
     archive.gate.clear()
     world.ask("written", PROMPT, scope="one")
     world.engine.submit(Request("stored", (1000 + PROMPT).astype(np.int32), 3, scope="one"))
-    while not world.stack._coming and world.engine.step():
+    while not len(world.stack.stores) and world.engine.step():
         pass
     world.engine.drop_cache("one")
     archive.gate.set()
@@ -89,8 +90,8 @@ def test_what_is_on_its_way_out_when_its_scope_is_dropped_goes_nowhere() -> None
     world.engine.drop_cache("one")
     world.stack.flush()
     assert not archive.kept
-    assert not len(world.stack._shelf)
-    assert world.stack._behind[0].pinned_blocks == 0
+    assert not len(world.stack.held.cache)
+    assert world.stack.below[0].pinned_blocks == 0
     world.check_nothing_is_held()
 
 
@@ -104,7 +105,7 @@ def test_a_tier_forgets_behind_the_write_under_way_however_many_wait(is_stuck: b
     archive.gate.clear()
     for scope in ("one", "two"):
         world.ask(scope, PROMPT, scope=scope)
-    while world.stack._behind[0]._begun_at is None:
+    while world.stack.below[0]._begun_at is None:
         time.sleep(0.001)
     archive.is_stuck = is_stuck
     world.engine.drop_cache("one")
@@ -122,15 +123,15 @@ def test_a_load_that_is_under_way_when_its_scope_is_dropped_leaves_nothing_in_ho
     world.forget()
     archive.gate.clear()
     stream = world.engine.submit(Request("warm", PROMPT.astype(np.int32), 3, scope="one"))
-    while not world.stack._open:
+    while not world.stack.loads._open:
         world.engine.step()
     world.engine.drop_cache("one")
     assert not world.engine.scheduler.reuse.index.nodes.leaves().size
-    before = set(world.stack._shelf._records)
+    before = set(world.stack.held.cache._records)
     archive.gate.set()
-    while any(one.is_reading for one in world.stack._open.values()):
+    while any(one.progress is not Progress.STAGED for one in world.stack.loads._open.values()):
         time.sleep(0.001)
-    assert set(world.stack._shelf._records) == before
+    assert set(world.stack.held.cache._records) == before
     world.engine.drain()
     assert stream.ended is not None
     world.check_nothing_is_held()
@@ -154,7 +155,7 @@ def test_a_tier_that_cannot_forget_now_is_not_asked_for_that_scope_until_it_did(
     archive.is_stuck = False
     world.now += 100.0
     world.ask("somebody else", 5000 + PROMPT)
-    behind = world.stack._behind[0]
+    behind = world.stack.below[0]
     while behind._to_forget:
         time.sleep(0.001)
     world.stack.flush()
@@ -178,7 +179,7 @@ def test_a_tier_that_has_not_forgotten_yet_is_named_until_it_has() -> None:
     archive.is_stuck = False
     world.now += 100.0
     world.ask("somebody else", 5000 + PROMPT)
-    while world.stack._behind[0]._to_forget:
+    while world.stack.below[0]._to_forget:
         time.sleep(0.001)
     assert world.stack.keeping() == []
     world.check_nothing_is_held()
@@ -192,7 +193,7 @@ def test_a_tier_that_cannot_be_asked_now_is_named(is_down: bool) -> None:
     world = World(["full"], [archive], blocks=64)
     archive.gate.clear()
     world.ask("one", PROMPT, scope="one")
-    behind = world.stack._behind[0]
+    behind = world.stack.below[0]
     while behind._begun_at is None:
         time.sleep(0.001)
     assert world.stack.keeping() == []

@@ -1,4 +1,4 @@
-"""Both ends of a hand-over without a model: orders that make no sense, peers that leave, dawdle, lie or are full."""
+"""Both ends of the wire of a hand-over: orders that make no sense, peers that leave, dawdle, lie or are full."""
 
 from __future__ import annotations
 
@@ -7,52 +7,38 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing.connection import wait
-from pathlib import Path
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from quire.build.peers import Beside, join_engine
 from quire.core.connector import TierFailed
-from quire.core.peer import Errand, Offer, Peer, Role
-from quire.core.request import Request, Tokens
-from quire.engine.engine import Engine
-from quire.handover.decode_side import HandOver
-from quire.handover.prefill_side import Prefills
+from quire.core.request import Tokens
+from quire.handover.peer import Offer, PrefillJob, PromptReady, PromptRefused
 from quire.movers import offering
 from quire.movers.offering import PeerServer
 from quire.movers.peer import PeerSource
 from quire.movers.wire import Wire, greet
-from quire.plan.plan import Plan
 from quire.plan.records import Records, size_bytes
-from quire.tiers.guarded import FIRST_PAUSE_SECONDS, GuardedTier
-from quire.tiers.stack import Stack
-from scenes_of_tiers import LAYOUT, Bytes, CheckingRunner, small_plan
+from quire.tiers.guarded import GuardedTier
+from scenes_of_tiers import LAYOUT, small_plan, until
 
 SECRET, PRINT = b"known to two of us", "f" * 64
+READY = PromptReady()
 PLAN = small_plan(["full", "window"])
 UNIT = PLAN.reuse_unit_tokens
 PROMPT = np.arange(8 * UNIT + 1, dtype=np.int32)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end, "it does not come true"
-        time.sleep(0.001)
 
 
 # ── the prefill engine's end ──────────────────────────────────────────────
 
 
 class Clerk:
-    """A desk that computes nothing: what was asked, what was given up, and an offer when the test says so."""
+    """A service that computes nothing: what was asked, what was given up, and an offer when the test says so."""
 
     def __init__(self) -> None:
-        self.asked: list[Errand] = []
-        self.given_up: list[Errand] = []
+        self.asked: list[PrefillJob] = []
+        self.given_up: list[PrefillJob] = []
         self.is_still = False
         self._answered = 0
 
@@ -60,24 +46,24 @@ class Clerk:
     def turned_at(self) -> float:
         return float("-inf") if self.is_still else time.monotonic()
 
-    def ask(self, scope: str, prompt: Tokens, seconds: float) -> Errand:
-        self.asked.append(Errand("peer", scope, prompt, seconds))
+    def ask(self, scope: str, prompt: Tokens, seconds: float) -> PrefillJob:
+        self.asked.append(PrefillJob("peer", scope, prompt, seconds))
         return self.asked[-1]
 
-    def give_up(self, errand: Errand) -> None:
-        self.given_up.append(errand)
+    def give_up(self, job: PrefillJob) -> None:
+        self.given_up.append(job)
 
     def refuse(self) -> None:
-        self._next().reason = "no room"
+        self._next().answer = PromptRefused("no room")
         self.asked[-1].is_over.set()
 
     def offer(self) -> None:
         records, tokens = Records(PLAN), len(PROMPT) - 1
         sizes = [records.unit_bytes] * (tokens // UNIT) + [size_bytes(records.at(tokens))]
-        self._next().offer = Offer(tokens, tuple((memoryview(bytes([7]) * size),) for size in sizes))
+        self._next().answer = Offer(tokens, tuple((memoryview(bytes([7]) * size),) for size in sizes))
         self.asked[-1].is_over.set()
 
-    def _next(self) -> Errand:
+    def _next(self) -> PrefillJob:
         until(lambda: len(self.asked) > self._answered)
         self._answered = len(self.asked)
         return self.asked[-1]
@@ -265,7 +251,7 @@ def test_what_was_offered_is_found_and_read_until_it_is_released(server: PeerSer
     peer.register(LAYOUT)
     assert peer.boundary(len(PROMPT)) == 8 * UNIT
     threading.Thread(target=clerk.offer).start()
-    assert peer.ask("request", "tenant", PROMPT, KEYS, 5.0) == ""
+    assert peer.ask("request", "tenant", PROMPT, KEYS, 5.0) == READY
     assert clerk.asked[0].scope == "tenant"
     assert np.array_equal(clerk.asked[0].prompt, PROMPT)
     names = [b"u" + KEYS[3], b"b" + KEYS[7], b"b" + KEYS[6], b"u" + bytes(32)[:-1]]
@@ -285,7 +271,7 @@ def test_an_engine_that_refuses_or_is_gone_leaves_nothing_behind(server: PeerSer
     peer.register(LAYOUT)
     refusing = threading.Thread(target=clerk.refuse)
     refusing.start()
-    assert peer.ask("one", "", PROMPT, KEYS, 5.0) == "no room"
+    assert peer.ask("one", "", PROMPT, KEYS, 5.0) == PromptRefused("no room")
     refusing.join()
     assert not len(peer)
     server.close()
@@ -301,7 +287,7 @@ def test_a_peer_that_falls_silent_is_lost_and_one_that_says_it_is_busy_is_not(
     monkeypatch.setattr(offering, "BEAT_SECONDS", 0.05)
     peer = source(server, frame_seconds=0.3)
     peer.register(LAYOUT)
-    assert peer.ask("busy", "", PROMPT, KEYS, seconds=1.0) == "the other side is too busy"
+    assert peer.ask("busy", "", PROMPT, KEYS, seconds=1.0) == PromptRefused("the other side is too busy")
     monkeypatch.setattr(offering, "BEAT_SECONDS", 1000.0)
     with pytest.raises(TierFailed, match="no answer in time"):
         peer.ask("silent", "", PROMPT, KEYS, seconds=1.0)
@@ -327,7 +313,7 @@ def offered(server: PeerServer, clerk: Clerk, *requests: str, frame_seconds: flo
     for request in requests:
         offering_it = threading.Thread(target=clerk.offer)
         offering_it.start()
-        assert peer.ask(request, "", PROMPT, KEYS, 5.0) == ""
+        assert peer.ask(request, "", PROMPT, KEYS, 5.0) == READY
         offering_it.join()
     return peer
 
@@ -381,7 +367,7 @@ def test_a_hand_over_that_has_expired_is_gone_and_the_others_are_not(clerk: Cler
         guard.mend()
         offering_it = threading.Thread(target=clerk.offer)
         offering_it.start()
-        assert peer.ask("holds", "", PROMPT, KEYS, 5.0) == ""
+        assert peer.ask("holds", "", PROMPT, KEYS, 5.0) == READY
         offering_it.join()
         back = [memoryview(bytearray(Records(PLAN).unit_bytes))]
         assert not guard.read(b"u" + KEYS[3], back)
@@ -402,296 +388,3 @@ def test_an_engine_whose_loop_stands_still_falls_silent(
     with pytest.raises(TierFailed, match="no answer in time"):
         peer.ask("still", "", PROMPT, KEYS, seconds=5.0)
     until(lambda: clerk.given_up == clerk.asked)
-
-
-# ── requests that wait for another engine ─────────────────────────────────
-
-
-class Answering:
-    """A source that does as the test says, when the gate opens."""
-
-    def __init__(self, reason: str | None = "") -> None:
-        self.reason = reason
-        self.released: list[str] = []
-        self.asked: list[str] = []
-        self.gate = threading.Event()
-
-    def boundary(self, prompt_tokens: int) -> int:
-        return (prompt_tokens - 1) // UNIT * UNIT
-
-    def lacking(self, prompt_tokens: int) -> str:
-        del prompt_tokens
-        return ""
-
-    def ask(self, request: str, scope: str, prompt: Tokens, keys: Sequence[bytes], seconds: float) -> str:
-        del scope, prompt, keys, seconds
-        self.asked.append(request)
-        self.gate.wait(20)
-        if self.reason is None:
-            raise TierFailed("gone")
-        return self.reason
-
-    def release(self, request: str) -> None:
-        self.released.append(request)
-
-
-class Guard:
-    """A tier as `GuardedTier` shows it."""
-
-    can_read = True
-    failures = 0
-
-    def note_failure(self, _: str) -> None:
-        self.failures += 1
-
-    def attempt(self, _: str, action: Callable[[], str]) -> str | None:
-        try:
-            return action()
-        except TierFailed:
-            self.can_read = False
-            return None
-
-
-class Waiting:
-    def __init__(self, reason: str | None = "", seconds: float = 20.0) -> None:
-        self.source, self.guard = Answering(reason), Guard()
-        records = Records(PLAN)
-        self.memory = Bytes(64, records.block_bytes)
-        self.stack = Stack(records, self.memory, [], LAYOUT)
-        self.hand_over = HandOver(self.stack, self.guard, self.source, seconds)  # type: ignore[arg-type]
-        runner = CheckingRunner(PLAN, self.stack, self.memory)
-        self.engine = Engine(
-            PLAN, runner, tier=self.stack, keeper=self.stack, listeners=[self.hand_over.hear]
-        )  # fmt: skip
-
-    def take(self, name: str, prompt: np.ndarray = PROMPT) -> bool:
-        return self.hand_over.take(self.engine, Request(name, prompt, 2))
-
-    def back(self) -> list[str]:
-        found: list[Request] = []
-        until(lambda: bool(found.extend(self.hand_over.turn()) or found))
-        return [request.name for request in found]
-
-    def close(self) -> None:
-        self.source.gate.set()
-        self.hand_over.close()
-        self.stack.close()
-
-
-@pytest.mark.parametrize(("reason", "counted"), [("", "handed"), ("no room", "refused"), (None, "lost")])
-def test_a_request_comes_back_once_whatever_the_other_engine_says(reason: str | None, counted: str) -> None:
-    waiting = Waiting(reason)
-    assert waiting.take("one")
-    assert waiting.hand_over.turn() == []
-    assert "one" in waiting.hand_over
-    waiting.source.gate.set()
-    assert waiting.back() == ["one"]
-    assert waiting.hand_over.turn() == []
-    assert not len(waiting.hand_over)
-    assert waiting.hand_over.counters == {counted: 1}
-    assert waiting.take("two") == (reason is not None), "an engine that is lost is left alone"
-    waiting.close()
-
-
-def test_a_request_that_waits_too_long_comes_back_and_its_late_answer_is_let_go() -> None:
-    waiting = Waiting(seconds=0.05)
-    assert waiting.take("one")
-    assert waiting.back() == ["one"]
-    assert waiting.hand_over.counters == {"late": 1}
-    waiting.source.gate.set()
-    until(lambda: waiting.source.released == ["one", "one"])
-    assert waiting.hand_over.turn() == []
-    waiting.close()
-
-
-@pytest.mark.story
-def test_an_engine_that_is_late_is_told_counted_and_left_alone_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
-    """Its wires say that it is busy, for ever: not every prompt waits to the end."""
-    waiting = Waiting(seconds=0.05)
-    assert waiting.take("one")
-    assert waiting.take("two")
-    with caplog.at_level(logging.WARNING, "quire.tiers"):
-        until(lambda: waiting.hand_over.turn() == [] and not len(waiting.hand_over))
-    (line,) = caplog.records
-    assert "did not have it within 0.05 s (--peer-seconds)" in line.getMessage()
-    assert waiting.guard.failures == 2
-    assert waiting.guard.can_read, "what is ready can be fetched"
-    assert not waiting.take("three")
-    assert waiting.hand_over._pause == 2 * FIRST_PAUSE_SECONDS, "two were late together"
-    waiting.hand_over._seconds = 20.0
-    waiting.source.gate.set()
-    until(lambda: waiting.take("four"))
-    until(lambda: waiting.hand_over.counters["handed"] == 1)
-    assert waiting.hand_over._pause == FIRST_PAUSE_SECONDS
-    waiting.close()
-
-
-def test_a_request_that_nobody_wants_any_more_does_not_come_back() -> None:
-    waiting = Waiting()
-    assert waiting.take("before")
-    waiting.hand_over.cancel("before")
-    assert waiting.take("answered")
-    waiting.source.gate.set()
-    until(lambda: not len(waiting.hand_over))
-    waiting.hand_over.cancel("answered")
-    assert waiting.hand_over.turn() == []
-    assert {"before", "answered"} <= set(waiting.source.released)
-    waiting.close()
-
-
-def test_what_is_here_already_is_not_asked_for_and_neither_are_short_prompts() -> None:
-    waiting = Waiting()
-    assert not waiting.take("short", PROMPT[: UNIT // 2])
-    stream = waiting.engine.submit(Request("here", PROMPT, 2))
-    waiting.engine.drain()
-    assert stream.ended is not None
-    assert not waiting.take("again")
-    waiting.engine.scheduler.reuse.index.drop()
-    assert not waiting.take("in host memory")
-    other = PROMPT[::-1].copy()
-    assert waiting.take("another", other)
-    until(lambda: waiting.source.asked == ["another"])
-    waiting.close()
-
-
-def test_an_offer_is_let_go_when_its_request_begins_without_it_or_ends() -> None:
-    waiting = Waiting()
-    waiting.source.gate.set()
-    assert waiting.take("one")
-    (name,) = waiting.back()
-    waiting.engine.submit(Request(name, PROMPT, 3))
-    waiting.engine.step()
-    assert waiting.hand_over.turn() == []
-    assert waiting.source.released == ["one"], "it found nothing, and computes"
-    waiting.engine.drain()
-    assert set(waiting.source.released) == {"one"}
-    waiting.close()
-
-
-# ── prompts that are computed for others ──────────────────────────────────
-
-
-class Computing:
-    def __init__(self, blocks: int = 64, plan: Plan = PLAN) -> None:
-        records = Records(plan)
-        memory = Bytes(blocks, records.block_bytes)
-        self.stack = Stack(records, memory, [], LAYOUT)
-        self.engine = Engine(plan, CheckingRunner(plan, self.stack, memory), tier=self.stack, keeper=self.stack)
-        self.prefills = Prefills(plan, self.engine, self.stack)
-
-    def finish(self, errand: Errand) -> None:
-        while not errand.is_over.is_set():
-            self.prefills.turn()
-            self.engine.step()
-
-    def pins(self) -> int:
-        return sum(record.pins for record in self.stack._shelf._records.values())
-
-
-def test_a_prompt_is_held_from_when_it_is_computed_until_it_is_given_up() -> None:
-    computing, records = Computing(), Records(PLAN)
-    errand = computing.prefills.ask("tenant", PROMPT, 5.0)
-    computing.finish(errand)
-    assert errand.offer is not None
-    assert errand.offer.tokens == len(PROMPT) - 1
-    sizes = [sum(map(len, parts)) for parts in errand.offer.records]
-    assert sizes == [records.unit_bytes] * 8 + [size_bytes(records.at(8 * UNIT))]
-    assert computing.pins() == 9
-    computing.prefills.give_up(errand)
-    computing.prefills.turn()
-    assert not computing.pins()
-    assert not len(computing.prefills)
-    computing.stack.close()
-
-
-def test_only_a_turn_of_the_loop_counts_as_a_turn() -> None:
-    computing = Computing()
-    begun = computing.prefills.turned_at
-    computing.prefills.give_up(computing.prefills.ask("", PROMPT, 5.0))
-    assert computing.prefills.turned_at == begun
-    computing.prefills.turn()
-    assert computing.prefills.turned_at > begun
-    computing.stack.close()
-
-
-def test_a_record_that_comes_after_the_last_step_wakes_the_loop(tmp_path: Path) -> None:
-    """A thread follows copies beside the steps: an idle loop must not sleep on."""
-    (tmp_path / "secret").write_bytes(SECRET)
-    computing, beside = Computing(), Beside()
-    peer = Peer(Role.PREFILL, "127.0.0.1", 0, tmp_path / "secret")
-    join_engine(beside, computing.engine, PLAN, computing.stack, peer, "tiny")
-    assert beside.bell is not None
-    place = computing.stack.accept(b"record", 100)
-    assert place is not None
-    assert not wait([beside.bell.fileno()], 0)
-    computing.stack.follow(lambda: 0.001, stored=[place.number])
-    assert wait([beside.bell.fileno()], 20)
-    assert computing.stack.hold([b"record"])
-    beside.close()
-    computing.stack.close()
-
-
-def test_the_same_prompt_twice_is_held_twice_and_in_another_scope_computed_again() -> None:
-    computing = Computing()
-    for scope in ("a", "a", "b"):
-        computing.finish(computing.prefills.ask(scope, PROMPT, 5.0))
-    assert computing.pins() == 3 * 9
-    assert sum(record.pins > 0 for record in computing.stack._shelf._records.values()) == 2 * 9
-    computing.stack.close()
-
-
-@pytest.mark.parametrize(
-    ("blocks", "prompt", "said"),
-    [
-        (9, PROMPT, "blocks of host memory, and 4 at most may wait to be fetched: raise --host-memory"),
-        (20, PROMPT, "blocks of host memory, and 10 at most may wait to be fetched: raise --host-memory"),
-        (64, np.arange(PLAN.max_length + 1, dtype=np.int32), "can never run"),
-    ],
-)
-def test_what_cannot_be_offered_is_answered_with_the_reason(blocks: int, prompt: np.ndarray, said: str) -> None:
-    computing = Computing(blocks)
-    errand = computing.prefills.ask("", prompt, 5.0)
-    computing.finish(errand)
-    assert errand.offer is None
-    assert said in errand.reason
-    assert not computing.pins()
-    assert not len(computing.prefills)
-    computing.stack.close()
-
-
-@pytest.mark.story
-def test_a_prompt_that_host_memory_could_never_hold_is_refused_before_it_is_computed() -> None:
-    computing = Computing(blocks=20)
-    errand = computing.prefills.ask("", PROMPT, 5.0)
-    computing.prefills.turn()
-    assert errand.is_over.is_set()
-    assert errand.reason.startswith("its records take ")
-    assert not computing.engine.streams
-    computing.stack.close()
-
-
-def test_prompts_that_wait_to_be_fetched_take_half_of_host_memory_together() -> None:
-    computing = Computing(blocks=40)
-    first, second = (computing.prefills.ask(scope, PROMPT, 5.0) for scope in "ab")
-    computing.finish(first)
-    computing.finish(second)
-    assert first.offer is not None
-    assert "full of prompts that wait to be fetched" in second.reason
-    assert computing.pins() == 9
-    computing.stack.close()
-
-
-def test_a_prompt_that_is_given_up_while_it_is_computed_leaves_nothing() -> None:
-    computing = Computing()
-    errand = computing.prefills.ask("", PROMPT, 5.0)
-    computing.prefills.turn()
-    computing.engine.step()
-    computing.prefills.give_up(errand)
-    computing.prefills.turn()
-    assert not computing.engine.streams
-    computing.engine.drain()
-    computing.prefills.turn()
-    assert not len(computing.prefills)
-    assert not computing.pins()
-    assert not errand.is_over.is_set()
-    computing.stack.close()

@@ -14,8 +14,17 @@ from quire.core.events import Event, LoadFinished, RecordsStored, RequestEnded, 
 from quire.core.request import Ending, Request
 from quire.core.rules import Rules
 from quire.core.step import Step
+from quire.core.tier import (
+    Answer,
+    TransferDone,
+    TransferFailed,
+    TransferIncomplete,
+    TransferLanded,
+    TransferStaged,
+)
 from quire.engine.engine import Engine
 from quire.plan.records import Records
+from quire.recording.answers import decode_answer, encode_answer
 from quire.recording.recorder import RecordingEngine
 from quire.recording.replay import Diverged, replay
 from quire.tiers.stack import Stack
@@ -36,7 +45,7 @@ def record(path: Path, names: list[str], sheets: int) -> list[Event]:
             tier=stack,
             keeper=stack,
             clock=time.monotonic,
-            rules=Rules(load_seconds=0.05),
+            rules=Rules(load_seconds=5.0),
             listeners=[told.append],
         )
         for number in range(60):
@@ -50,6 +59,23 @@ def record(path: Path, names: list[str], sheets: int) -> list[Event]:
         engine.drain()
     stack.close()
     return told
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize(
+    ("answer", "fields"),
+    [
+        (TransferDone(7), [7, True, "", False, True, True]),
+        (TransferStaged(7), [7, True, "", False, True, False]),
+        (TransferLanded(7), [7, True, "", False, False, True]),
+        (TransferFailed(7, "on fire"), [7, False, "on fire", False, True, True]),
+        (TransferIncomplete(7, "gone"), [7, False, "gone", True, True, True]),
+    ],
+)
+def test_each_answer_of_a_tier_is_recorded_as_format_4_has_it(answer: Answer, fields: list[object]) -> None:
+    """Recordings that exist stay readable: the fields of an answer, and their order, belong to the format."""
+    assert json.loads(json.dumps(encode_answer(answer))) == fields
+    assert decode_answer(fields) == answer
 
 
 @pytest.mark.parametrize(("names", "sheets"), [(["full", "window"], 36), (["state", "full", "chunked"], 12)])
@@ -84,7 +110,7 @@ class Refusing(Idle):
     def launch(self, step: Step) -> None:
         super().launch(step)
         if step.number == 4:
-            self.engine.fail(int(step.rows[0]), "its grammar allows nothing")
+            self.engine.failures.report(int(step.rows[0]), "its grammar allows nothing")
 
 
 def test_a_request_that_could_not_go_on_ends_in_the_same_step_again(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
 from quire.plan.records import Records, host_plan, size_bytes
 from quire.plan.settings import Budget, Settings
-from quire.tiers.shelf import HostShelf
+from quire.tiers.host_cache import HostCache
 from scenes_of_tiers import Bytes, Drawer, World, small_plan
 from small_kinds import KINDS
 
@@ -131,13 +131,13 @@ def test_a_tier_that_never_answers_costs_one_deadline_and_its_late_bytes_touch_n
     world.ask("late", np.arange(100))
     (failed,) = [event for event in world.told if isinstance(event, LoadFailed)]
     assert failed.reason == Reason(Why.NO_ANSWER, numbers={"seconds": 0.05})
-    (opened,) = world.stack._open.values()
+    (opened,) = world.stack.loads._open.values()
     assert opened.is_cancelled
     held = {block for record in opened.records for block in record.blocks}
     world.ask("another", 2000 + np.arange(100))
-    assert not held & {block for record in world.stack._shelf._records.values() for block in record.blocks}
+    assert not held & {block for record in world.stack.held.cache._records.values() for block in record.blocks}
     drawer.gate.set()
-    while world.stack._open:
+    while world.stack.loads._open:
         time.sleep(0.001)
     world.check_nothing_is_held()
 
@@ -157,7 +157,7 @@ def test_when_every_thread_waits_for_a_tier_that_never_answers_nobody_else_is_se
     begun = [event.request for event in world.told if isinstance(event, LoadStarted)]
     assert begun == ["late 0", "late 1"]
     drawer.gate.set()
-    while world.stack._open:
+    while world.stack.loads._open:
         time.sleep(0.001)
     world.forget()
     world.ask("again", np.arange(100))
@@ -165,15 +165,16 @@ def test_when_every_thread_waits_for_a_tier_that_never_answers_nobody_else_is_se
     world.check_nothing_is_held()
 
 
+@pytest.mark.parametrize("most", [250, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("names", MIXES[1:3], ids=" ".join)
-def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_wrong_has_landed(
-    names: list[str],
+def test_after_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_wrong_has_landed(
+    names: list[str], most: int
 ) -> None:
     """Scenario 10, on the real stack: requests of twelve talks come and go; the tier below fails and dawdles."""
     random, aborts, number = Random(3), 0, 0
     drawer = Drawer(random=Random(4))
     world = World(names, [drawer], blocks=60, load_seconds=0.02)
-    while aborts < 1000:
+    while aborts < most:
         while len(world.engine.streams) < 6:
             talk = 1000 * random.randrange(12) + np.arange(random.randint(0, 90))
             prompt = np.concatenate([talk, 50_000 + number + np.arange(random.randint(1, 20))])
@@ -188,7 +189,7 @@ def test_after_a_thousand_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_
             world.engine.cancel(random.choice(list(world.engine.streams)))
             aborts += 1
     world.engine.drain()
-    while world.stack._open:
+    while world.stack.loads._open:
         time.sleep(0.001)
     world.check_nothing_is_held()
     told = Counter(type(event) for event in world.told)
@@ -223,7 +224,7 @@ def test_a_stack_tells_what_travelled_how_long_and_what_is_on_its_way() -> None:
         time.sleep(0.001)
     assert [one.in_flight["read"] for one in world.stack.status()] == [1, 1]
     drawer.gate.set()
-    while world.stack._open:
+    while world.stack.loads._open:
         time.sleep(0.001)
     world.forget()
     world.ask("another", 5000 + np.arange(100))
@@ -277,14 +278,14 @@ def test_as_many_idle_sessions_stay_warm_as_the_plan_says(names: list[str], bloc
     plan = small_plan(names, block_tokens=block_tokens, unit_tokens=16)
     records = Records(plan)
     host = host_plan(plan, 1 << 20)
-    shelf = HostShelf(host.blocks, host.block_bytes)
-    assert shelf.blocks == Bytes((1 << 20) // records.block_bytes, records.block_bytes).blocks
+    cache = HostCache(host.blocks, host.block_bytes)
+    assert cache.blocks == Bytes((1 << 20) // records.block_bytes, records.block_bytes).blocks
     boundary = max(size_bytes(records.at(end)) for end in range(1, host.session_tokens + 1))
     sizes = [records.unit_bytes] * (host.session_tokens // 16) * records.has_units + [boundary] * records.has_boundaries
     assert host.warm_sessions > 3
     for session in range(host.warm_sessions):
-        assert all(shelf.reserve(bytes([session % 256, record]), size) for record, size in enumerate(sizes))
-    assert not all(shelf.reserve(b"one more", size) for size in sizes)
+        assert all(cache.reserve(bytes([session % 256, record]), size) for record, size in enumerate(sizes))
+    assert not all(cache.reserve(b"one more", size) for size in sizes)
 
 
 @pytest.mark.parametrize("name", sorted(set(KINDS) - {"cross", "full", "latent"}))
@@ -313,22 +314,22 @@ def test_no_boundary_up_to_the_longest_request_takes_more_than_the_largest(model
     assert 0 < most <= records.largest_boundary_bytes
 
 
-def test_a_shelf_hands_out_every_block_once_and_forgets_the_least_recently_used() -> None:
-    shelf = HostShelf(4, 10)
-    first, second = shelf.reserve(b"first", 20), shelf.reserve(b"second", 11)
+def test_host_memory_hands_out_every_block_once_and_evicts_the_least_recently_used() -> None:
+    cache = HostCache(4, 10)
+    first, second = cache.reserve(b"first", 20), cache.reserve(b"second", 11)
     assert first is not None
     assert second is not None
     assert sorted(first.blocks + second.blocks) == [0, 1, 2, 3]
-    assert shelf.reserve(b"third", 1) is None
+    assert cache.reserve(b"third", 1) is None
     for record in (first, second):
-        shelf.publish(record)
-        shelf.unpin(record)
-    assert shelf.use(b"first") is first
-    third = shelf.reserve(b"third", 10)
+        cache.publish(record)
+        cache.unpin(record)
+    assert cache.use(b"first") is first
+    third = cache.reserve(b"third", 10)
     assert third is not None
-    assert b"second" not in shelf
-    assert b"first" in shelf
-    assert shelf.reserve(b"none", 0) is not None
+    assert b"second" not in cache
+    assert b"first" in cache
+    assert cache.reserve(b"none", 0) is not None
 
 
 def test_records_are_named_without_an_installed_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,23 +69,36 @@ def test_a_process_ends_although_a_transfer_never_does() -> None:
 
 
 class Contested:
-    """A queue whose last action another thread takes, right after somebody saw it there."""
+    """A queue whose next action another thread takes, right after it was seen there."""
+
+    def __init__(self, *actions: str) -> None:
+        self.actions = list(actions)
 
     def empty(self) -> bool:
-        return False
+        is_empty = not self.actions
+        del self.actions[:1]
+        return is_empty
 
-    def get_nowait(self) -> None:
-        raise queue.Empty
+    qsize = empty
 
-    def get(self) -> None:
-        raise AssertionError("it would wait for ever")
+    def get_nowait(self) -> str:
+        if not self.actions:
+            raise queue.Empty
+        return self.actions.pop(0)
+
+    def get(self) -> str:
+        assert self.actions, "it would wait for ever"
+        return self.actions.pop(0)
 
 
 @pytest.mark.story
-def test_whoever_drops_never_waits_for_what_another_thread_has_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = Threads(2, "two")
-    monkeypatch.setattr(threads, "_actions", Contested())
+def test_dropping_takes_all_that_is_left_and_never_waits_for_what_another_thread_has_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads, contested = Threads(2, "two"), Contested("first", "second", "third")
+    monkeypatch.setattr(threads, "_actions", contested)
     threads.drop()
+    assert contested.actions == []
 
 
 @pytest.mark.story

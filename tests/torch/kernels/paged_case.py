@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from quire.plan.layout import GRANULE_BYTES
-from quire.worker.attention import Scores
-from quire.worker.kernels.shape import Table
-from quire.worker.kernels.work import Rows, Sight
+from quire.worker.backends.attention import Scores
+from quire.worker.kernels.shape import DeviceTable
+from quire.worker.kernels.work import QueryRows, Sight
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -49,7 +49,7 @@ class Pages:
                                            (granule, heads.key * heads.value_width, heads.value_width, 1),
                                            key_size)  # fmt: skip
         addresses = torch.from_numpy(order.reshape(len(ends), width) * page_granules).to(DEVICE)
-        self.table = Table(addresses, page_tokens, sink_columns, bool(columns))
+        self.table = DeviceTable(addresses, page_tokens, sink_columns, bool(columns))
         self.keys = [torch.randn(end, heads.key, heads.width).to(DEVICE, dtype) for end in ends]
         self.values = [torch.randn(end, heads.key, heads.value_width).to(DEVICE, dtype) for end in ends]
 
@@ -83,9 +83,9 @@ class Pages:
         return new
 
 
-def rows_of(counts: list[int], ends: list[int]) -> Rows:
+def rows_of(counts: list[int], ends: list[int]) -> QueryRows:
     many = np.array(counts)
-    return Rows(np.arange(len(many)), np.cumsum(many) - many, np.array(ends) - many, many)
+    return QueryRows(np.arange(len(many)), np.cumsum(many) - many, np.array(ends) - many, many)
 
 
 def by_definition(

@@ -9,10 +9,10 @@ import torch
 
 from quire.core.step import Step, TableView
 from quire.plan.layout import GRANULE_BYTES
-from quire.worker.arena import Cut, PartView
-from quire.worker.captures import Captured
-from quire.worker.kernels.states import StateRows, rows_of
-from quire.worker.recurrent import Columns, Matrices, Recurrence
+from quire.worker.backends.recurrent import Columns, Matrices, Recurrence
+from quire.worker.backends.states import StateRows, rows_of
+from quire.worker.pages.arena import Cut, PartView
+from quire.worker.pages.captures import KindCaptures
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -58,7 +58,7 @@ class Pages:
         captured = None
         if self.captures:
             entries, tokens = np.array(self.captures).T
-            captured = Captured(entries, tokens, self.captured_addresses[:, None])
+            captured = KindCaptures(entries, tokens, self.captured_addresses[:, None])
         return rows_of(step, TableView(self.addresses, 0), DEVICE, captured)
 
     def matrices(self, heads: int, keys_first: bool) -> Matrices:

@@ -11,11 +11,11 @@ import torch
 from by_hand import ByHand, Chunk, make_by_hand
 from device_models import DeviceService
 from quire.core.step import DRAFTED
-from quire.worker import boot
-from quire.worker.backends import REFERENCE, Backend
-from quire.worker.kernels.backend import Triton
-from quire.worker.kernels.states import StateRows
-from quire.worker.tiny import tiny_config
+from quire.worker.backends.choice import REFERENCE, Backend
+from quire.worker.backends.states import StateRows
+from quire.worker.backends.triton_backend import Triton
+from quire.worker.steps import boot
+from quire.worker.support.tiny import tiny_config
 from tiny_models import Service, plan_of
 
 TWO_LAYERS = {"num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"]}

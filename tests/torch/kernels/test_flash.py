@@ -16,12 +16,12 @@ from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.plan import StagePlan
 from quire.plan.settings import Budget, Settings
-from quire.worker.backends import REFERENCE, choose
-from quire.worker.kernels import flash
-from quire.worker.kernels.backend import INTERPRETER_PROCESSORS, Triton
-from quire.worker.kernels.flash import FlashInfer, workspace_bytes
-from quire.worker.kernels.tiles import Heads
-from quire.worker.tiny import tiny_config
+from quire.worker.backends import flashinfer_backend
+from quire.worker.backends.choice import REFERENCE, choose
+from quire.worker.backends.flashinfer_backend import FlashInfer, workspace_bytes
+from quire.worker.backends.triton_backend import INTERPRETER_PROCESSORS, Triton
+from quire.worker.kernels.tiles import HeadShape
+from quire.worker.support.tiny import tiny_config
 
 if torch.cuda.is_available():
     pytest.skip("a double of FlashInfer in plain torch, and kernels under the interpreter", allow_module_level=True)
@@ -125,7 +125,7 @@ def test_queries_in_another_dtype_than_the_pages_go_to_triton() -> None:
 def test_the_workspace_has_room_for_all_heads_that_share_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models may differ: a draft model runs on the same backend."""
     made: list[Wrapper] = []
-    monkeypatch.setattr(flash, "WORKSPACE_BYTES", 1 << 20)
+    monkeypatch.setattr(flashinfer_backend, "WORKSPACE_BYTES", 1 << 20)
     stage, starts, counts = stage_of("llama"), np.zeros(ROWS, dtype=np.int64), np.array(STEPS[0])
     memory = LayerMemory(stage, FlashInfer(noting(made)), torch.device("cpu"), torch.float16, COLUMNS)
     for heads in (4, 8, 64, 4):
@@ -136,9 +136,9 @@ def test_the_workspace_has_room_for_all_heads_that_share_a_key(monkeypatch: pyte
 
 def test_a_workspace_on_a_large_device() -> None:
     """Of 132 processors: 32 heads over 2 keys overflowed 256 MiB."""
-    assert workspace_bytes(Heads(32, 8, 128, 128, 2), processors=132) == 256 << 20
-    assert workspace_bytes(Heads(32, 2, 128, 128, 2), processors=132) == 4 * 32 * 132 * 128 * 129
-    assert workspace_bytes(Heads(32, 2, 256, 256, 2), processors=132) == 4 * 32 * 132 * 64 * 257
+    assert workspace_bytes(HeadShape(32, 8, 128, 128, 2), processors=132) == 256 << 20
+    assert workspace_bytes(HeadShape(32, 2, 128, 128, 2), processors=132) == 4 * 32 * 132 * 128 * 129
+    assert workspace_bytes(HeadShape(32, 2, 256, 256, 2), processors=132) == 4 * 32 * 132 * 64 * 257
 
 
 def test_it_takes_what_it_can_run_and_says_why_not() -> None:
@@ -151,9 +151,9 @@ def test_it_takes_what_it_can_run_and_says_why_not() -> None:
     assert both[0].accepts.refusal(plan, "cpu", plan.page_bytes * 3) == ""
     assert "a sheet is 256 B more than whole pages" in both[0].accepts.refusal(plan, "cpu", plan.page_bytes * 3 + 256)
     (latent,) = choose(stage_of("deepseek_v3"), "cpu", both)
-    assert latent.told() == "latent on triton (flashinfer does not know latent)"
+    assert latent.describe() == "latent on triton (flashinfer does not know latent)"
     (full,) = choose(stage_of("llama"), "cpu", both)
     left = "decoding, sink logits, soft caps and queries in another dtype than the pages"
-    assert full.told() == f"full on flashinfer ({left}: triton)"
+    assert full.describe() == f"full on flashinfer ({left}: triton)"
     narrow = stage_of("llama", head_dim=16).kinds[0]
     assert "needs keys and values of 64 or 128 or 256 numbers, not 16" in both[0].accepts.refusal(narrow, "cpu")

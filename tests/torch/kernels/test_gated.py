@@ -10,8 +10,8 @@ from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from quire.worker.fused import fuse, gate
 from quire.worker.kernels.gated import gated, tile_of
+from quire.worker.model.fused import fuse, gate
 
 
 def expected(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -9,16 +9,16 @@ from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 
 from device_models import DeviceService
 from quire.core.errors import ModelError
-from quire.worker.attention import Scores
-from quire.worker.invariant import Invariant, make_invariant, require_invariant
+from quire.worker.backends.attention import Scores
+from quire.worker.backends.launch import Launch, attend, plan_invariant
 from quire.worker.kernels import recorded, work
-from quire.worker.kernels.launch import Launch, attend, plan_invariant
 from quire.worker.kernels.product import product
 from quire.worker.kernels.recorded import invariant_fits, invariant_work
-from quire.worker.kernels.shape import Memory
-from quire.worker.kernels.tiles import Heads as Widths
-from quire.worker.kernels.work import Rows, Sight
-from quire.worker.uploads import Direct
+from quire.worker.kernels.shape import LayerViews
+from quire.worker.kernels.tiles import HeadShape
+from quire.worker.kernels.work import QueryRows, Sight
+from quire.worker.model.invariant import InvariantLinear, make_invariant, require_invariant
+from quire.worker.pages.uploads import DirectUpload
 from tiny_models import plan_of, reference
 
 PROCESSORS = 4
@@ -49,7 +49,7 @@ def test_a_product_is_right_and_the_same_alone_and_among_others(dtype: torch.dty
 
 def launched(pages: Pages, query: torch.Tensor, launch: Launch) -> torch.Tensor:
     out = torch.full_like(query, torch.nan)
-    attend(query, Memory(pages.key, pages.value), pages.table, launch, Scores(0.25), out)
+    attend(query, LayerViews(pages.key, pages.value), pages.table, launch, Scores(0.25), out)
     return out
 
 
@@ -58,18 +58,20 @@ def test_a_query_finds_the_same_alone_in_its_prompt_and_in_any_chunk_of_it(sight
     torch.manual_seed(0)
     pages = Pages([END], HEADS)
     pages.fill()
-    query, widths = torch.randn(END, HEADS.query, HEADS.width).to(DEVICE), Widths(4, 2, 16, 16, 4)
+    query, widths = torch.randn(END, HEADS.query, HEADS.width).to(DEVICE), HeadShape(4, 2, 16, 16, 4)
     expected = by_definition(pages, query, [END], [END], sight, Scores(0.25))
-    whole = launched(pages, query, plan_invariant(Direct(DEVICE), rows_of([END], [END]), sight, widths, PROCESSORS))
+    whole = launched(
+        pages, query, plan_invariant(DirectUpload(DEVICE), rows_of([END], [END]), sight, widths, PROCESSORS)
+    )
     assert float((whole.double() - expected).norm() / expected.norm()) < 2e-6
     for first, count in ((0, 40), (40, 3), (43, 32), (63, 1), (64, 1), (74, 1)):
         rows = rows_of([count], [first + count])
         chunk = launched(
-            pages, query[first : first + count], plan_invariant(Direct(DEVICE), rows, sight, widths, PROCESSORS)
+            pages, query[first : first + count], plan_invariant(DirectUpload(DEVICE), rows, sight, widths, PROCESSORS)
         )
         assert torch.equal(chunk, whole[first : first + count])
         if count == 1:
-            played = plan_invariant(Direct(DEVICE), rows, sight, widths, PROCESSORS, True)
+            played = plan_invariant(DirectUpload(DEVICE), rows, sight, widths, PROCESSORS, True)
             assert torch.equal(launched(pages, query[first : first + 1], played), chunk)
 
 
@@ -77,7 +79,7 @@ def test_recorded_pieces_have_a_given_length_and_one_size_of_launch() -> None:
     sizes = set()
     for positions in ((0, 0), (63, 64), (200, 3)):
         each = np.arange(2)
-        rows = Rows(each, each, np.array(positions), np.ones_like(each))
+        rows = QueryRows(each, each, np.array(positions), np.ones_like(each))
         assert invariant_fits(rows, Sight(), PROCESSORS)
         made, slots = invariant_work(rows, Sight(), PROCESSORS, True)
         sizes.add((len(made.items), len(made.joins), slots))
@@ -86,7 +88,7 @@ def test_recorded_pieces_have_a_given_length_and_one_size_of_launch() -> None:
         assert set((begins % 64).tolist()) == {0}
         assert made.slots <= slots
     assert len(sizes) == 1
-    far = Rows(each, each, np.array([64 * 20 * recorded.INVARIANT_ITEMS, 0]), np.ones_like(each))
+    far = QueryRows(each, each, np.array([64 * 20 * recorded.INVARIANT_ITEMS, 0]), np.ones_like(each))
     assert not invariant_fits(far, Sight(), PROCESSORS)
 
 
@@ -102,11 +104,12 @@ def test_a_lone_row_of_more_pieces_than_a_recording_has_room_for_runs_without_on
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(recorded, "INVARIANT_ITEMS", 0)
+    monkeypatch.setattr(work, "INVARIANT_PIECE_TOKENS", 32)
     service = DeviceService("llama", plan_of("llama", batch_tokens=64), is_invariant=True, counts=(2,))
-    service.check((7,), 9)
+    service.check((5,), 4)
     assert service.runner.graphs is not None
-    assert len(service.reference.prompts[7]) + 8 > work.INVARIANT_PIECE_TOKENS
-    assert 0 < service.runner.graphs.played < 8
+    assert len(service.reference.prompts[5]) + 3 > work.INVARIANT_PIECE_TOKENS
+    assert 0 < service.runner.graphs.played < 3
 
 
 @pytest.mark.parametrize(
@@ -136,4 +139,4 @@ def test_every_product_is_replaced() -> None:
     expected = model(tokens)
     assert make_invariant(model) == 2
     assert torch.allclose(model(tokens), expected, atol=1e-6)
-    assert all(isinstance(linear, Invariant) for linear in linears)
+    assert all(isinstance(linear, InvariantLinear) for linear in linears)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,9 +10,10 @@ import pytest
 import torch
 from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 
-from quire.worker.attention import Scores
-from quire.worker.kernels.launch import attend, launch_of
-from quire.worker.kernels.shape import Memory, Tiles
+from examples import rest_in_soak
+from quire.worker.backends.attention import Scores
+from quire.worker.backends.launch import attend, launch_of
+from quire.worker.kernels.shape import LayerViews, Tiles
 from quire.worker.kernels.work import Sight
 
 NARROW, WIDE = 24, 200
@@ -19,8 +21,10 @@ NARROW, WIDE = 24, 200
 ROPE = 16
 
 
-@pytest.mark.parametrize("latent", [NARROW, WIDE, 256])
-@pytest.mark.parametrize("heads", [5, 32])
+@pytest.mark.parametrize(
+    ("heads", "latent"),
+    rest_in_soak(itertools.product([5, 32], [NARROW, WIDE, 256]), [(5, NARROW), (32, WIDE), (5, 256)]),
+)
 @pytest.mark.parametrize(("counts", "piece_tokens"), [([1, 1], 1 << 20), ([1, 1], 32), ([3, 2], 32)])
 def test_results_follow_the_definition(heads: int, counts: list[int], piece_tokens: int, latent: int) -> None:
     assert error_of(heads, counts, piece_tokens, latent) < 2e-6
@@ -34,7 +38,7 @@ def test_rows_without_queries_and_rows_that_fill_their_last_page_follow_it_too(
     assert error_of(5, counts, 32, latent, ends=ends) < 2e-6
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rest_in_soak(range(4), (0, 1)))
 def test_random_batches_follow_the_definition(seed: int) -> None:
     random = np.random.default_rng(seed)
     counts = random.integers(0, 5, 4).tolist()
@@ -67,7 +71,7 @@ def error_of(
     tiles = Tiles(16 if max(counts) == 1 else 64, 16, 4, 2, 1, is_peeled=False)
     launch = launch_of(rows_of(counts, ends), Sight(), tiles, group, piece_tokens, DEVICE)
     out = torch.full((sum(counts), heads, latent), torch.nan).to(DEVICE)
-    attend(query, Memory.latent(pages.key, pages.value), pages.table, launch, scores, out)
+    attend(query, LayerViews.latent(pages.key, pages.value), pages.table, launch, scores, out)
     ropes = pages.values
     pages.keys, pages.values = [torch.cat(both, -1) for both in zip(pages.keys, ropes, strict=True)], pages.keys
     expected = by_definition(pages, query, counts, ends, Sight(), scores)

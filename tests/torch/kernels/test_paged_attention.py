@@ -8,9 +8,9 @@ import pytest
 import torch
 from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 
-from quire.worker.attention import Scores
-from quire.worker.kernels.launch import attend, launch_of
-from quire.worker.kernels.shape import Memory, Tiles
+from quire.worker.backends.attention import Scores
+from quire.worker.backends.launch import attend, launch_of
+from quire.worker.kernels.shape import LayerViews, Tiles
 from quire.worker.kernels.work import Sight
 
 FEW = Tiles(16, 32, 4, 2, 4, is_peeled=False)
@@ -50,7 +50,7 @@ def error(case: Case) -> float:
     group = case.heads.query // case.heads.key
     launch = launch_of(rows_of(counts, ends), case.sight, case.tiles, group, case.piece_tokens, DEVICE)
     out = torch.full((sum(counts), case.heads.query, case.heads.value_width), torch.nan).to(DEVICE, case.dtype)
-    attend(query, Memory(pages.key, pages.value), pages.table, launch, scores, out, new)
+    attend(query, LayerViews(pages.key, pages.value), pages.table, launch, scores, out, new)
     if new is not None:
         assert all(torch.equal(written, given) for written, given in zip(pages.newest(), new, strict=True))
     expected = by_definition(pages, query, counts, ends, case.sight, scores)

@@ -8,7 +8,7 @@ from paged_case import DEVICE, Heads, Pages
 
 from quire.plan.layout import GRANULE_BYTES
 from quire.worker.kernels.pages import carry, clear_pages, copy_pages, gather_pages, scatter_pages, write
-from quire.worker.kernels.shape import Memory
+from quire.worker.kernels.shape import LayerViews
 
 PAGE_GRANULES = 35
 """More than one program moves, and not a multiple of that."""
@@ -85,5 +85,5 @@ def test_new_tokens_lie_where_the_table_says_and_nothing_else_changes(
         rows, positions = (torch.tensor(column, device=DEVICE) for column in zip(*chunk, strict=True))
         keys = torch.stack([pages.keys[row][position] for row, position in chunk], dim=1).transpose(0, 1)
         values = torch.stack([pages.values[row][position] for row, position in chunk])
-        write(keys, values, Memory(pages.key, pages.value), pages.table, rows, positions)
+        write(keys, values, LayerViews(pages.key, pages.value), pages.table, rows, positions)
     torch.testing.assert_close(pages.arena, expected.arena, rtol=0, atol=0, equal_nan=True)

@@ -15,13 +15,13 @@ from quire.models.read import read_config
 from quire.plan.make import make_plan
 from quire.plan.plan import StagePlan
 from quire.plan.settings import Budget, Settings
-from quire.worker.arena import Arena, PartView
-from quire.worker.attention import Scores, for_each_reading, gather, mix, write
-from quire.worker.backends import REFERENCE, Backend
-from quire.worker.batch import KindBatch, Reading, make_batch
-from quire.worker.kernels.backend import Triton
-from quire.worker.quantised import EIGHT, decode
-from quire.worker.tiny import tiny_config
+from quire.worker.backends.attention import Scores, for_each_reading, gather, mix, write
+from quire.worker.backends.batch import KindBatch, Reading, make_batch
+from quire.worker.backends.choice import REFERENCE, Backend
+from quire.worker.backends.triton_backend import Triton
+from quire.worker.pages.arena import Arena, PartView
+from quire.worker.pages.quantised import EIGHT, decode
+from quire.worker.support.tiny import tiny_config
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 COUNTS = ((20, 7), (1, 5), (1, 1))

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from quire.worker.kernels.recorded import fixed_work, is_split
-from quire.worker.kernels.tiles import Heads
-from quire.worker.kernels.work import Rows, Sight, Work
+from quire.worker.kernels.tiles import HeadShape
+from quire.worker.kernels.work import QueryRows, Sight, Work
 
-HEADS = Heads(32, 8, 128, 128, 2)
+HEADS = HeadShape(32, 8, 128, 128, 2)
 PROCESSORS = 132
 
 
-def rows_at(*positions: int) -> Rows:
+def rows_at(*positions: int) -> QueryRows:
     each = np.arange(len(positions))
-    return Rows(each, each, np.array(positions), np.ones_like(each))
+    return QueryRows(each, each, np.array(positions), np.ones_like(each))
 
 
 def tokens_read(work: Work) -> Counter[tuple[int, int]]:

@@ -13,20 +13,26 @@ import torch
 
 import quire.llm
 from command import run_text
-from quire.build import assemble
+from quire.build.engine import Prepared, build_engine
+from quire.build.plan import read_shape, run_settings
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
 from quire.core.events import TokensDrafted
 from quire.core.step import Step
 from quire.llm import LLM
+from quire.models.draft_model import with_draft_model
+from quire.options.run import RunOptions
+from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.worker import boot, device_runner, meter, model, opaque, support
-from quire.worker.batch import Batch
-from quire.worker.device_runner import DeviceRunner
-from quire.worker.invariant import Invariant
-from quire.worker.kernels.backend import Triton
-from quire.worker.meter import Meter
-from quire.worker.sampler import Sampler
+from quire.worker.backends.batch import StepBatch
+from quire.worker.backends.triton_backend import Triton
+from quire.worker.model import compilation, model
+from quire.worker.model.invariant import InvariantLinear
+from quire.worker.sampling.sampler import Sampler
+from quire.worker.steps import boot, device_runner
+from quire.worker.steps.device_runner import DeviceRunner
+from quire.worker.steps.meter import Meter
+from quire.worker.support import check_model
 from tiny_folder import make_folder
 
 SETTINGS = Settings(max_length=64, max_requests=2, batch_tokens=16)
@@ -35,8 +41,9 @@ STEP_BYTES = 1 << 20
 
 
 class MadeUp(Meter):
-    total_bytes = 1 << 30
-    step_bytes = STEP_BYTES
+    def __init__(self, total_bytes: int = 1 << 30, step_bytes: int = STEP_BYTES) -> None:
+        super().__init__(torch.device("cpu"))
+        self.total_bytes, self.step_bytes = total_bytes, step_bytes
 
     def free(self) -> int:
         return self.total_bytes - sum(size for name, size in self._lines.items() if name != "activations")
@@ -59,42 +66,49 @@ PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 """Where what is compiled is kept."""
 
 
-@pytest.fixture
-def on_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """`cuda` is the CPU."""
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("QUIRE_CACHE", *PLACES):
         monkeypatch.setenv(name, str(tmp_path / name))
-    monkeypatch.setattr(meter, "Meter", MadeUp)
-    start = assemble._on_gpu
-    monkeypatch.setattr(assemble, "_on_gpu", lambda *given, **named: start(*given, **named, device="cpu"))
-    main_memory = assemble.machine_of("cpu")
-    monkeypatch.setattr(assemble, "machine_of", lambda _device: main_memory)
-    monkeypatch.setattr(assemble, "available_bytes", lambda: 1 << 40)
 
 
-def started(folder: Path, device: str) -> LLM:
-    return LLM(folder, settings=SETTINGS, budget=POOL, dtype=DType.FP32, device=device)
+def prepared(
+    folder: Path, settings: Settings = SETTINGS, budget: Budget = POOL, draft: Path | None = None, **options: Any
+) -> Prepared:
+    """A plan for a GPU, without asking one for its memory."""
+    chosen = RunOptions(device="cuda", dtype=DType.FP32, draft_model=draft, **options)
+    settings = run_settings(settings, chosen)
+    shape = read_shape(folder, chosen)
+    shape = shape if draft is None else with_draft_model(shape, read_shape(draft, chosen))
+    return Prepared(folder, make_plan(shape, settings, budget).require_fit(), chosen)
 
 
-@pytest.mark.usefixtures("on_gpu")
+def on_gpu(folder: Path, *given: Any, total_bytes: int = 1 << 30, step_bytes: int = STEP_BYTES, **named: Any) -> LLM:
+    """`cuda` is the CPU: everything is real but the memory."""
+    return LLM.on(build_engine(prepared(folder, *given, **named), meter=MadeUp(total_bytes, step_bytes)))
+
+
+def on_cpu(folder: Path) -> LLM:
+    return LLM(folder, settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cpu")
+
+
 def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, layers=1)
-    llm = started(folder, "cuda")
+    llm = on_gpu(folder)
     assert isinstance(llm.engine.runner, DeviceRunner)
-    expected = started(folder, "cpu").generate("the fox", max_tokens=3)
+    expected = on_cpu(folder).generate("the fox", max_tokens=3)
     assert llm.generate("the fox", max_tokens=3) == expected
-    measured = {line.name: line.measured_bytes for line in llm.parts.started.measured}
+    measured = {line.name: line.measured_bytes for line in llm.parts.report.measured}
     stage = llm.plan.stages[0]
     assert measured["pool"] == stage.pool_bytes + stage.sheet_bytes
     assert measured["activations"] == STEP_BYTES
-    told = llm.parts.started.lines()
+    told = llm.parts.report.lines()
     assert told[0] == "decode steps are recorded for 2 rows"
     assert told[1] == "kernels: full on triton"
     assert told[2].startswith("memory: weights 3.00 MiB, planned ")
     assert told[3].startswith("memory: activations 1.00 MiB, planned ")
 
 
-@pytest.mark.usefixtures("on_gpu")
 @pytest.mark.parametrize(
     ("named", "expected"),
     [
@@ -114,7 +128,7 @@ def test_what_is_compiled_is_kept_in_the_cache_folder_unless_another_place_is_na
         monkeypatch.setenv(name, str(tmp_path / place))
     monkeypatch.setattr(model, "load", MagicMock(side_effect=InputError("far enough")))
     with pytest.raises(InputError, match="far enough"):
-        started(make_folder(tmp_path), "cuda")
+        on_gpu(make_folder(tmp_path))
     assert [os.environ.get(name) for name in PLACES] == [place and str(tmp_path / place) for place in expected]
 
 
@@ -129,7 +143,6 @@ class Carried(torch.nn.Module):
 
 
 @pytest.mark.story
-@pytest.mark.usefixtures("on_gpu")
 def test_weights_are_tried_where_they_will_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not in main memory before: a processor may stop at products in bf16, and a large model takes its time."""
 
@@ -137,22 +150,18 @@ def test_weights_are_tried_where_they_will_run(tmp_path: Path, monkeypatch: pyte
         raise InputError(f"tried, {weights.place}")
 
     monkeypatch.setattr(model, "load", lambda *_given: Carried())
-    monkeypatch.setattr(support, "check_model", check)
+    monkeypatch.setattr(check_model, "check_model", check)
     with pytest.raises(InputError, match="tried, moved to cpu"):
-        started(make_folder(tmp_path), "cuda")
+        on_gpu(make_folder(tmp_path))
 
 
-@pytest.mark.usefixtures("on_gpu")
-def test_a_pool_that_leaves_no_room_for_what_was_measured_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(MadeUp, "total_bytes", 519 << 20)  # 3 of weights, 1 of a step, 512 of graphs, 4 of the pool
+def test_a_pool_that_leaves_no_room_for_what_was_measured_is_refused(tmp_path: Path) -> None:
+    # 3 of weights, 1 of a step, 512 of graphs, 4 of the pool
     with pytest.raises(DoesNotFit, match=r"lower the pool to 2\.\d+ MiB"):
-        started(make_folder(tmp_path), "cuda")
+        on_gpu(make_folder(tmp_path), total_bytes=519 << 20)
 
 
 @pytest.mark.story
-@pytest.mark.usefixtures("on_gpu")
 @pytest.mark.parametrize(
     ("limit", "told"),
     [
@@ -160,42 +169,32 @@ def test_a_pool_that_leaves_no_room_for_what_was_measured_is_refused(
         (Budget(1950 << 20, 0.4, pool_bytes=4 << 20), r"exceed the 780\.00 MiB .*: lower --max-requests or --batch-"),
     ],
 )
-def test_a_memory_that_was_named_binds_what_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: Budget, told: str
-) -> None:
+def test_a_memory_that_was_named_binds_what_is_measured(tmp_path: Path, limit: Budget, told: str) -> None:
     """Although the device has room for all of it."""
-    monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
-    monkeypatch.setattr(MadeUp, "step_bytes", 790 << 20)
     with pytest.raises(DoesNotFit, match=told):
-        LLM(make_folder(tmp_path), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+        on_gpu(make_folder(tmp_path), budget=limit, total_bytes=8 << 30, step_bytes=790 << 20)
 
 
-@pytest.mark.usefixtures("on_gpu")
 def test_recordings_that_leave_a_step_too_little_of_what_was_named_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note = MadeUp.note
-    monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
     monkeypatch.setattr(
         MadeUp, "note", lambda self, name, size: note(self, name, 900 << 20 if name == "graphs" else size)
     )
     limit = Budget(1000 << 20, 0.9, pool_bytes=4 << 20)
     with pytest.raises(DoesNotFit, match=r"exceed the 900\.00 MiB that may be used by \d"):
-        LLM(make_folder(tmp_path, layers=1), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+        on_gpu(make_folder(tmp_path, layers=1), budget=limit, total_bytes=8 << 30)
 
 
-@pytest.mark.usefixtures("on_gpu")
-def test_where_no_memory_was_named_the_device_alone_binds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_memory_was_named_the_device_alone_binds(tmp_path: Path) -> None:
     """Estimates may be off as long as there is room: the fraction is there for that."""
-    monkeypatch.setattr(MadeUp, "total_bytes", 8 << 30)
-    monkeypatch.setattr(MadeUp, "step_bytes", 790 << 20)
     limit = Budget(1000 << 20, 0.9, is_whole_device=True)
-    llm = LLM(make_folder(tmp_path, layers=1), settings=SETTINGS, budget=limit, dtype=DType.FP32, device="cuda")
+    llm = on_gpu(make_folder(tmp_path, layers=1), budget=limit, total_bytes=8 << 30, step_bytes=790 << 20)
     assert llm.plan.limit_bytes is None
 
 
 @pytest.mark.story
-@pytest.mark.usefixtures("on_gpu")
 def test_the_steps_that_are_measured_draw_and_have_the_tables_of_penalties(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,13 +219,12 @@ def test_the_steps_that_are_measured_draw_and_have_the_tables_of_penalties(
 
     monkeypatch.setattr(boot, "Sampler", Watched)
     monkeypatch.setattr(boot, "TorchModel", Tried)
-    llm = LLM(make_folder(tmp_path, layers=1), settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cuda")
+    llm = on_gpu(make_folder(tmp_path, layers=1))
     vocabulary = llm.engine.runner.model.vocab_size  # type: ignore[attr-defined]
     assert held[:4] == 4 * [5 * SETTINGS.max_requests * vocabulary]
 
 
 @pytest.mark.story
-@pytest.mark.usefixtures("on_gpu")
 @pytest.mark.parametrize("batch_tokens", [16, 2])
 def test_a_step_at_the_end_of_the_longest_request_is_measured_too(
     tmp_path: Path, batch_tokens: int, monkeypatch: pytest.MonkeyPatch
@@ -235,29 +233,28 @@ def test_a_step_at_the_end_of_the_longest_request_is_measured_too(
     some row has several."""
     prepare, seen = model.TorchModel.prepare, list[tuple[list[int], list[int]]]()
 
-    def noting(self: model.TorchModel, step: Step, *given: Any) -> Batch:
+    def noting(self: model.TorchModel, step: Step, *given: Any) -> StepBatch:
         seen.append((step.starts.tolist(), step.counts.tolist()))
         return prepare(self, step, *given)
 
     monkeypatch.setattr(model.TorchModel, "prepare", noting)
     settings = replace(SETTINGS, batch_tokens=batch_tokens)
-    LLM(make_folder(tmp_path, layers=1), settings=settings, budget=POOL, dtype=DType.FP32, device="cuda")
+    on_gpu(make_folder(tmp_path, layers=1), settings)
     assert seen[:2] == [([64 - batch_tokens], [batch_tokens]), ([0, 0], 2 * [batch_tokens // 2])]
 
 
-@pytest.mark.usefixtures("on_gpu")
 def test_a_request_that_must_not_depend_on_others_runs_on_kernels_that_see_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opaque, "compile_layers", lambda _model, is_invariant: is_invariant or pytest.fail("not told"))
-    llm = LLM(
-        make_folder(tmp_path, layers=1), settings=SETTINGS, budget=POOL, dtype="fp32", device="cuda", deterministic=True
+    monkeypatch.setattr(
+        compilation, "compile_layers", lambda _model, is_invariant: is_invariant or pytest.fail("not told")
     )
+    llm = on_gpu(make_folder(tmp_path, layers=1), deterministic=True)
     assert isinstance(llm.engine.runner, DeviceRunner)
-    (backend,) = llm.engine.runner.model.seat.backends
+    (backend,) = llm.engine.runner.model.context.backends
     assert isinstance(backend, Triton)
     assert backend.is_invariant
-    assert any(isinstance(module, Invariant) for module in llm.engine.runner.model.model.modules())
+    assert any(isinstance(module, InvariantLinear) for module in llm.engine.runner.model.model.modules())
 
 
 def test_on_a_cpu_nobody_promises_that_a_request_does_not_depend_on_others(tmp_path: Path) -> None:
@@ -267,39 +264,35 @@ def test_on_a_cpu_nobody_promises_that_a_request_does_not_depend_on_others(tmp_p
 
 @pytest.mark.parametrize(("guesses", "places"), [(0, 2), (3, 8), (7, 16), (9, 16)])
 def test_the_widest_scratch_step_is_as_wide_as_any(tmp_path: Path, guesses: int, places: int) -> None:
-    from quire.worker.boot import largest_steps
+    from quire.worker.steps.boot import largest_steps
 
     settings = replace(SETTINGS, speculative_tokens=guesses)
-    plan = assemble.plan_folder(make_folder(tmp_path), settings, POOL, DType.FP32)
+    plan = prepared(make_folder(tmp_path), settings).plan
     _, step = largest_steps(plan, plan.stages[0])
     assert step.tokens == plan.batch_tokens
     assert len(step.rows) == plan.max_requests
     assert bool(step.samples.all())
-    entries, wanted, _ = step.sampled()
+    entries, wanted, _ = step.sample_places()
     assert len(entries) == len(set(wanted.tolist())) == places
 
 
-@pytest.mark.usefixtures("on_gpu")
 def test_a_draft_model_guesses_there_and_answers_are_those_of_the_model_alone(tmp_path: Path) -> None:
     folder = make_folder(tmp_path, layers=1)
-    both = LLM(
-        folder, settings=SETTINGS, budget=POOL, dtype=DType.FP32, device="cuda", draft_model=folder, draft_tokens=2
-    )
+    both = on_gpu(folder, draft=folder, draft_tokens=2)
     assert isinstance(both.engine.runner, DeviceRunner)
-    expected = started(folder, "cpu").generate(["the fox", "a dog"], max_tokens=6)
+    expected = on_cpu(folder).generate(["the fox", "a dog"], max_tokens=6)
     answers = both.generate(["the fox", "a dog"], max_tokens=6)
     assert [answer.text for answer in answers] == [answer.text for answer in expected]
     sums = both.engine.counters.sums
     assert sums[TokensDrafted, "accepted"] == sums[TokensDrafted, "drafted"] > 0
 
 
-@pytest.mark.usefixtures("on_gpu")
 def test_decode_steps_that_are_not_recorded_are_told_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = make_folder(tmp_path)
     monkeypatch.setattr(device_runner, "why_not", lambda _model: "it is too dark")
-    llm = started(folder, "cuda")
+    llm = on_gpu(folder)
     monkeypatch.setattr(quire.llm, "LLM", lambda *_given, **_named: llm)
     capsys.readouterr()
     _, said = run_text(capsys, "generate", "--prompt", "the fox", "--max-tokens", "1")

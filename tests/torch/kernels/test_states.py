@@ -9,8 +9,9 @@ import pytest
 import torch
 from state_case import DEVICE, Pages, convolution_by_definition, recurrence_by_definition
 
-from quire.worker.kernels.states import convolve, recur
-from quire.worker.recurrent import Recurrence
+from examples import rest_in_soak
+from quire.worker.backends.recurrent import Recurrence
+from quire.worker.backends.states import convolve, recur
 
 TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 
@@ -100,7 +101,7 @@ def test_recurrences_follow_the_definition(name: str) -> None:
     check_recurrence(CASES[name])
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", rest_in_soak(range(4), (1, 2)))
 def test_random_recurrences_follow_the_definition(seed: int) -> None:
     check_recurrence(random_case(seed))
 
@@ -142,7 +143,7 @@ def test_keys_that_repeat_do_not_spoil_a_chunk() -> None:
     ("counts", "drafts"),
     [((1, 0, 1), (0, 0, 0)), ((2, 1, 70), (0, 0, 0)), ((6, 2, 4), (3, 1, 0)), ((16, 17, 65, 129), (0, 0, 0, 0))],
 )
-@pytest.mark.parametrize("channels", [130, 300])
+@pytest.mark.parametrize("channels", [130, pytest.param(300, marks=pytest.mark.soak)])
 def test_convolutions_follow_the_definition(
     counts: tuple[int, ...], drafts: tuple[int, ...], channels: int, taps: int, has_silu: bool, dtype: torch.dtype
 ) -> None:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.worker.kernels.shape import Tiles
-from quire.worker.kernels.tiles import Heads, piece_tokens_for, tiles_for
-from quire.worker.kernels.work import Rows, Sight, Work, blocks_of, cut, lengths_of
+from quire.worker.kernels.tiles import HeadShape, piece_tokens_for, tiles_for
+from quire.worker.kernels.work import QueryRows, Sight, Work, blocks_of, cut, lengths_of
 
 SIGHTS = st.one_of(
     st.just(Sight()),
@@ -21,9 +21,9 @@ ROWS = st.lists(st.tuples(st.integers(0, 90), st.integers(0, 12)), min_size=1, m
 DECODE = Tiles(16, 64, 4, 2, programs=4, is_peeled=False)
 
 
-def rows_of(rows: list[tuple[int, int]]) -> Rows:
+def rows_of(rows: list[tuple[int, int]]) -> QueryRows:
     positions, counts = np.array(rows, dtype=np.int64).reshape(-1, 2).T
-    return Rows(np.arange(len(rows)) + 5, np.cumsum(counts) - counts, positions, counts)
+    return QueryRows(np.arange(len(rows)) + 5, np.cumsum(counts) - counts, positions, counts)
 
 
 def tokens_read(work: Work) -> dict[int, list[int]]:
@@ -98,8 +98,8 @@ def test_one_long_row_among_short_ones_is_cut() -> None:
 
 
 def test_a_prompt_with_enough_blocks_is_not_cut() -> None:
-    prompts = Rows(np.arange(4), np.arange(4) * 4_096, np.zeros(4, dtype=int), np.full(4, 4_096))
-    tiles, _ = tiles_for(4_096, Heads(32, 8, 128, 128, 2))
+    prompts = QueryRows(np.arange(4), np.arange(4) * 4_096, np.zeros(4, dtype=int), np.full(4, 4_096))
+    tiles, _ = tiles_for(4_096, HeadShape(32, 8, 128, 128, 2))
     blocks = blocks_of(prompts, tiles.rows // 4)
     assert piece_tokens_for(lengths_of(blocks, Sight()), 8, tiles, 132) >= 4_096
 
@@ -110,7 +110,7 @@ def test_a_prompt_with_enough_blocks_is_not_cut() -> None:
 @pytest.mark.parametrize("group", [1, 4, 7, 16])
 def test_tiles_leave_room_in_shared_memory(queries: int, width: int, number_bytes: int, group: int) -> None:
     """227 KiB are what a program may take on an H100 or H200: queries, and keys and values for every stage."""
-    tiles, _ = tiles_for(queries, Heads(group * 2, 2, width, width, number_bytes))
+    tiles, _ = tiles_for(queries, HeadShape(group * 2, 2, width, width, number_bytes))
     assert tiles.rows >= group
     padded = 1 << (width - 1).bit_length()
     assert (tiles.rows + 2 * tiles.tokens * tiles.stages) * padded * number_bytes < 227 << 10
@@ -118,6 +118,6 @@ def test_tiles_leave_room_in_shared_memory(queries: int, width: int, number_byte
 
 @pytest.mark.parametrize("heads", [1, 5, 16, 96, 128])
 def test_heads_that_share_a_latent_are_dealt_evenly(heads: int) -> None:
-    tiles, group = tiles_for(1, Heads(heads, 1, 512, 512, 2, rope_width=64))
+    tiles, group = tiles_for(1, HeadShape(heads, 1, 512, 512, 2, rope_width=64))
     assert heads % group == 0
     assert group <= tiles.rows

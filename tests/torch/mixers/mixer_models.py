@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
-from quire.worker.model import build
+from quire.worker.model.model import build
 
 OUTPUTS = 8
 PROMPT_LENGTHS = (1, 10, 14, 16, 22, 30, 37, 49)
@@ -27,6 +28,8 @@ LATENT = BASE | {
     "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 32, "n_shared_experts": 1, "first_k_dense_replace": 2, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
+INDEXED = LATENT | {"index_topk": 9, "index_head_dim": 16, "index_n_heads": 32}
+"""With few index heads, scores of exactly zero would be common, and which of them is selected is not defined."""
 MAMBA2 = {
     "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 2, "mamba_d_state": 8, "mamba_d_conv": 4,
     "mamba_chunk_size": 16, "mamba_expand": 2,
@@ -43,6 +46,8 @@ CONVOLUTION = {"layer_types": ["conv", "full_attention"] * 2, "conv_L_cache": 3}
 CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v2": LATENT,
     "deepseek_v3": LATENT,
+    "deepseek_v32": INDEXED,
+    "glm_moe_dsa": INDEXED | {"indexer_types": ["full", "shared", "full", "shared"]},
     "qwen3_next": HEADS | DELTA | SHARED,
     "mamba2": BASE | {
         "num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 8, "conv_kernel": 4, "chunk_size": 16, "expand": 2,
@@ -98,8 +103,9 @@ class Case:
     expected: list[Expected]
 
 
-def make_case(name: str) -> Case:
-    fields = (CONFIGS | RELATIVES)[name]
+@cache
+def make_case(name: str, **changes: Any) -> Case:
+    fields = (CONFIGS | RELATIVES)[name] | changes
     torch.manual_seed(0)
     config = CONFIG_MAPPING[name](**fields)
     reference = AutoModelForCausalLM.from_config(config, attn_implementation="eager", dtype=torch.float32).eval()

@@ -1,13 +1,15 @@
-"""Latent and recurrent layers yield what transformers yields, whatever the memory under them goes through."""
+"""Latent and recurrent layers generate what transformers generates, whatever happens to their memory."""
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import torch
 from mixer_models import CONFIGS, OUTPUTS, RELATIVES, Case, make_case
 
 from drafters import Reminded
+from examples import rest_in_soak
 from quire.core.drafting import Drafter
 from quire.core.dtypes import DType
 from quire.core.errors import ModelError
@@ -25,14 +28,22 @@ from quire.engine.engine import Engine
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-from quire.worker.arena import Arena
-from quire.worker.model import TorchModel
-from quire.worker.runner import TorchRunner
+from quire.worker.backends.attention import for_each_reading
+from quire.worker.backends.batch import KindBatch
+from quire.worker.mixers import latent
+from quire.worker.model.model import TorchModel
+from quire.worker.pages.arena import Arena
+from quire.worker.steps.runner import TorchRunner
 
 PAGE = 16
 WHOLE = 512
 """More tokens than all prompts have together."""
 TOLERANCE = 1e-4
+OF_ONE_KIND = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "mamba2")
+VARIED = ("qwen3_next", "jamba", "kimi_linear")
+"""States and full attention, experts, latents: these are tried in more ways at each run, the others in `make soak`."""
+PAGES = ((4,), (1, 2, 4, 8))
+"""Tokens of a page that moves."""
 DEFAULT_PAGES: Mapping[str, int] = MappingProxyType({})
 
 
@@ -61,9 +72,9 @@ class Listening(TorchRunner):
         self.names.update({row: request.name for row, request, *_ in step.entered})
         super().launch(step)
 
-    def sample(self, step: Step, logits: torch.Tensor) -> np.ndarray:
+    def sample(self, step: Step, logits: torch.Tensor) -> torch.Tensor:
         """Behind a guess that did not come true, what is heard later counts."""
-        entries, _, ends = step.sampled()
+        entries, _, ends = step.sample_places()
         names = [self.names[int(row)] for row in step.rows[entries]]
         self.heard.update(zip(zip(names, ends.tolist(), strict=True), logits.clone(), strict=True))
         return super().sample(step, logits)
@@ -123,7 +134,22 @@ def smallest_plan(case: Case, lookahead: int = 0) -> Plan:
     return next(plan for plan in plans if not plan.problem)
 
 
-@pytest.mark.parametrize(("chunk", "overlap"), [(1, 2), (7, 1), (PAGE, 2), (WHOLE, 1)])
+CUTS = ((1, 2), (7, 1), (PAGE, 2), (WHOLE, 1))
+"""Tokens of a step, and steps in flight."""
+
+
+@pytest.mark.parametrize(
+    ("case", "chunk", "overlap"),
+    rest_in_soak(
+        [(name, *cut) for name in CONFIGS for cut in CUTS],
+        [
+            *((name, 7, 1) for name in CONFIGS),
+            *((name, *cut) for name in VARIED for cut in CUTS[2:]),
+            (VARIED[0], 1, 2),
+        ],
+    ),
+    indirect=["case"],
+)
 def test_tokens_equal_those_of_transformers_however_prompts_are_cut(case: Case, chunk: int, overlap: int) -> None:
     System(case, plan_for(case, chunk), overlap).send_all()
 
@@ -139,7 +165,7 @@ def test_tokens_stay_equal_when_prefixes_are_found_again(case: Case) -> None:
 def test_tokens_stay_equal_in_the_smallest_pool(case: Case) -> None:
     """Rows that grow are preempted there; a state alone never grows."""
     system = System(case, smallest_plan(case), overlap=2)
-    system.engine.scheduler.typical_output = 1
+    system.engine.scheduler.admission.typical_output = 1
     system.send_all()
     grows = any(kind.kind.grows for kind in system.runner.plan.stages[0].kinds)
     assert (system.seen[RequestPreempted] > 0) == grows
@@ -155,14 +181,20 @@ class Gathering(System):
             room.compact()
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGS if name not in ("deepseek_v2", "deepseek_v3", "mamba2")])
-def test_tokens_stay_equal_when_pages_are_moved_together(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    rest_in_soak(
+        [(name, sizes) for name in CONFIGS if name not in OF_ONE_KIND for sizes in PAGES],
+        [(name, PAGES[0]) for name in VARIED],
+    ),
+)
+def test_tokens_stay_equal_when_pages_are_moved_together(name: str, sizes: tuple[int, ...]) -> None:
     """Requests end one after the other and leave holes; pages of every kind are moved under those that go on. Where
     all layers are of one kind, no sheet is wanted by another, and nothing is ever moved."""
     case = make_case(name)
     kinds = plan_for(case, WHOLE).stages[0].kinds
     moved: Counter[str] = Counter()
-    for tokens in (1, 2, 4, 8):
+    for tokens in sizes:
         pages = {kind.name: tokens for kind in kinds if kind.kind.grows}
         system = Gathering(case, plan_for(case, 2 * PAGE, sheets=64, pages=pages), overlap=2)
         system.send_all(outputs=range(1, OUTPUTS + 1))
@@ -174,7 +206,14 @@ def reminded(case: Case) -> Reminded:
     return Reminded([np.append(one.prompt, one.tokens) for one in case.expected])
 
 
-@pytest.mark.parametrize(("chunk", "overlap"), [(7, 2), (WHOLE, 1), pytest.param(WHOLE, 2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("case", "chunk", "overlap"),
+    rest_in_soak(
+        [(name, *cut) for name in CONFIGS for cut in ((7, 2), (WHOLE, 1), (WHOLE, 2))],
+        [*((name, 7, 2) for name in CONFIGS), *((name, WHOLE, 1) for name in VARIED)],
+    ),
+    indirect=["case"],
+)
 def test_tokens_stay_equal_with_guesses(case: Case, chunk: int, overlap: int) -> None:
     """A state that read a wrong guess is not gone on from."""
     system = System(case, plan_for(case, chunk, lookahead=3), overlap, reminded(case))
@@ -186,7 +225,7 @@ def test_tokens_stay_equal_with_guesses(case: Case, chunk: int, overlap: int) ->
 
 def test_tokens_stay_equal_with_guesses_in_the_smallest_pool(case: Case) -> None:
     system = System(case, smallest_plan(case, lookahead=3), overlap=2, drafter=reminded(case))
-    system.engine.scheduler.typical_output = 1
+    system.engine.scheduler.admission.typical_output = 1
     system.send_all()
     assert system.engine.counters.sums[TokensDrafted, "accepted"] > 0
 
@@ -198,8 +237,56 @@ def test_relatives_yield_what_transformers_yields(name: str) -> None:
 
 
 def test_a_layer_that_nothing_here_runs_is_refused_by_name() -> None:
-    case = make_case("lfm2")
+    case = copy.deepcopy(make_case("lfm2"))
     layer = case.model.model.layers[2].conv
     layer.__class__ = type("Unheard", (type(layer),), {})
     with pytest.raises(ModelError, match="layer 2 keeps conv, and nothing here runs Unheard"):
         System(case, plan_for(case, WHOLE), overlap=1)
+
+
+INDEXED = ("deepseek_v32", "glm_moe_dsa")
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_a_query_reads_as_many_tokens_as_its_index_selects(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tokens up to 9, then 9. A layer without an indexer reads what the layer before it selected."""
+    case, batches = make_case(name), list[KindBatch]()
+
+    def watched(kind: KindBatch, *others: Any) -> torch.Tensor:
+        batches.append(kind)
+        return for_each_reading(kind, *others)
+
+    monkeypatch.setattr(latent, "for_each_reading", watched)
+    System(case, plan_for(case, WHOLE), overlap=1).send_all()
+    masks = [reading.mask for batch in batches for reading in batch.readings if reading.mask is not None]
+    assert len(masks) == sum(len(batch.readings) for batch in batches)
+    assert {read for mask in masks for read in mask.sum(dim=-1).flatten().tolist()} == set(range(1, 10))
+    assert {first is second for first, second in zip(batches[::2], batches[1::2], strict=True)} == {name == INDEXED[1]}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+@pytest.mark.parametrize("top", [1, 33, 512])
+def test_tokens_equal_those_of_transformers_however_many_an_index_selects(name: str, top: int) -> None:
+    """One token, more than a chunk, and more than any request has; the second time with prefix hits."""
+    case = make_case(name, index_topk=top)
+    system = System(case, plan_for(case, 7), overlap=2)
+    system.send_all()
+    system.send_all("second")
+    assert system.hit_tokens >= 3 * PAGE
+
+
+def test_an_indexer_without_index_keys_in_the_plan_is_refused() -> None:
+    case = make_case("deepseek_v32")
+    layers = list(case.shape.layers)
+    (memory,) = layers[1].memories
+    layers[1] = replace(layers[1], memories=(replace(memory, parts=memory.parts[:-1]),))
+    bare = replace(case, shape=replace(case.shape, layers=tuple(layers)))
+    with pytest.raises(ModelError, match="layer 1 has an indexer, and the plan keeps no index keys there"):
+        System(bare, plan_for(bare, WHOLE), overlap=1)
+
+
+def test_layers_with_an_index_are_not_compiled() -> None:
+    """They pass their selection to attention as an object, which compiled layers could not."""
+    case = make_case("glm_moe_dsa")
+    arena = Arena(plan_for(case, WHOLE).stages[0], torch.device("cpu"))
+    assert not TorchModel(case.model, arena, is_compiled=True).context.is_compiled

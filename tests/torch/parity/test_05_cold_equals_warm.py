@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from examples import rest_in_soak
 from quire.core.events import RequestAdmitted
-from quire.worker.tiny import WINDOW
+from quire.worker.support.tiny import WINDOW
 from tiny_models import PAGE, Service, plan_of, reference
 
 torch.set_num_threads(1)
@@ -53,7 +54,7 @@ def undisturbed(name: str) -> list[list[int]]:
     return [row[length : length + OUTPUTS].tolist() for row, length in zip(rows, lengths, strict=True)]
 
 
-@pytest.mark.parametrize("batch_tokens", [pytest.param(1, marks=pytest.mark.soak), 7, PAGE - 1, PAGE, 512])
+@pytest.mark.parametrize("batch_tokens", rest_in_soak([1, 7, PAGE - 1, PAGE, 512], [PAGE - 1, 512]))
 @pytest.mark.parametrize("name", MODELS)
 def test_every_length_after_every_boundary_yields_the_same(name: str, batch_tokens: int) -> None:
     """Someone of the same scope came before, and sent just as many tokens as the boundary says."""

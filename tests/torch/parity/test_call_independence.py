@@ -10,11 +10,11 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from quire.core.errors import ModelError
-from quire.worker import calls
-from quire.worker.calls import check_calls, far_positions, lengths_of
-from quire.worker.model import build
-from quire.worker.support import check_model
-from quire.worker.tiny import tiny_config, twin_config
+from quire.worker.model.model import build
+from quire.worker.support import calls
+from quire.worker.support.calls import check_calls, far_positions, lengths_of
+from quire.worker.support.check_model import check_model
+from quire.worker.support.tiny import tiny_config, twin_config
 from tiny_models import plan_of
 
 torch.set_num_threads(1)
@@ -56,7 +56,10 @@ def test_what_follows_from_the_call_is_found_at_the_lengths_of_the_configuration
         check_calls(real(name), LONG)
 
 
-@pytest.mark.parametrize("name", ["gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3", "falcon_h1", "gpt2", "opt"])
+@pytest.mark.parametrize(
+    "name",
+    ["gemma3_text", "gpt_oss", "qwen3_next", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "falcon_h1", "gpt2", "opt"],
+)
 def test_a_model_of_full_size_passes(name: str) -> None:
     """Windows, sinks, states, latents, learned positions: none depends on the call."""
     config = CONFIG_MAPPING[name]()

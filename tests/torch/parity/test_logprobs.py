@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from drafters import Reminded
+from examples import rest_in_soak
 from quire.cache.audit import audit
 from quire.core.events import RequestAdmitted, RequestPreempted, TokensDrafted, reason_of
 from quire.core.reasons import Why
@@ -19,8 +21,8 @@ from quire.core.sampling import Sampling
 from quire.core.step import Step
 from quire.engine.engine import Stream
 from quire.plan.ledger import activation_line
-from quire.worker.logprobs import Scorer
-from quire.worker.model import TorchModel
+from quire.worker.model.model import TorchModel
+from quire.worker.sampling.logprobs import Scorer
 from tiny_models import OUTPUTS, PAGE, Reference, Service, plan_of, reference, shape_of, tight_plan
 
 torch.set_num_threads(1)
@@ -58,8 +60,20 @@ def check(service: Service, streams: list[Stream]) -> None:
             assert all(abs(value - float(row[token])) < 1e-4 for token, value in one.top)
 
 
-@pytest.mark.parametrize("batch_tokens", [7, PAGE, 512])
-@pytest.mark.parametrize("name", [*MODELS, "deepseek_v3", "bamba"])
+@pytest.mark.parametrize(
+    ("name", "batch_tokens"),
+    rest_in_soak(
+        itertools.product([*MODELS, "deepseek_v3", "bamba"], [7, PAGE, 512]),
+        [
+            ("llama", PAGE),
+            ("gemma3_text", 7),
+            ("llama4_text", 512),
+            ("deepseek_v3", PAGE),
+            ("bamba", 7),
+            ("bamba", 512),
+        ],
+    ),
+)
 def test_they_are_those_of_the_models_own_logits(name: str, batch_tokens: int) -> None:
     """However the prompts are cut."""
     service = Service(name, plan_of(name, batch_tokens=batch_tokens))
@@ -77,8 +91,8 @@ def test_who_has_ended_asks_about_nobody_elses_tokens() -> None:
     each = np.ones(2, dtype=np.int64)
     ids = np.zeros(2, dtype=np.int32)
     steps = [Step(0, rows, each, each, np.array([True, True]), each, ids) for rows in (others, own)]
-    assert [scorer.is_asked(step) for step in steps] == [False, True]
-    assert not scorer.is_asked(replace(steps[1], samples=np.array([True, False])))
+    assert [scorer.has_output_targets(step) for step in steps] == [False, True]
+    assert not scorer.has_output_targets(replace(steps[1], samples=np.array([True, False])))
 
 
 def test_logits_of_prompts_take_no_more_room_than_the_ledger_has(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +146,7 @@ def test_whoever_asks_about_its_prompt_computes_all_of_it(name: str) -> None:
 def test_a_request_that_was_put_off_gives_the_same(overlap: int) -> None:
     """In the middle of its prompt, or of its output."""
     service = Service("gemma3_text", tight_plan("gemma3_text", more_sheets=1), overlap)
-    service.engine.scheduler.typical_output = 1.0
+    service.engine.scheduler.admission.typical_output = 1.0
     streams = send(service)
     service.engine.drain()
     check(service, streams)

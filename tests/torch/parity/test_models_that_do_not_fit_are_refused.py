@@ -10,18 +10,19 @@ import torch
 from command import run_text
 from quire.core.errors import ModelError
 from quire.core.memory import Memory
-from quire.models.memories import Heads, full, windowed
+from quire.models.memories import Heads, full, indexed, latent, latent_parts, windowed
 from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import StagePlan
 from quire.plan.settings import Budget, Settings
-from quire.worker.model import build
-from quire.worker.support import check_model
-from quire.worker.tiny import tiny_config
+from quire.worker.model.model import build
+from quire.worker.support.check_model import check_model
+from quire.worker.support.tiny import tiny_config
 from tiny_models import plan_of
 
 torch.set_num_threads(1)
 PLAIN = full(Heads(4, 2, 16, 16))
+INDEXED = indexed(latent_parts(16, 8), 19, 16)
 
 
 def stage_of(*memories: Memory) -> StagePlan:
@@ -35,13 +36,15 @@ def stage_of(*memories: Memory) -> StagePlan:
         ("llama", [full(Heads(4, 4, 16, 16))] * 4, "layer 0 stores key 2 × 16, value 2 × 16, planned is key 4 × 16"),
         ("llama", [PLAIN] * 3, "layer 3 asks for attention, but nothing is planned for it"),
         ("llama", [PLAIN] * 5, "layer 4 asks for attention 0 times, full is planned"),
-        ("mistral", [windowed(Heads(4, 2, 16, 16), 20)] * 4, "layer 0 hides token 21 from token 40"),
-        ("mistral", [windowed(Heads(4, 2, 16, 16), 18)] * 4, "layer 0 sees token 18 from token 36"),
+        ("mistral", [windowed(Heads(4, 2, 16, 16), 20)] * 4, "layer 0 hides token 20 from token 39"),
+        ("mistral", [windowed(Heads(4, 2, 16, 16), 18)] * 4, "layer 0 sees token 17 from token 35"),
         ("mistral", [PLAIN] * 4, "layer 0 hides token 0 from token 1048576"),
         ("olmo_hybrid", [PLAIN] * 4, "layer 0 asks for attention 0 times"),
         ("recurrent_gemma", [PLAIN] * 4, "asks for attention 0 times, full is planned"),
         ("bloom", [PLAIN] * 4, "has attention code of its own"),
         ("diffllama", [full(Heads(4, 2, 16, 32))] * 4, "layer 0 asks for attention 2 times"),
+        ("deepseek_v32", [latent(16, 8)] * 4, "layer 0 asks attention for indices, which latent does not take"),
+        ("deepseek_v3", [INDEXED] * 4, "layer 0 passes no indices to attention, indexed-19 is planned"),
         ("hrm_text", [full(Heads(4, 4, 16, 16))] * 4, "layer 0 asks for attention 8 times"),
     ],
 )  # fmt: skip
@@ -70,7 +73,9 @@ def test_positions_that_are_counted_instead_of_taken_are_found() -> None:
         check_model(model, plan_of("llama", batch_tokens=32).stages[0])
 
 
-@pytest.mark.parametrize("name", ["gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "falcon_h1", "gemma3n_text"])
+@pytest.mark.parametrize(
+    "name", ["gemma2", "gpt_oss", "llama4_text", "deepseek_v3", "glm_moe_dsa", "falcon_h1", "gemma3n_text"]
+)
 def test_the_probe_leaves_no_trace(name: str) -> None:
     """Attention, mixers and logits are what they were."""
     model = build(tiny_config(name), torch.float32).eval()

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from quire import LLM, Sampling
 from quire.plan.settings import Budget, Settings
-from quire.worker.tiny import tiny_config
+from quire.worker.support.tiny import tiny_config
 from tiny_folder import save_folder
 
 torch.set_num_threads(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -12,14 +13,12 @@ import supported
 from quire.sweep import Case, sweep, types
 
 ROWS = dict(re.findall(r"^(?=\| `([^`]+)`)(.+)$", supported.DOCUMENT.read_text(), re.MULTILINE))
-SAMPLED = ("bloom", "hunyuan_v1_dense", "lfm2", "llama", "olmo_hybrid")
+SAMPLED = ("bloom", "deepseek_v32", "glm_moe_dsa", "hunyuan_v1_dense", "lfm2", "llama", "olmo_hybrid")
 """Types that are run here as well; `make bench-supported` runs all of them."""
 
 
-@pytest.fixture(autouse=True)
-def _same_release() -> None:
-    if f"transformers {supported.release()}:" not in supported.DOCUMENT.read_text():
-        pytest.skip(f"the page is about another release than transformers {supported.release()}")
+IS_SAME_RELEASE = f"transformers {supported.release()}:" in supported.DOCUMENT.read_text()
+"""Another release than the page's has other types too, and refuses some for reasons of its own."""
 
 
 @pytest.fixture
@@ -32,15 +31,18 @@ def _quiet() -> Iterator[None]:
 
 
 def test_every_type_is_on_the_page() -> None:
-    assert set(ROWS) == set(types())
+    """With another release nearly all are: a few come and go."""
+    differing = set(ROWS) ^ set(types())
+    assert len(differing) <= (0 if IS_SAME_RELEASE else 30), differing
 
 
 @pytest.mark.usefixtures("_quiet")
 def test_what_is_refused_without_building_a_model_is_on_the_page_with_the_reason() -> None:
     """And the page refuses few types beyond these: what it says of them needs a model to be built."""
-    refused = {name: line for name in types() if (line := supported.refused_by_the_plan(name))}
+    known = [name for name in types() if name in ROWS]
+    refused = {name: line for name in known if (line := supported.refused_by_the_plan(name))}
     assert {name: ROWS[name] for name in refused} == refused
-    for name in set(types()) - set(refused):
+    for name in set(known) - set(refused):
         passes = f"| `{name}` | pass | {supported.kinds(name)} |"
         assert ROWS[name] == passes or ROWS[name].startswith(f"| `{name}` | refused | ")
 
@@ -51,6 +53,11 @@ def test_a_type_that_is_run_again_does_what_the_page_says(name: str) -> None:
     assert supported.row(finding) == ROWS[name]
 
 
-def test_the_page_says_that_none_fails() -> None:
-    assert not [line for line in ROWS.values() if "| fails |" in line]
-    assert sum("| pass |" in line for line in ROWS.values()) >= 60
+def test_none_fails_and_the_page_counts_its_rows() -> None:
+    """Every row is one of those that the sentence above the table counts."""
+    verdicts = Counter(line.split(" | ")[1] for line in ROWS.values())
+    counted = re.search(r"(\d+) run, (\d+) are refused, (\d+) fail\.", supported.DOCUMENT.read_text())
+    assert counted is not None
+    run, refused, fail = map(int, counted.groups())
+    assert (verdicts["pass"], verdicts["refused"], verdicts["fails"]) == (run, refused, fail)
+    assert fail == 0 < 60 <= run

@@ -4,6 +4,7 @@ out anew when it loads them."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,21 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from command import run_json
 from quire.build import machine
-from quire.build.assemble import plan_folder
 from quire.build.machine import Machine
-from quire.core import laid_out
+from quire.build.plan import plan_checkpoint
 from quire.core.dtypes import DType
-from quire.core.laid_out import Held
 from quire.core.units import GIB
+from quire.models import weight_layout
 from quire.models.families import dense, sparse
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
+from quire.models.weight_layout import WeightFormat
+from quire.options.run import RunOptions
 from quire.plan.settings import Settings
 from quire.planner.document import document
-from quire.worker.linears import lay_out
-from quire.worker.model import build
-from quire.worker.tiny import tiny_config
+from quire.worker.model.linears import lay_out
+from quire.worker.model.model import build
+from quire.worker.support.tiny import tiny_config
 
 SMOLLM2 = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 576, "intermediate_size": 1536,
@@ -35,7 +37,19 @@ SMOLLM2 = {
 }  # fmt: skip
 """With 2 of its 30 layers."""
 LAID_OUT = [family.model_type for family in (*dense.FAMILIES, *sparse.FAMILIES)]
-LAID_OUT += ["llama", "gemma3_text", "deepseek_v3", "bamba", "qwen3_next", "lfm2", "jamba", "mamba2", "falcon_h1"]
+LAID_OUT += [
+    "deepseek_v32",
+    "glm_moe_dsa",
+    "llama",
+    "gemma3_text",
+    "deepseek_v3",
+    "bamba",
+    "qwen3_next",
+    "lfm2",
+    "jamba",
+    "mamba2",
+    "falcon_h1",
+]
 
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("opt", {"word_embed_proj_dim": 32}),
@@ -75,11 +89,11 @@ def test_a_tiny_model_weighs_what_its_configuration_says(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(LAID_OUT)))
 def test_a_tiny_model_takes_what_was_counted_once_it_is_laid_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second copy of a tied head included. Tiny weights have panels here."""
-    monkeypatch.setattr(laid_out, "PANEL_OUTPUTS", 24)
+    monkeypatch.setattr(weight_layout, "PANEL_OUTPUTS", 24)
     config = tiny_config(name)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     lay_out(model)
-    shape = read_config(json.loads(config.to_json_string()), name, held=Held(DType.FP32, on_cpu=True))
+    shape = read_config(json.loads(config.to_json_string()), name, weight_format=WeightFormat(DType.FP32, on_cpu=True))
     assert _bytes(shape) == _allocated(model)
 
 
@@ -91,14 +105,15 @@ def test_plan_boot_and_memory_have_one_figure_for_weights(
     monkeypatch.setattr(machine, "_main_memory", lambda: Machine("a machine", 3 * GIB, 0.5, is_accelerator=False))
     (tmp_path / "config.json").write_text(json.dumps(SMOLLM2))
     planned = run_json(capsys, str(tmp_path), "--max-length", "2k")
-    booted = plan_folder(tmp_path, Settings(max_length=2048, kv_dtype=DType.FP32), None, DType.FP32)
+    options = RunOptions(device="cpu")
+    booted = plan_checkpoint(tmp_path, Settings(max_length=2048, kv_dtype=DType.FP32), None, options)
     model = build(AutoConfig.from_pretrained(tmp_path), torch.float32)
     lay_out(model)
     assert _weights(planned["ledger"]) == _weights(document(booted)["ledger"]) == _allocated(model)
     assert planned["fingerprint"] == document(booted)["fingerprint"]
     together = run_json(capsys, str(tmp_path), "--max-length", "2k", "--draft-model", str(tmp_path))
     settings = Settings(max_length=2048, kv_dtype=DType.FP32, speculative_tokens=4)
-    drafted = plan_folder(tmp_path, settings, None, DType.FP32, draft=tmp_path)
+    drafted = plan_checkpoint(tmp_path, settings, None, replace(options, draft_model=tmp_path))
     assert _weights(together["ledger"]) == _weights(document(drafted)["ledger"]) == 2 * _allocated(model)
     halved = run_json(capsys, str(tmp_path), "--max-length", "2k", "--dtype", "bf16")
     copied = 4 * 49152 * 576  # the head's panels

@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 from quire.core.sampling import Sampling
 from quire.models.shape import ModelShape
 from quire.plan import ledger
-from quire.worker import sampler
-from quire.worker.sampler import Sampler
+from quire.worker.sampling import sampler
+from quire.worker.sampling.sampler import Sampler
 
 VOCABULARY = 10_000
 HARDEST = Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.1, seed=0)

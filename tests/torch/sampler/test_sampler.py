@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort, Sampling
-from quire.worker import sampler as sampler_module
-from quire.worker.sampler import GREEDY, Sampler, columns_of, uniform
+from quire.worker.sampling import sampler as sampler_module
+from quire.worker.sampling.sampler import GREEDY, Sampler, columns_of, uniform
 
 VOCABULARY = 50
 HOT = Sampling(temperature=1.0, seed=7)
@@ -133,7 +134,7 @@ def kept(logits: npt.NDArray[np.float32], sampling: Sampling) -> set[int]:
     return {token for token in order if chances[token] >= max(chances[last], sampling.min_p * chances.max())}
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(
     seed=st.integers(0, 2**32),
     top_k=st.sampled_from([0, 1, 3, 17, 400]),
@@ -202,7 +203,7 @@ def test_penalties_are_what_a_loop_over_tokens_computes() -> None:
     prompt, outputs = [1, 2, 2, 3], [3, 4, 4, 4, 5]
     sampler = Sampler(2, VOCABULARY)
     sampler.enter(1, sampling, prompt, outputs)
-    shaped = sampler.penalties.applied(logits, np.array([0, 1]))
+    shaped = sampler.penalties.apply(logits, np.array([0, 1]))
     expected = logits[1].clone()
     for token in range(VOCABULARY):
         if token in prompt + outputs:
@@ -252,7 +253,7 @@ class OnlyEven:
         assert row == 1
         return np.array([0x55555555, 0x1], dtype=np.uint32).view(np.int32)
 
-    def accepted(self, row: int, token: int) -> None:
+    def accept(self, row: int, token: int) -> None:
         self.told.append((row, token))
 
 

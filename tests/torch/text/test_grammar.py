@@ -13,7 +13,7 @@ from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.text.grammar import Constraint, Grammars
 from quire.text.tokenizer import Tokenizer
-from quire.worker.sampler import Sampler
+from quire.worker.sampling.sampler import Sampler
 
 SCHEMA = {
     "type": "object",
@@ -82,7 +82,7 @@ def test_a_preempted_request_goes_on_where_it_was(tokenizer: Tokenizer, grammars
     tokens = tokenizer.encode("dog, ")
     grammars.enter(3, grammar)
     for token in tokens:
-        grammars.accepted(3, token)
+        grammars.accept(3, token)
     grammars.enter(4, grammar, tokens)
     assert np.array_equal(grammars.mask(3), grammars.mask(4))
 

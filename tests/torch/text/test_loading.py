@@ -21,7 +21,7 @@ from quire.core.errors import DoesNotFit, InputError, ModelError
 from quire.fetch.find import find_folder
 from quire.plan.settings import Budget, Settings
 from quire.text.tokenizer import Tokenizer
-from quire.worker.model import load
+from quire.worker.model.model import load
 from quire.worker.weights.gguf import open_gguf
 
 SETTINGS = Settings(max_requests=4, batch_tokens=32, max_length=128)

@@ -16,7 +16,10 @@ from quire.core.errors import InputError
 from quire.core.events import StepLaunched
 from quire.fetch.convert import folder_of_gguf
 from quire.fetch.folder import in_silence
+from quire.llm.answers import completions
+from quire.llm.questions import Options
 from quire.plan.settings import Budget, Settings
+from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
 
 UNIT = 16
@@ -53,15 +56,15 @@ def test_samples_differ_and_come_in_order(llm: LLM) -> None:
 def test_the_prompts_whole_units_are_computed_once_and_its_pages_are_shared(llm: LLM) -> None:
     """What is left of the last unit each sample computes for itself."""
     shared = 0
-    requests = llm._requests(PROMPT, HOT, 8, raw=True, n=4)
-    talks = [llm._submit(request) for request in requests]
+    samples = llm._begin(llm._questions.plain(PROMPT, True, HOT, Options(8, samples=4)), [])
     (memory,) = llm.engine.scheduler.memories
-    while not all(talk.is_over for talk in talks):
-        llm._step(talks)
+    while not all(sample.is_over for sample in samples):
+        llm._step(samples)
         shared = max(shared, int(memory.pool.shelves[0].count(Holder.REQUEST).max()))
         audit(memory, {row: request.name for row, request in llm.engine.scheduler.rows.requests.items()})
     assert shared == 4, "each page of the prompt's whole units had four holders"
-    assert [talk.completion(talks[0]).reused_tokens for talk in talks] == [0, 3 * UNIT, 3 * UNIT, 3 * UNIT]
+    answers = completions(samples, 4, Spelling(llm.tokenizer), None)
+    assert [answer.reused_tokens for answer in answers] == [0, 3 * UNIT, 3 * UNIT, 3 * UNIT]
     computed = llm.engine.counters.sums[StepLaunched, "tokens"]
     outputs = 4 * 8 - 4 + 4  # the last one of each is not computed; a step that was under way already may have begun it
     assert computed <= len(PROMPT) + 3 * (len(PROMPT) - 3 * UNIT) + outputs

@@ -15,7 +15,6 @@ from quire import LLM, Completion, Sampling
 from quire.core.sampling import Grammar, GrammarSort
 from quire.fetch.convert import folder_of_gguf
 from quire.fetch.default import fetch_default
-from quire.fetch.errors import FetchError
 from quire.fetch.folder import in_silence
 from quire.plan.settings import Budget, Settings
 from quire.text.tokenizer import Tokenizer
@@ -80,10 +79,7 @@ def tiny(tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture(scope="module")
 def smollm() -> Iterator[LLM]:
-    try:
-        folder = fetch_default()
-    except FetchError as error:
-        pytest.skip(f"the default model cannot be had here: {error}")
+    folder = fetch_default()
     settings = Settings(max_requests=16, batch_tokens=512, max_length=256)
     llm = LLM(folder, settings=settings, budget=Budget(pool_bytes=128 << 20))
     yield llm

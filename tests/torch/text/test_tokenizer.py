@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models
 
+from examples import examples
 from quire.core.errors import InputError, ModelError
+from quire.text.prompts import Prompts
 from quire.text.templates import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 
@@ -81,7 +83,7 @@ def _is_text(run: bytes) -> bool:
 
 
 @pytest.mark.story
-@settings(deadline=None, max_examples=500)
+@examples(500)
 @given(tokens=st.lists(st.integers(0, len(PIECES) + len(BYTES) - 1)))
 @pytest.mark.law
 def test_any_bytes_stream_without_loss_though_a_run_is_read_otherwise_at_its_end(
@@ -113,10 +115,11 @@ def test_special_tokens_are_shown_only_when_asked_for(tokenizer: Tokenizer) -> N
 
 def test_a_chat_is_what_the_template_makes_of_it(tokenizer: Tokenizer) -> None:
     messages = [{"role": "user", "content": "the fox?"}]
-    assert tokenizer.decode(tokenizer.chat(messages), False) == "<|user|>the fox?<|end|><|assistant|>"
-    assert tokenizer.decode(tokenizer.chat(messages, add_generation_prompt=False), False) == "<|user|>the fox?<|end|>"
+    prompts = Prompts(tokenizer, tokenizer.vocab_size)
+    assert prompts.render(messages) == "<|user|>the fox?<|end|><|assistant|>"
+    assert prompts.render(messages, switches={"add_generation_prompt": False}) == "<|user|>the fox?<|end|>"
     with pytest.raises(InputError, match="0 messages"):
-        tokenizer.chat([])
+        prompts.render([])
 
 
 def test_ends_come_from_the_generation_settings_and_the_tokenizer(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -128,7 +131,7 @@ def test_ends_come_from_the_generation_settings_and_the_tokenizer(tokenizer: Tok
     assert bare.vocab_size == tokenizer.vocab_size
     assert not bare.has_chat_template
     with pytest.raises(InputError, match="no chat template: give a plain prompt"):
-        bare.chat([{"role": "user", "content": "fox"}])
+        Prompts(bare, bare.vocab_size).render([{"role": "user", "content": "fox"}])
 
 
 def test_a_template_of_its_own_file_comes_first(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -136,9 +139,9 @@ def test_a_template_of_its_own_file_comes_first(tokenizer: Tokenizer, tmp_path: 
     named = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "the fox"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
     message = [{"role": "user", "content": ""}]
-    assert tokenizer.decode(Tokenizer.load(tmp_path).chat(message)) == "the fox"
+    assert Prompts(Tokenizer.load(tmp_path), 1).render(message) == "the fox"
     (tmp_path / "chat_template.jinja").write_text("the lazy dog")
-    assert tokenizer.decode(Tokenizer.load(tmp_path).chat(message)) == "the lazy dog"
+    assert Prompts(Tokenizer.load(tmp_path), 1).render(message) == "the lazy dog"
 
 
 def test_templates_have_what_models_count_on() -> None:

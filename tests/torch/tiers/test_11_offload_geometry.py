@@ -15,7 +15,7 @@ from quire.core.step import Step
 from quire.core.tier import Place, Store
 from quire.movers.disk import SUFFIX, DiskFolder
 from quire.plan.records import Records
-from quire.worker.tiny import WINDOW
+from quire.worker.support.tiny import WINDOW
 from tiered import MODELS, TieredService
 from tiny_models import PAGE, plan_of
 
@@ -34,6 +34,8 @@ GEOMETRIES: dict[str, tuple[str, dict[str, int], int]] = {
     "full in pages of 8, window of 16": ("gemma3_text", {"full": 8, "window": 16}, PAGE),
     "a host block for each of two pages": ("gemma3_text", {"full": 8, "window": 16}, 8),
     "states alone": ("mamba2", {}, PAGE),
+    "latents and their index": ("deepseek_v32", {"": PAGE}, PAGE),
+    "latents, half with an index": ("glm_moe_dsa", {"": PAGE}, PAGE),
 }
 """Model, tokens of its pages, tokens of a block of host memory."""
 
@@ -57,7 +59,7 @@ def test_tokens_after_a_round_trip_through_host_memory_are_those_of_a_cold_run(w
     service.stack.close()
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma3_text", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["llama", "gemma3_text", "deepseek_v3", "deepseek_v32"])
 def test_pages_of_8_bits_come_back_as_they_were(name: str) -> None:
     """Keys and values with scales beside the arena, latents with theirs in the page."""
     service = TieredService(name, plan_of(name, batch_tokens=32, kv_dtype=DType.FP8))
@@ -161,7 +163,7 @@ def test_a_store_reads_its_pages_before_a_later_copy_writes_there() -> None:
     copies = ((0, 0, page[:1], page[1:]),)
     step = Step(0, none, none, none, none.astype(bool), none, none.astype(np.int32), copies=copies, stores=stores)
     service.runner.launch(step)
-    stored = [service.stack._memory.tensor[store.place.blocks[0], 0].item() for store in stores]
+    stored = [service.stack.held._memory.tensor[store.place.blocks[0], 0].item() for store in stores]
     assert stored == [2, 1]
     service.stack.close()
 

@@ -10,13 +10,13 @@ import pytest
 
 from doubles import Sieve
 from quire.build.identity import PIECE_BYTES, weights_identity
-from quire.build.tiers import Tiers, _connectors, describe, layout_of
-from quire.cli.asked import tiers_of
+from quire.build.tiers import describe, layout_of, stores_of
+from quire.cli.flags import run_options
 from quire.cli.main import build_parser, main
 from quire.core.errors import DoesNotFit
 from quire.fetch.default import fetch_default
-from quire.fetch.errors import FetchError
 from quire.movers.host import check_budget
+from quire.options.tiers import Tiers
 from quire.tiers.guarded import GuardedTier
 from tiny_models import plan_of
 
@@ -25,11 +25,15 @@ def parsed(*arguments: str) -> argparse.Namespace:
     return build_parser().parse_args(["generate", "--prompt", "x", *arguments])
 
 
+def tiers_of(*arguments: str) -> Tiers:
+    return run_options(parsed(*arguments)).tiers
+
+
 def test_options_say_where_prefixes_live() -> None:
-    tiers = tiers_of(parsed("--host-memory", "2GiB", "--disk", "some/where:5GB", "--remote", "redis://host"))
+    tiers = tiers_of("--host-memory", "2GiB", "--disk", "some/where:5GB", "--remote", "redis://host")
     assert tiers == Tiers(2 << 30, Path("some/where"), 5 * 10**9, "redis://host")
-    assert tiers_of(parsed("--disk", "cache")) == Tiers(disk=Path("cache"))
-    assert tiers_of(parsed()).is_empty
+    assert tiers_of("--disk", "cache") == Tiers(disk=Path("cache"))
+    assert tiers_of().is_empty
 
 
 @pytest.mark.parametrize("wrong", [("--disk", ":5GiB"), ("--disk", "cache:much"), ("--host-memory", "none")])
@@ -49,7 +53,7 @@ def test_the_report_at_the_start_counts_what_stays_warm_in_tiers_that_work(tmp_p
     """Sessions as long as the longest request: 6 units of 16 tokens, and where they end a window of 19 or its like."""
     plan = plan_of("gemma3_text", batch_tokens=32)
     tiers = Tiers(1 << 20, tmp_path, 1 << 21, f"unix://{tmp_path}/nobody?password=secret", (Sieve(),))
-    behind = [GuardedTier(one, layout_of(plan, ""), time.monotonic) for one in _connectors(tiers)]
+    behind = [GuardedTier(one, layout_of(plan, ""), time.monotonic) for one in stores_of(tiers)]
     for tier in behind:
         tier.mend()
     host, disk, remote, sieve = describe(plan, tiers, behind)
@@ -104,10 +108,7 @@ def test_only_records_that_leave_the_process_must_tell_whose_they_are(tiers: Tie
 
 @pytest.mark.network
 def test_a_second_run_goes_on_from_the_files_of_the_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    try:
-        fetch_default()
-    except FetchError as error:
-        pytest.skip(f"the default model cannot be had: {error}")
+    fetch_default()
     prompt = "One, two, three, four, five. " * 20
     said, files = [], []
     for _ in range(2):

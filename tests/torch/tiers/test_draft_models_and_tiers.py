@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.build.tiers import Tiers
 from quire.core.events import LoadFinished, RequestPreempted, TokensDrafted
 from quire.llm import LLM
+from quire.options.tiers import Tiers
 from quire.plan.settings import Budget, Settings
 from tiered import TieredService
 from tiny_folder import make_folder
@@ -62,7 +62,7 @@ def test_requests_that_are_sent_away_in_the_midst_of_guesses_come_back(
     expected = alone(name)
     service = TieredService(name, tight_plan(name, more_sheets, lookahead=LOOKAHEAD, draft=name), draft=name)
     monkeypatch.setattr(service.stack, "seconds_to_load", lambda _: 0.0)
-    service.engine.scheduler.typical_output = 1.0
+    service.engine.scheduler.admission.typical_output = 1.0
     streams = service.send(prompts(), OUTPUTS)
     service.engine.drain()
     assert [stream.tokens().tolist() for stream in streams] == expected

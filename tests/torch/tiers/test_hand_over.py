@@ -18,7 +18,7 @@ from handed import DecodeSide, PrefillSide, prompt_of
 from quire import LLM, Tiers
 from quire.core.errors import InputError
 from quire.core.events import Event, LoadFailed, LoadFinished
-from quire.core.peer import Peer, Role
+from quire.options.peer import Peer, Role
 from quire.plan.plan import Plan
 from real_server import Proxy
 from tiny_models import Service, plan_of
@@ -26,7 +26,7 @@ from tiny_models import Service, plan_of
 MODELS = {"gemma3_text": "full and window", "lfm2": "full and state", "deepseek_v3": "latent", "llama": "full"}
 OUTPUTS = 5
 LENGTHS = (33, 40, 64, 65, 80)
-ABORTS = int(os.environ.get("QUIRE_PEER_ABORTS", "30"))
+ABORTS = int(os.environ.get("QUIRE_PEER_ABORTS", "20"))
 KILLS = int(os.environ.get("QUIRE_PEER_KILLS", "2"))
 
 
@@ -44,9 +44,10 @@ def undisturbed(name: str, prompts: list[np.ndarray]) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("name", "here", "there", "ranks"),
     [
-        *((name, 16, 32, 2) for name in MODELS),
-        *((name, 32, 16, 1) for name in ("gemma3_text", "lfm2")),
-        *(pytest.param(name, 32, 16, 1, marks=pytest.mark.soak) for name in ("deepseek_v3", "llama")),
+        *((name, 16, 32, 2) for name in ("gemma3_text", "lfm2")),
+        *((name, 32, 16, 1) for name in ("lfm2", "deepseek_v3")),
+        *(pytest.param(name, 16, 32, 2, marks=pytest.mark.soak) for name in ("deepseek_v3", "llama")),
+        *(pytest.param(name, 32, 16, 1, marks=pytest.mark.soak) for name in ("gemma3_text", "llama")),
     ],
 )
 def test_tokens_after_a_hand_over_are_those_of_an_undisturbed_run(name: str, here: int, there: int, ranks: int) -> None:
@@ -247,4 +248,4 @@ def test_a_decode_engine_killed_at_random_moments_leaves_nothing_held_for_it() -
 @pytest.mark.parametrize("role", Role)
 def test_a_library_whose_loop_turns_only_when_asked_takes_no_peer(role: Role) -> None:
     with pytest.raises(InputError, match="use quire serve --role"):
-        LLM(tiers=Tiers(peer=Peer(role, "127.0.0.1", 9000, Path("secret"))))
+        LLM(tiers=Tiers(peer=Peer(role=role, host="127.0.0.1", port=9000, secret=Path("secret"))))

@@ -14,9 +14,9 @@ from late import LateCopies, make_late
 from quire.check.promises import check_nothing_left
 from quire.core.events import LoadFinished
 from quire.engine.engine import Stream
-from quire.worker.copies import Pieces
-from quire.worker.staging import Staging, places
-from quire.worker.tiny import tiny_config
+from quire.worker.pages.copies import Pieces
+from quire.worker.pages.staging import Staging, places
+from quire.worker.support.tiny import tiny_config
 from tiered import MODELS, TieredService
 from tiny_models import PAGE, Service, plan_of, tight_plan
 
@@ -66,8 +66,8 @@ def test_tokens_are_right_however_late_copies_are(name: str) -> None:
     for prompt, stream in running:
         assert stream.tokens().tolist() == expected.of(prompt)
     service.stack.flush()
-    assert not service.stack._open
-    assert not service.stack._coming
+    assert not service.stack.loads._open
+    assert not len(service.stack.stores)
     check_nothing_left(service.engine.scheduler)
     assert service.tokens(LoadFinished)
     assert copies.forced, "no step ever needed a page that was being copied"
@@ -84,7 +84,7 @@ def test_a_load_that_is_being_copied_when_its_request_is_gone_touches_nobody() -
     service.drop_cache()
     copies.gate.clear()
     (gone,) = service.send([talk_of(0, 60)], OUTPUTS, "gone ")
-    while not service.stack._copying:
+    while not any(one.copied_since is not None for one in service.stack.loads._open.values()):
         service.engine.step()
     service.engine.cancel(gone.request.name)
     service.engine.drain()
@@ -92,10 +92,10 @@ def test_a_load_that_is_being_copied_when_its_request_is_gone_touches_nobody() -
     other = service.ask(talk_of(1, 60), OUTPUTS, "other ")
     assert other.tokens().tolist() == expected.of(talk_of(1, 60))
     assert copies.forced
-    assert service.stack._open, "its blocks are its own until the copy is over"
+    assert service.stack.loads._open, "its blocks are its own until the copy is over"
     copies.gate.set()
     service.stack.flush()
-    assert not service.stack._open
+    assert not service.stack.loads._open
     service.stack.close()
 
 

@@ -29,7 +29,7 @@ def test_tokens_after_a_preemption_are_those_of_a_cold_run(
     expected = [cold.ask(prompt, OUTPUTS, f"{place}").tokens().tolist() for place, prompt in enumerate(prompts())]
     service = TieredService(name, tight_plan(name, MODELS[name]))
     monkeypatch.setattr(service.stack, "seconds_to_load", lambda _: 0.0 if is_load else 1e9)
-    service.engine.scheduler.typical_output = 1.0
+    service.engine.scheduler.admission.typical_output = 1.0
     streams = service.send(prompts(), OUTPUTS)
     service.engine.drain()
     assert [stream.tokens().tolist() for stream in streams] == expected

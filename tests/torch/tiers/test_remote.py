@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import redis
 
+from quire.check.host import evict_unpinned
 from quire.core.connector import Layout, TierFailed
 from quire.core.errors import InputError
 from quire.core.events import LoadFinished
@@ -169,11 +170,9 @@ class Day:
 
     def forget(self) -> None:
         self.service.drop_cache()
-        shelf = self.service.stack._shelf
-        blocks = [shelf.reserve(b"filler", 1) for _ in range(shelf.blocks)]
-        for block in blocks:
-            assert block is not None
-            shelf.unpin(block)
+        cache = self.service.stack.held.cache
+        evict_unpinned(cache)
+        assert cache.free_blocks == cache.blocks
 
     def loaded(self) -> list[int]:
         loaded = self.service.tokens(LoadFinished)
@@ -181,8 +180,8 @@ class Day:
         return loaded
 
     def close(self) -> None:
-        assert not self.service.stack._open
-        assert self.service.stack._shelf.free_blocks == self.service.stack._shelf.blocks
+        assert not self.service.stack.loads._open
+        assert self.service.stack.held.cache.free_blocks == self.service.stack.held.cache.blocks
         self.service.stack.close()
 
 

@@ -13,12 +13,12 @@ from quire.core.request import Request
 from quire.core.step import TableView
 from quire.engine.engine import Engine
 from quire.plan.plan import KindPlan
-from quire.worker.arena import Arena, PartView
-from quire.worker.attention import Scores, mix, write
-from quire.worker.backends import REFERENCE, Accepts, Pair, choose
-from quire.worker.batch import KindBatch, Packed, prepare
-from quire.worker.model import NAME, TorchModel
-from quire.worker.runner import TorchRunner
+from quire.worker.backends.attention import Scores, mix, write
+from quire.worker.backends.batch import KindBatch, Packed, prepare
+from quire.worker.backends.choice import REFERENCE, Accepts, Pair, choose
+from quire.worker.model.model import NAME, TorchModel
+from quire.worker.pages.arena import Arena, PartView
+from quire.worker.steps.runner import TorchRunner
 from tiny_models import OUTPUTS, plan_of, reference
 
 torch.set_num_threads(1)
@@ -96,7 +96,7 @@ def test_the_first_that_accepts_a_kind_gets_it() -> None:
     backend = InKernelPages()
     (stage,) = plan_of("gemma2", batch_tokens=32, pages={"": 128}).stages
     chosen = choose(stage, "cpu", (backend, REFERENCE))
-    told = {plan.kind.kind: one.told() for plan, one in zip(stage.kinds, chosen, strict=True)}
+    told = {plan.kind.kind: one.describe() for plan, one in zip(stage.kinds, chosen, strict=True)}
     assert told["full"] == "full on kernel pages"
     assert told["window"].endswith(" on reference (kernel pages does not know window)")
 

@@ -12,9 +12,9 @@ from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import StagePlan
 from quire.plan.settings import Budget, Settings
-from quire.worker.arena import Arena
-from quire.worker.attention import gather, write
-from quire.worker.batch import Batch, make_batch
+from quire.worker.backends.attention import gather, write
+from quire.worker.backends.batch import StepBatch, make_batch
+from quire.worker.pages.arena import Arena
 
 PAGE = 16
 HEADS = Heads(4, 2, 24, 40)
@@ -29,7 +29,7 @@ def stage_of(window: int = 0) -> StagePlan:
     return make_plan(shape, settings, Budget(pool_bytes=64 << 20)).require_fit().stages[0]
 
 
-def batch_of(stage: StagePlan, starts: list[int], counts: list[int]) -> Batch:
+def batch_of(stage: StagePlan, starts: list[int], counts: list[int]) -> StepBatch:
     """Rows in pages of their own, in an order that is not theirs."""
     rows, (kind,) = len(starts), stage.kinds
     width = -(-max(start + count for start, count in zip(starts, counts, strict=True)) // PAGE)

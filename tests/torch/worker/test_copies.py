@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from quire.worker.copies import Directly, Freight
-from quire.worker.fences import Fences, Way
+from quire.worker.pages.copies import Directly, RecordPages
+from quire.worker.pages.fences import Fences, Way
 
 SHEET = 1000
 
@@ -22,7 +22,7 @@ def test_records_of_any_pages_lie_in_their_blocks_byte_by_byte(seed: int) -> Non
     block_bytes, sizes = random.randint(1, 90), (random.randint(1, 70), random.randint(1, 70))
     arena, host = torch.randint(256, (4000,), dtype=torch.uint8), torch.zeros(1500, block_bytes, dtype=torch.uint8)
     goal = torch.zeros_like(arena)
-    blocks, out, back, expected = list(range(1500)), Freight(block_bytes), Freight(block_bytes), []
+    blocks, out, back, expected = list(range(1500)), RecordPages(block_bytes), RecordPages(block_bytes), []
     random.shuffle(blocks)
     for record in range(3):
         pages = [np.array(random.sample(range(record * 10, record * 10 + 10), random.randint(1, 3))) for _ in sizes]
@@ -46,7 +46,7 @@ def test_records_of_any_pages_lie_in_their_blocks_byte_by_byte(seed: int) -> Non
 
 
 def test_nothing_to_copy_is_no_work() -> None:
-    freight = Freight(100)
+    freight = RecordPages(100)
     freight.open([3])
     assert not len(freight.pieces())
 

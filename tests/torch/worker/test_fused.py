@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from quire.worker.fused import Part, Share, fuse
+from quire.worker.model.fused import FusedPart, FusedProduct, fuse
 
 
 class Gated(nn.Module):
@@ -63,12 +63,12 @@ def test_what_was_put_together_goes_before_the_next_is() -> None:
     first = weakref.ref(model[0].gate_proj)
     made = []
 
-    def noting(share: Share, linears: list[nn.Linear], init: Any = Share.__init__) -> None:
+    def noting(share: FusedProduct, linears: list[nn.Linear], init: Any = FusedProduct.__init__) -> None:
         made.append(first() is None)
         init(share, linears)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Share, "__init__", noting)
+        patched.setattr(FusedProduct, "__init__", noting)
         fuse(model)
     assert made == [False, True]
 
@@ -77,7 +77,7 @@ def test_weights_are_views_of_one_and_nothing_is_kept_of_a_step() -> None:
     module = Gated()
     fuse(module)
     parts = [module.gate_proj, module.up_proj]
-    assert all(isinstance(part, Part) for part in parts)
+    assert all(isinstance(part, FusedPart) for part in parts)
     assert len({part.weight.untyped_storage().data_ptr() for part in parts}) == 1
     module(torch.randn(5, 8))
     assert parts[0].share.found is None  # type: ignore[attr-defined]

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from quire.core import laid_out
-from quire.worker.linears import GatedInPlace, PanelledShare, lay_out
-from quire.worker.model import build
-from quire.worker.tiny import tiny_config
+from quire.models import weight_layout
+from quire.worker.model.linears import GatedInPlace, PanelledShare, lay_out
+from quire.worker.model.model import build
+from quire.worker.support.tiny import tiny_config
 
 torch.set_num_threads(1)
 
@@ -67,7 +67,7 @@ def test_a_tied_head_puts_out_the_same_from_panels(outputs: int) -> None:
 @torch.inference_mode()
 def test_what_reads_the_same_tokens_is_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queries, keys and values; the halves of a gated MLP, joined where they lie. Each still shows its weight."""
-    monkeypatch.setattr(laid_out, "PANEL_OUTPUTS", 24)
+    monkeypatch.setattr(weight_layout, "PANEL_OUTPUTS", 24)
     layer = build(tiny_config("llama"), torch.float32).model.layers[0]
     before, tokens = copy.deepcopy(layer), torch.randn(1, 5, layer.hidden_size)
     lay_out(layer)
@@ -88,7 +88,7 @@ def test_what_reads_the_same_tokens_is_one_product(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("name", ["llama", "deepseek_v3", "qwen3_moe", "bamba", "mamba"])
 def test_a_model_computes_what_it_did(name: str, panel_outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever reads weights on its own (latents, experts, convolutions, steps of a state) does too."""
-    monkeypatch.setattr(laid_out, "PANEL_OUTPUTS", panel_outputs)
+    monkeypatch.setattr(weight_layout, "PANEL_OUTPUTS", panel_outputs)
     model = build(tiny_config(name), torch.float32).eval()
     model.set_attn_implementation("eager")
     tokens = torch.arange(3, 43)[None]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from quire.core.errors import InputError
-from quire.worker.processor import LIMIT, require_products
+from quire.worker.support.processor import LIMIT, require_products
 
 DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)  # {dtype}"
 

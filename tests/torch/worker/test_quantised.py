@@ -15,10 +15,10 @@ from quire.plan.bound import concurrency
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-from quire.worker.arena import Arena, PartView
-from quire.worker.backends import choose
-from quire.worker.model import TorchModel
-from quire.worker.quantised import LARGEST, decode, encode
+from quire.worker.backends.choice import choose
+from quire.worker.model.model import TorchModel
+from quire.worker.pages.arena import Arena, PartView
+from quire.worker.pages.quantised import LARGEST, decode, encode
 from tiny_models import OUTPUTS, Service, reference
 
 HALF_A_STEP = 2**-4
@@ -60,10 +60,11 @@ def test_numbers_that_are_too_large_become_the_largest() -> None:
     assert torch.equal(back, torch.full((1, 2, 16), -LARGEST))
 
 
-def test_latents_of_any_size_come_back_within_half_a_step() -> None:
-    """Each token has its own scale: a large one does not drown the others."""
+@pytest.mark.parametrize("part_name", ["latent", "index"])
+def test_latents_of_any_size_come_back_within_half_a_step(part_name: str) -> None:
+    """Each token has its own scale: a large one does not drown the others. So have index keys."""
     torch.manual_seed(0)
-    part = part_of("deepseek_v3", "latent")
+    part = part_of("deepseek_v32", part_name)
     values = torch.randn(3, 1, 16) * torch.tensor([1e-12, 1.0, 1e12])[:, None, None]
     values[0, 0, :4] = 0
     back = there_and_back(part, values)
@@ -72,7 +73,7 @@ def test_latents_of_any_size_come_back_within_half_a_step() -> None:
     assert torch.equal(back[0, 0, :4], torch.zeros(4))
 
 
-@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3"])
+@pytest.mark.parametrize("name", ["gpt_oss", "deepseek_v3", "deepseek_v32"])
 def test_tokens_do_not_depend_on_how_prompts_are_cut_or_found_again(name: str) -> None:
     service, cut = Service(name, plan_of(name)), Service(name, plan_of(name, batch_tokens=7))
     prompts = service.reference.prompts
@@ -93,7 +94,7 @@ def test_heads_have_scales_of_their_own_that_fit_what_the_model_makes() -> None:
             module.weight.data *= 4096.0 if name.endswith("k_proj") else 1 / 4096.0
     grown = TorchModel(grown.model, services[1].runner.arena)
     services[1].runner.model = grown
-    scales = [one.seat.arena.layers[0]["key"].scales for one in (model, grown)]
+    scales = [one.context.arena.layers[0]["key"].scales for one in (model, grown)]
     assert torch.equal(scales[1], 4096.0 * scales[0])
     assert model.scales != grown.scales
     told = []

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from quire.worker.uploads import ALIGNED_BYTES, Counting, Fixed, Staged
+from quire.worker.pages.uploads import ALIGNED_BYTES, CountingUpload, FixedUpload, StagedUpload
 
 CPU = torch.device("cpu")
 
@@ -20,7 +20,7 @@ def arrays(seed: int) -> list[np.ndarray]:
 
 
 def test_arrays_of_a_step_arrive_as_they_are() -> None:
-    staged = Staged(CPU, 1 << 12)
+    staged = StagedUpload(CPU, 1 << 12)
     for seed in range(5):
         staged.begin()
         found = [staged(values) for values in arrays(seed)]
@@ -30,7 +30,7 @@ def test_arrays_of_a_step_arrive_as_they_are() -> None:
 
 
 def test_a_step_that_needs_more_than_any_before_arrives_too() -> None:
-    staged = Staged(CPU, ALIGNED_BYTES)
+    staged = StagedUpload(CPU, ALIGNED_BYTES)
     staged.begin()
     sizes = (20, 30, 500, 10)
     found = [staged(np.full(size, size)) for size in sizes]
@@ -39,16 +39,16 @@ def test_a_step_that_needs_more_than_any_before_arrives_too() -> None:
     assert staged.size_bytes >= 500 * 8
 
 
-def fill(upload: Counting | Fixed, rows: int, columns: int, value: int) -> list[torch.Tensor]:
+def fill(upload: CountingUpload | FixedUpload, rows: int, columns: int, value: int) -> list[torch.Tensor]:
     table = np.full((rows, 2, columns), value, dtype=np.int32)
     return [upload(np.arange(rows) + value), upload.table(table, 6), upload(np.array([value]))]
 
 
 def test_what_was_recorded_finds_the_next_step_in_its_place() -> None:
     """Tables are as wide as they may become, and filled as far as they are now."""
-    counting = Counting(CPU)
+    counting = CountingUpload(CPU)
     fill(counting, 4, 1, 0)
-    fixed = Fixed(CPU, counting.size_bytes)
+    fixed = FixedUpload(CPU, counting.size_bytes)
     fixed.begin()
     recorded = fill(fixed, 4, 1, 0)
     fixed.flush()
@@ -66,7 +66,7 @@ def test_what_was_recorded_finds_the_next_step_in_its_place() -> None:
 @pytest.mark.story
 def test_a_step_that_hands_over_other_arrays_than_its_recording_is_noticed() -> None:
     """However wide tables are now; another order, shape or type is something else."""
-    fixed = Fixed(CPU, 1 << 12)
+    fixed = FixedUpload(CPU, 1 << 12)
 
     def shapes(*arrays: np.ndarray) -> list[object]:
         fixed.begin()
@@ -82,9 +82,9 @@ def test_a_step_that_hands_over_other_arrays_than_its_recording_is_noticed() -> 
 
 
 def test_smaller_recordings_share_the_memory_of_the_largest() -> None:
-    counting = Counting(CPU)
+    counting = CountingUpload(CPU)
     fill(counting, 4, 1, 0)
-    fixed = Fixed(CPU, counting.size_bytes)
+    fixed = FixedUpload(CPU, counting.size_bytes)
     pointers = []
     for rows in (4, 2):
         fixed.begin()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.cache.nodes import NO_NODES
 from quire.check.mutations.base import Mutation, Original, nothing
-from quire.scheduler.junctions import Junctions
+from quire.prefix.junctions import Junctions
+from quire.prefix.nodes import NO_NODES
 from quire.scheduler.loads import Loads
 from quire.scheduler.reuse import Reuse
 from quire.scheduler.rows import Rows
 from quire.scheduler.shares import Shares
 from quire.scheduler.stores import Stores
-from quire.tiers.shelf import HostShelf, Record
-from quire.tiers.stack import Stack
+from quire.tiers.held_records import HeldRecords
+from quire.tiers.host_cache import HostCache, Record
 
 
 def _chain_kept(leave: Original) -> Original:
@@ -48,11 +48,16 @@ def _of_another(want: Original) -> Original:
 
 
 def _a_block_lost(forget: Original) -> Original:
-    def wrong(self: HostShelf, record: Record) -> None:
+    def wrong(self: HostCache, record: Record) -> None:
         record.blocks = record.blocks[1:]
         forget(self, record)
 
     return wrong
+
+
+def _open_kept(leave: Original) -> Original:
+    del leave
+    return lambda self, _row, staged: self.drop(staged)
 
 
 LEAKS: dict[str, Mutation] = {
@@ -70,13 +75,13 @@ LEAKS: dict[str, Mutation] = {
     "tenant-never-leaves": Mutation(
         "a tenant whose last request ended is still counted as here", Shares, "leave", nothing
     ),
-    "staged-load-kept": Mutation("what a tier staged for a request that is gone stays there", Loads, "drop", nothing),
-    "open-load-kept": Mutation("a load whose request is gone stays open", Loads, "cancel", nothing),
+    "staged-load-kept": Mutation("what a tier staged for an ended request stays there", Loads, "drop", nothing),
+    "open-load-kept": Mutation("a load whose request is gone stays open", Loads, "leave", _open_kept),
     "given-up-store-kept": Mutation(
         "room for what an abandoned step should have stored stays taken", Stores, "give_up", nothing
     ),
-    "host-pin-kept": Mutation("records stay pinned when a load is over", Stack, "_let_go", nothing),
+    "host-pin-kept": Mutation("records stay pinned when a load is over", HeldRecords, "unpin", nothing),
     "host-block-lost": Mutation(
-        "a block of a record that host memory forgets is lost", HostShelf, "_forget", _a_block_lost
+        "a block of a record that host memory evicts is lost", HostCache, "_forget", _a_block_lost
     ),
 }

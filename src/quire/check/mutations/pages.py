@@ -14,6 +14,7 @@ from quire.cache.tables import Table
 from quire.check.mutations.base import Mutation, Original, nothing, replaced
 from quire.plan import bound
 from quire.scheduler import room
+from quire.scheduler.next_step import NextStep
 from quire.scheduler.room import Room
 from quire.scheduler.scheduler import Scheduler
 
@@ -42,7 +43,7 @@ def _one_token_further(cut: Original) -> Original:
 def _by_computed(apply: Original) -> Original:
     def wrong(self: Scheduler, result: Any) -> Any:
         ended = apply(self, result)
-        rows = np.array(sorted(self.tickets), dtype=np.int64)
+        rows = np.array(sorted(self.running.tickets), dtype=np.int64)
         for memory in self.memories:
             memory.settle(rows, self.rows.computed[rows])
         return ended
@@ -76,7 +77,7 @@ def nothing_fixed(fixed: Original) -> Original:
 
 
 def _without_copies(launch: Original) -> Original:
-    return lambda self, *arguments: replace(launch(self, *arguments), copies=())
+    return lambda self, *arguments, **computed: replace(launch(self, *arguments, **computed), copies=())
 
 
 def _beyond_the_limit(needs: Original) -> Original:
@@ -112,8 +113,8 @@ PAGES: dict[str, Mutation] = {
     "preempted-pages-kept": Mutation("a preempted request does not give its pages back", Scheduler, "_preempt", _kept),
     "compaction-off": Mutation("nothing is ever compacted", room, "compact", _no_moves),
     "pinned-page-moved": Mutation("compaction moves pages while they are read", compaction, "_fixed", nothing_fixed),
-    "copies-dropped": Mutation("pages move in the tables, their bytes do not", Scheduler, "_launch", _without_copies),
-    "cached-pages-kept": Mutation("what the cache forgets is not given back", StageMemory, "forget", nothing),
+    "copies-dropped": Mutation("pages move in the tables, their bytes do not", NextStep, "launch", _without_copies),
+    "cached-pages-kept": Mutation("pages that the cache evicts are not given back", StageMemory, "forget", nothing),
     "lookahead-not-clipped": Mutation("lookahead goes beyond a request's limit", Room, "needs", _beyond_the_limit),
     "lookahead-forgotten": Mutation("drafts get no pages", StageMemory, "needs", _without_ahead),
 }

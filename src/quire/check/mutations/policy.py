@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from quire.check.mutations.base import Mutation, Original, always, number
-from quire.scheduler import scheduler
+from quire.scheduler import admission, scheduler
+from quire.scheduler.admission import Admission
+from quire.scheduler.queue import FairQueue, Queue, Ticket
 from quire.scheduler.room import Room
-from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.shares import Shares
-from quire.scheduler.waiting import Queue
 
 
 def _at_the_end(can_stay: Original) -> Original:
@@ -42,6 +42,14 @@ def _by_arrival(claim_of: Original) -> Original:
     return lambda _request, arrival, _policy: (0, arrival)
 
 
+def _own_by_arrival(add: Original) -> Original:
+    def wrong(self: FairQueue, waiting: Ticket, returning: bool = False) -> None:
+        add(self, waiting, returning)
+        self._of_tenant[waiting.request.tenant].sort(key=lambda one: one.arrival)
+
+    return wrong
+
+
 def _without_bound(add: Original) -> Original:
     return lambda self, waiting, *_returning, **_named: add(self, waiting, True)
 
@@ -53,26 +61,29 @@ def _next_token(likely_length: Original) -> Original:
 
 POLICY: dict[str, Mutation] = {
     "preempted-for-ever": Mutation(
-        "who was preempted often comes back as others do", scheduler, "MOST_PREEMPTIONS", number(1 << 20)
+        "a request that was preempted often returns as others do", admission, "MOST_PREEMPTIONS", number(1 << 20)
     ),
     "stay-counted-at-the-end": Mutation(
-        "who may stay is counted with the last token, not on the way", Room, "can_stay", _at_the_end
+        "whether requests can stay is computed for their last tokens alone", Room, "can_stay", _at_the_end
     ),
     "loaded-without-room": Mutation(
-        "a load begins though its request may have to leave", Scheduler, "_can_all_stay", always(True)
+        "a load begins though its request may be preempted", Room, "can_stay", always(True)
     ),
     "lookahead-ends-with-outputs": Mutation(
         "admission counts lookahead up to the likely length only", Room, "can_hold", _to_the_length
     ),
     "outputs-not-expected": Mutation(
-        "admission counts no outputs of newcomers", Scheduler, "likely_length", _next_token
+        "admission counts no outputs of newcomers", Admission, "likely_length", _next_token
     ),
     "priority-ignored": Mutation("requests go in the order of arrival", scheduler, "claim_of", _by_arrival),
+    "own-priority-ignored": Mutation(
+        "a tenant's requests go in the order of arrival", FairQueue, "add", _own_by_arrival
+    ),
     "queue-without-bound": Mutation("the queue takes any number of requests", Queue, "add", _without_bound),
     "sight-of-one": Mutation(
-        "a step looks no further than the first that cannot start", scheduler, "QUEUE_SIGHT", number(1)
+        "a step looks no further than the first that cannot start", admission, "QUEUE_SIGHT", number(1)
     ),
     "credit-for-absence": Mutation(
-        "a tenant that comes back is owed what it did not ask for", Shares, "enter", _with_credit
+        "a tenant that comes back has credit for its absence", Shares, "enter", _with_credit
     ),
 }

@@ -6,13 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from quire.cache import compaction
-from quire.cache.coverage import Coverage
 from quire.cache.memory import StageMemory
-from quire.cache.prefix import PrefixIndex
 from quire.check.mutations.base import Mutation, Original, always, nothing
+from quire.prefix.coverage import Coverage
+from quire.prefix.index import PrefixIndex
 from quire.scheduler import reuse
+from quire.scheduler.next_step import NextStep
 from quire.scheduler.reuse import Reuse
-from quire.scheduler.scheduler import Scheduler
 
 
 def _without_scope(root_key: Original) -> Original:
@@ -24,7 +24,7 @@ def _whole_chain(usable: Original) -> Original:
 
 
 def _without_clears(launch: Original) -> Original:
-    return lambda self, *arguments: replace(launch(self, *arguments), clears=())
+    return lambda self, *arguments, **computed: replace(launch(self, *arguments, **computed), clears=())
 
 
 def _from_elsewhere(part: Original) -> Original:
@@ -95,10 +95,10 @@ REUSE: dict[str, Mutation] = {
     "scope-left-out": Mutation("prefixes are found across scopes", reuse, "root_key", _without_scope),
     "tail-not-checked": Mutation("a hit is taken without asking windows and states", Coverage, "usable", _whole_chain),
     "state-not-moved": Mutation(
-        "drafts came true, and the state stays where it was before them", StageMemory, "move_states", nothing
+        "drafts were accepted, and the state stays as it was before them", StageMemory, "move_states", nothing
     ),
     "state-not-cleared": Mutation(
-        "a fresh state starts from what lay in its page", Scheduler, "_launch", _without_clears
+        "a fresh state starts from what lay in its page", NextStep, "launch", _without_clears
     ),
     "wrong-state-restored": Mutation(
         "a hit continues from the page next to its own", StageMemory, "part", _from_elsewhere
@@ -107,7 +107,7 @@ REUSE: dict[str, Mutation] = {
     "end-of-turn-overlooked": Mutation("no hit ends between two units", PrefixIndex, "_find_end", nothing),
     "last-boundary-refused": Mutation("no hit ends at the end of a chain", Coverage, "usable", _but_the_last),
     "copies-refused": Mutation(
-        "there is never room for copies of what is written on", Reuse, "_has_room", always(False)
+        "there is never room for copies of what is written on", Coverage, "has_free_pages", always(False)
     ),
     "end-of-turn-not-kept": Mutation(
         "of a request that leaves only whole units are kept", PrefixIndex, "keep_end", _whole_units

@@ -9,7 +9,7 @@ import numpy as np
 from quire.cache.memory import StageMemory
 from quire.cache.tables import FEW_ROWS, Table
 from quire.check.mutations.base import Mutation, Original, number
-from quire.scheduler import scheduler
+from quire.scheduler import admission
 from quire.scheduler.rows import Rows
 
 
@@ -52,18 +52,16 @@ SCALE: dict[str, Mutation] = {
         "where many rows get pages at once, some get those of others", Table, "append", _exchanged
     ),
     "pages-of-many-rows-kept": Mutation(
-        "where many rows give pages back at once, one is forgotten", Table, "cut", _one_page_less
+        "where many rows give pages back at once, one is left out", Table, "cut", _one_page_less
     ),
-    "long-outputs-lost": Mutation(
-        "outputs that grow beyond their first room are forgotten", Rows, "_widen", _without_old
-    ),
+    "long-outputs-lost": Mutation("outputs that grow beyond their first room are lost", Rows, "_widen", _without_old),
     "wider-index-forgets": Mutation(
-        "an index that grows beyond its first room forgets its pages", StageMemory, "widen", _without_kept
+        "an index that grows beyond its first room loses its pages", StageMemory, "widen", _without_kept
     ),
     "newcomers-without-end": Mutation(
-        "a step lets in as many requests as there are rows", scheduler, "MOST_NEWCOMERS", number(1 << 20)
+        "a step admits as many requests as there are rows", admission, "MOST_NEWCOMERS", number(1 << 20)
     ),
     "sight-without-end": Mutation(
-        "a step passes over any number of requests", scheduler, "QUEUE_SIGHT", number(1 << 20)
+        "a step passes over any number of requests", admission, "QUEUE_SIGHT", number(1 << 20)
     ),
 }

@@ -8,8 +8,10 @@ import numpy as np
 
 from quire.check.mutations.base import Mutation, Original, nothing
 from quire.engine.engine import Engine
+from quire.scheduler.admission import Admission
 from quire.scheduler.drafts import Drafts
 from quire.scheduler.rows import NO_TOKEN, Rows
+from quire.scheduler.running import Running
 from quire.scheduler.scheduler import Scheduler
 
 
@@ -41,7 +43,7 @@ def _same_epoch(leave: Original) -> Original:
 
 
 def _by_claim_alone(order: Original) -> Original:
-    def wrong(self: Scheduler) -> Any:
+    def wrong(self: Running) -> Any:
         order(self)
         return np.array(sorted(self.tickets, key=lambda row: self.tickets[row].claim), dtype=np.int64)
 
@@ -81,13 +83,13 @@ STEPS: dict[str, Mutation] = {
     "completion-lost": Mutation("every ninth result is thrown away", Scheduler, "apply", _every_ninth_lost),
     "pending-not-counted-down": Mutation("a token that came is still expected", Rows, "append", _still_expected),
     "stale-result-applied": Mutation(
-        "a result for an earlier tenant of a row is given to the next", Rows, "leave", _same_epoch
+        "a result for an earlier request of a row is given to the next", Rows, "leave", _same_epoch
     ),
-    "elder-not-first": Mutation("priority goes before age, for the elder too", Scheduler, "order", _by_claim_alone),
-    "elder-waits-for-a-row": Mutation("the elder takes no row from the others", Scheduler, "_admit_elder", nothing),
-    "drafts-settle": Mutation("drafts that did not come true settle as well", Drafts, "accept", _all_true),
+    "elder-not-first": Mutation("priority goes before age, for the elder too", Running, "order", _by_claim_alone),
+    "elder-waits-for-a-row": Mutation("the elder takes no row from the others", Admission, "admit_elder", nothing),
+    "drafts-settle": Mutation("rejected drafts settle as well", Drafts, "accept", _all_true),
     "drafts-overtaken": Mutation("a row goes on before its drafts came back", Drafts, "waiting", nothing),
     "drafts-over-budget": Mutation("drafts make a step longer than planned for", Drafts, "add", _over_budget),
-    "drafts-past-the-stop": Mutation("drafts behind a stop token are put out", Drafts, "accept", _past_stops),
+    "drafts-past-the-stop": Mutation("drafts after a stop token are accepted", Drafts, "accept", _past_stops),
     "deadline-missed": Mutation("deadlines are ignored", Engine, "_expire", nothing),
 }

@@ -5,23 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from quire.check.mutations.base import Mutation, Original, always, nothing
-from quire.tiers.behind import Behind
-from quire.tiers.shelf import HostShelf
+from quire.tiers.host_cache import HostCache
+from quire.tiers.host_loads import HostLoads, Progress
+from quire.tiers.host_stores import HostStores
+from quire.tiers.lower_tier import LowerTier
 from quire.tiers.stack import Stack
 
 
 def _found_at_once(accept: Original) -> Original:
-    def wrong(self: Stack, name: bytes, size_bytes: int) -> Any:
+    def wrong(self: HostStores, name: bytes, size_bytes: int) -> Any:
         place = accept(self, name, size_bytes)
         if place is not None:
-            self._shelf.publish(self._coming[place.number])
+            self._held.cache.publish(self._open[place.number].record)
         return place
 
     return wrong
 
 
 def _though_pinned(reserve: Original) -> Original:
-    def wrong(self: HostShelf, name: bytes, size_bytes: int) -> Any:
+    def wrong(self: HostCache, name: bytes, size_bytes: int) -> Any:
         pins = [(record, record.pins) for record in self._records.values()]
         for record, _ in pins:
             record.pins = 0
@@ -34,9 +36,9 @@ def _though_pinned(reserve: Original) -> Original:
 
 
 def _read_no_more(cancel: Original) -> Original:
-    def wrong(self: Stack, number: int) -> None:
+    def wrong(self: HostLoads, number: int) -> None:
         if number in self._open:
-            self._open[number].is_reading = False
+            self._open[number].progress = Progress.STAGED
         cancel(self, number)
 
     return wrong
@@ -46,27 +48,27 @@ def _read(read: Original) -> Original:
     return lambda self, name, parts: read(self, name, parts) or True
 
 
-def _shelf_alone(forget: Original) -> Original:
+def _cache_alone(forget: Original) -> Original:
     del forget
-    return lambda self, scope: self._shelf.forget(scope)
+    return lambda self, scope: self.held.cache.forget(scope)
 
 
 TIERS: dict[str, Mutation] = {
     "found-before-it-is-there": Mutation(
-        "a record is found in host memory before its bytes are there", Stack, "accept", _found_at_once
+        "a record is found in host memory before its bytes are there", HostStores, "accept", _found_at_once
     ),
-    "failed-read-counts": Mutation("a record that could not be read counts as read", Behind, "read", _read),
+    "failed-read-counts": Mutation("a record that could not be read counts as read", LowerTier, "read", _read),
     "pinned-record-evicted": Mutation(
-        "host memory forgets records that transfers use", HostShelf, "reserve", _though_pinned
+        "host memory evicts records that transfers use", HostCache, "reserve", _though_pinned
     ),
     "blocks-free-while-read": Mutation(
-        "a load that is given up frees its blocks while they are read into", Stack, "cancel", _read_no_more
+        "a load that is given up frees its blocks while they are read into", HostLoads, "cancel", _read_no_more
     ),
-    "host-forgets-nothing": Mutation("what is dropped stays in host memory", HostShelf, "forget", nothing),
+    "host-forgets-nothing": Mutation("what is dropped stays in host memory", HostCache, "forget", nothing),
     "coming-record-not-forgotten": Mutation(
-        "what is on its way when its scope is dropped is kept, and so is what lies below", Stack, "forget", _shelf_alone
+        "what is on its way when its scope is dropped is kept, and so is what lies below", Stack, "forget", _cache_alone
     ),
     "dropped-below-and-found": Mutation(
-        "what is still to be dropped below is brought back", Behind, "_may_bring", always(True)
+        "what is still to be dropped below is loaded again", LowerTier, "_may_bring", always(True)
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from quire.core.errors import ModelError
 from quire.models.blueprint import Block, Blueprint, Family, Weights
@@ -10,8 +11,16 @@ from quire.models.families.attention import read_drafts
 from quire.models.families.common import read_trunk
 from quire.models.families.feedforward import deepseek
 from quire.models.fields import Fields
-from quire.models.memories import latent
+from quire.models.memories import indexed, latent, latent_parts
 from quire.models.weights import LatentSizes, draft_glue, indexer, latent_attention, norms
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """Numbers of an index key, and tokens that a query reads."""
+
+    width: int
+    top_tokens: int
 
 
 def read_latent_sizes(fields: Fields) -> LatentSizes:
@@ -34,10 +43,8 @@ def read_latent(correction: bool) -> Callable[[Fields], Blueprint]:
 
 
 def read_sparse(fields: Fields) -> Blueprint:
-    """An indexer in each layer keeps one more small row a token; `shared` layers reuse an earlier layer's choice."""
-    width = fields.integer("index_head_dim")
-    fields.raw("index_topk")
-    return _blueprint(fields, True, width)
+    """An indexer in each layer keeps one index key a token; `shared` layers use the selection of an earlier layer."""
+    return _blueprint(fields, True, Index(fields.integer("index_head_dim"), fields.integer("index_topk")))
 
 
 def _own_indexer(fields: Fields, layers: int) -> list[bool]:
@@ -62,25 +69,27 @@ def _index_weights(fields: Fields, hidden: int, sizes: LatentSizes, width: int) 
     return indexer(hidden, sizes.query_rank, fields.integer("index_n_heads"), width)
 
 
-def _blueprint(fields: Fields, correction: bool, index_width: int | None) -> Blueprint:
+def _blueprint(fields: Fields, correction: bool, index: Index | None) -> Blueprint:
     trunk = read_trunk(fields)
     sizes = read_latent_sizes(fields)
     words = {"full_attention": "latent", "indexed_attention": "latent"}
     fields.kinds("layer_types", trunk.layers, words)
     feed = deepseek(correction)(fields, trunk.hidden, trunk.layers)
     shared = latent_attention(trunk.hidden, sizes, fields.flag("attention_bias")) + norms(2 * trunk.hidden)
-    plain = (latent(sizes.rank, sizes.rope),)
-    own = [False] * trunk.layers
-    index_weights, indexed = Weights(), plain
-    if index_width is not None:
+    own, index_weights = [False] * trunk.layers, Weights()
+    without = with_index = latent(sizes.rank, sizes.rope)
+    if index is not None:
         own = _own_indexer(fields, trunk.layers)
-        index_weights = _index_weights(fields, trunk.hidden, sizes, index_width)
-        indexed = (latent(sizes.rank, sizes.rope, index_width),)
+        if not own[0]:
+            raise ModelError("layer 0 has no indexer and no earlier layer to take a selection from: give it one")
+        index_weights = _index_weights(fields, trunk.hidden, sizes, index.width)
+        without = indexed(latent_parts(sizes.rank, sizes.rope), index.top_tokens)
+        with_index = indexed(without.parts, index.top_tokens, index.width)
     blocks = [
-        Block(indexed if has else plain, shared + ffn + (index_weights if has else Weights()))
+        Block((with_index,) if has else (without,), shared + ffn + (index_weights if has else Weights()))
         for has, ffn in zip(own, feed.per_layer, strict=True)
     ]
-    draft = Block(indexed, shared + index_weights + feed.sparse + draft_glue(trunk.hidden))
+    draft = Block((with_index,), shared + index_weights + feed.sparse + draft_glue(trunk.hidden))
     drafts = [draft] * read_drafts(fields)
     return trunk.blueprint(blocks, query_heads=sizes.heads, intermediate=feed.width, drafts=drafts)
 
@@ -90,7 +99,7 @@ _V3 = _LATENT | {
     "vocab_size": 129280, "intermediate_size": 18432, "moe_intermediate_size": 2048, "n_routed_experts": 256,
     "first_k_dense_replace": 3, "max_position_embeddings": 4096,
 }  # fmt: skip
-_INDEX = {"index_head_dim": 128, "index_n_heads": 64, "max_position_embeddings": 163840}
+_INDEX = {"index_head_dim": 128, "index_n_heads": 64, "index_topk": 2048, "max_position_embeddings": 163840}
 
 FAMILIES = (
     Family("deepseek_v2", read_latent(correction=False), _LATENT | {

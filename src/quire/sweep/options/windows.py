@@ -1,4 +1,4 @@
-"""Windows and chunks that divide by nothing, in any mix of layers; and real ones, over sequences that are longer."""
+"""Windows, chunks and indexes that divide by nothing, in any mix of layers; real ones, over longer sequences."""
 
 from __future__ import annotations
 
@@ -50,6 +50,16 @@ def _mixes() -> Iterator[Case]:
     yield Case("gemma4_text", "layers sssf", {"layer_types": last, "per_layer_config": {"3": {"head_dim": 48}}})
 
 
+def _indexes() -> Iterator[Case]:
+    for top in (1, 5, 512):
+        yield Case("deepseek_v32", f"{top} tokens read", {"index_topk": top}, is_quick=top == 5)
+    for label, layers in (("each layer", "ffff"), ("the first layer", "fsss"), ("two layers", "ffss")):
+        words = [{"f": "full", "s": "shared"}[letter] for letter in layers]
+        yield Case("glm_moe_dsa", f"an index in {label}", {"indexer_types": words}, is_quick=layers == "fsss")
+    yield Case("glm_moe_dsa", "512 tokens read", {"index_topk": 512})
+    yield Case("deepseek_v32", "wide index keys", {"index_head_dim": 40, "qk_rope_head_dim": 16})
+
+
 def _long() -> Iterator[Case]:
     """Lengths that real configurations name, crossed by requests that are as long."""
 
@@ -65,6 +75,7 @@ def _long() -> Iterator[Case]:
     yield long("qwen3_next", "states over 3,000 tokens", 3000, outputs=90)
     yield long("deepseek_v3", "latents over 4,100 tokens", 4100)
     yield long("lfm2", "states over 3,000 tokens", 3000, outputs=60)
+    yield long("deepseek_v32", "an index over 4,100 tokens", 4100, index_topk=512, index_n_heads=16)
 
 
-CASES = (*_sizes(), *_mixes(), *_long())
+CASES = (*_sizes(), *_mixes(), *_indexes(), *_long())

@@ -1,1 +1,1 @@
-"""Triton kernels that read and write pages by address. Importing a module here needs triton; `work` alone does not."""
+"""Triton kernels that read and write pages by address, and how their work is divided into programs."""

@@ -1,10 +1,10 @@
-"""Short causal convolutions over packed tokens. What lies before a row's first new token is in its page.
+"""Short causal convolutions over packed tokens. Inputs before a row's first new token are in its page.
 
     page   channel: [ input −3 | −2 | −1 ]        one column fewer than the kernel has taps
 
 Rows with few tokens are one program for each block of channels, which reads the page and writes it back. Rows with many
-are cut into chunks, which know of no page; such a program then sees to the first tokens, which do, and to the page.
-Captures are written before that, while the row's page still holds the inputs before its first new token.
+tokens are cut into chunks, which do not read the page; after them such a program computes the first tokens, which do,
+and writes the page. Captures are written before that, while the page still holds the inputs before the first new token.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def convolve_rows(
     address_row, granule, taps: tl.constexpr, padded_taps: tl.constexpr, block: tl.constexpr, has_bias: tl.constexpr,
     has_silu: tl.constexpr, is_long: tl.constexpr,
 ):  # fmt: skip
-    """Grid (row, block of channels). The columns behind draft i go to page i of the row, behind what it knows to 0."""
+    """Grid (row, block of channels). Columns after draft i go to page i of the row; draft 0 is its known tokens."""
     rows += tl.program_id(0) * 5
     place, count, known = tl.load(rows + 1).to(tl.int64), tl.load(rows + 2), tl.load(rows + 3)
     addresses += tl.load(rows) * address_row
@@ -39,8 +39,8 @@ def convolve_rows(
         result = tl.sum(seen.to(tl.float32) * factor, 1)[:, None]
         result = finish(result, bias + channel, there, has_bias, has_silu)
         tl.store(out + (place + token) * out_token + channel, result.to(out.dtype.element_ty), mask=there)
-    for behind in tl.range(0, count - known + (count > 0)):
-        page = count - known - behind
+    for earlier in tl.range(0, count - known + (count > 0)):
+        page = count - known - earlier
         index = known + page - (taps - 1) + tap
         kept = load_inputs(inputs, input_token, before, index, there & (tap < taps - 1), taps)
         tl.debug_barrier()  # other threads may still read what the row's own page held
@@ -53,7 +53,7 @@ def convolve_chunks(
     inputs, weight, bias, out, chunks, channels, input_token, input_channel, out_token, taps: tl.constexpr,
     tokens: tl.constexpr, block: tl.constexpr, has_bias: tl.constexpr, has_silu: tl.constexpr,
 ):  # fmt: skip
-    """Grid (chunk, block of channels), as if nothing came before the row's new tokens. `weight` is (tap, channel)."""
+    """Grid (chunk, block of channels), without the inputs before the row's new tokens. `weight` is (tap, channel)."""
     chunks += tl.program_id(0) * 4
     place, first, count = tl.load(chunks + 1).to(tl.int64), tl.load(chunks + 2), tl.load(chunks + 3)
     channel = (tl.program_id(1) * block + tl.arange(0, block))[None, :]

@@ -1,7 +1,7 @@
 """The first half of a gated MLP: silu(x · gateᵀ) × (x · upᵀ), from a weight that holds gate above up.
 
-One launch multiplies both halves and joins them, and nothing in between goes to memory: faster where tiles are full, or
-where a product costs what reading the weight costs. Elsewhere cuBLAS multiplies, and the halves are joined after it.
+One launch multiplies and joins both halves without writing them to memory: faster where tiles are full, or where a
+product costs as much as reading the weight. Elsewhere cuBLAS multiplies, and a second kernel joins the halves.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ NUMBERS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What a program takes, for numbers of tokens from `first` to `last`."""
+    """The tile of a program, for `first` to `last` tokens."""
 
     first: int
     last: int
     rows: int
     outputs: int
-    """Of each half."""
+    """Outputs of each half."""
     stages: int
 
     @property
@@ -47,7 +47,7 @@ TILES = (Tile(33, 64, 64, 64, 3), Tile(97, 128, 128, 64, 3), Tile(256, 256, 128,
 def multiply_gated(tokens, weight, out, count, width, inputs, rows: tl.constexpr, columns: tl.constexpr,
                    depth: tl.constexpr):  # fmt: skip
     """Grid (block of tokens, block of outputs). `tokens` and `weight` (half, output, input) are descriptors: the
-    hardware copies whole tiles. A tile of both halves is one product's."""
+    hardware copies whole tiles. A tile holds both halves."""
     top, begin = tl.program_id(0) * rows, tl.program_id(1) * columns
     both = tl.full([rows, 2 * columns], 0.0, tl.float32)
     for first in tl.range(0, inputs, depth):
@@ -98,7 +98,7 @@ def _(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def tile_of(tokens: int, weight: torch.Tensor) -> Tile | None:
-    """None: cuBLAS multiplies, for it is faster, or tiles do not end where the weight does, or do not fit."""
+    """None: cuBLAS multiplies, because it is faster, tiles do not divide the weight, or they do not fit."""
     tile = next((tile for tile in TILES if tile.first <= tokens <= tile.last), None)
     if tile is None or weight.element_size() != NUMBER_BYTES or not weight.is_contiguous():
         return None
@@ -107,7 +107,7 @@ def tile_of(tokens: int, weight: torch.Tensor) -> Tile | None:
 
 
 def shared_bytes_of(device: torch.device) -> float:
-    """Of one program; the interpreter has as much as it likes."""
+    """Shared memory of one program; the interpreter has no limit."""
     if device.type != "cuda":
         return math.inf
     return float(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]

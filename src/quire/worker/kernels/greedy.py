@@ -1,6 +1,6 @@
-"""The likeliest token of each row: pieces of the vocabulary first, then the best of them. Of equals, the first.
+"""The likeliest token of each row: pieces of the vocabulary first, then the best of them. Ties go to the first.
 
-What is no number is never the likeliest; a row without numbers yields token 0, and none yields more than there are.
+NaN is never the likeliest; a row of NaN gets token 0, and no token lies outside the vocabulary.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def best_of_all(best, best_token, tokens, last, rows, pieces, padded_pieces: tl.
 
 
 def likeliest(logits: torch.Tensor, rows: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """(row,), of (row, vocabulary); `last` gets each at the place that `rows` says."""
+    """(row,), of (row, vocabulary); each is also written to `last` at its place in `rows`."""
     count, vocabulary = logits.shape
     pieces = triton.cdiv(vocabulary, PIECE_TOKENS)
     best = torch.empty(count, pieces, dtype=torch.float32, device=logits.device)

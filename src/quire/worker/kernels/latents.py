@@ -1,7 +1,6 @@
-"""Absorbed latent attention over pages: a latent is key and value of all heads at once, beside a rotary key.
+"""Absorbed latent attention over pages: a latent is key and value of all heads at once, with a rotary key.
 
-A wide latent is read and mixed in quarters. A thread then holds a quarter of the rows' addresses that it would hold
-otherwise, and nothing spills.
+A wide latent is read and mixed in quarters: a thread then holds a quarter of the addresses, and no register spills.
 
     latent of a token   [ 0 ··· | 1 ··· | 2 ··· | 3 ··· ]   scores: sum of four products, and the rotary one
     result of a head    [ 0 ··· | 1 ··· | 2 ··· | 3 ··· ]   each mixed from the same quarter of the tokens
@@ -63,7 +62,7 @@ def read_latents(asked, latent, rope, table, scale, begin, end, shape: tl.conste
         following = token_addresses(table, tokens + tile_tokens, tokens + tile_tokens < end, shape)
         slots = tokens % shape.page_tokens
         rows = latent + addresses.to(tl.int64) * part_shape.granule + slots * part_shape.step
-        keys = alike(load_quarters(rows, there, part_shape), plain)
+        keys = cast_quarters(load_quarters(rows, there, part_shape), plain)
         ropes = load_tokens(rope, addresses, slots, there, rope_shape, False).to(turned.dtype)
         scores = multiply_quarters(plain, keys, tl.full([shape.rows, tile_tokens], 0.0, tl.float32))
         scores = dot(turned, tl.trans(ropes), scores)
@@ -87,8 +86,8 @@ def load_quarters(rows, there, part_shape: tl.constexpr):
 
 
 @triton.jit
-def alike(quarters, others):
-    """With numbers of the others' type: what is multiplied must have one."""
+def cast_quarters(quarters, others):
+    """In the type of the others: factors of a product must have one type."""
     return (
         quarters[0].to(others[0].dtype),
         quarters[1].to(others[1].dtype),

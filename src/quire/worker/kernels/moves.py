@@ -1,4 +1,4 @@
-"""`Moves` on Quire's own kernels."""
+"""`PageMoves` on Quire's own kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from quire.worker.kernels.pages import clear_pages, copy_pages, gather_pages, sc
 
 
 class KernelMoves:
+    """Moves whole pages by Triton kernels."""
+
     def copy(self, arena: torch.Tensor, source: torch.Tensor, target: torch.Tensor, page_bytes: int) -> None:
         copy_pages(arena, source, target, page_bytes)
 

@@ -1,12 +1,12 @@
-"""The least logit that top_k and top_p let each row keep, without sorting and without asking what was found.
+"""The least logit that top_k and top_p let each row keep, without sorting and without waiting for the device.
 
 A logit's distance from the greatest, read as an integer, has the order of the distances themselves. So the threshold is
-found three bits at a time: a pass over the row weighs, for each of eight digits, the tokens that lie there.
+found three bits at a time: each pass over the row sums the weights of the tokens in each of eight ranges.
 
-    distances   0 ├──────┼──────┼──────┼─ … ─┤ 2³¹       the digit in which the weight asked for is reached
+    distances   0 ├──────┼──────┼──────┼─ … ─┤ 2³¹       the range in which the wanted weight is reached
                          ├─┼─┼─┼─┼─┼─┼─┤                 … becomes the next range
 
-top_k weighs every token as 1, top_p by its chance, among those that top_k left.
+top_k weighs every token as 1; top_p weighs by probability, among the tokens that top_k kept.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ INFINITE = tl.constexpr(0x7F800000)
 
 @triton.jit
 def distances(row, first, tokens, block: tl.constexpr):
-    """(scaled logits, their distances); behind the vocabulary, further than anything."""
+    """(scaled logits, their distances); beyond the vocabulary, greater than any other."""
     token = first + tl.arange(0, block)
     scaled = tl.load(row + token, mask=token < tokens, other=float("-inf"))
     distance = scaled.to(tl.int32, bitcast=True) & 0x7FFFFFFF
@@ -31,7 +31,7 @@ def distances(row, first, tokens, block: tl.constexpr):
 
 @triton.jit
 def furthest(row, tokens, limit, target, is_by_chance: tl.constexpr, block: tl.constexpr):
-    """The greatest distance, `limit` at most, such that what is nearer weighs less than `target`."""
+    """The greatest distance, `limit` at most, such that all smaller ones together weigh less than `target`."""
     digits = tl.arange(0, 8)
     found = tl.full((), 0, tl.int32)
     before = tl.full((), 0.0, tl.float64)
@@ -76,7 +76,7 @@ def keep(scaled, top_k, top_p, least, row_stride, tokens, block: tl.constexpr):
 
 
 def least_kept(scaled: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """(row, 1), of (row, vocabulary) in fp32 with 0 as its greatest; `top_k` and `top_p` in fp64, 0 and 1 if none."""
+    """(row, 1), of (row, vocabulary) in fp32 with 0 as its greatest; `top_k` and `top_p` in fp64, 0 and 1: no bound."""
     rows, tokens = scaled.shape
     least = torch.empty(rows, 1, dtype=scaled.dtype, device=scaled.device)
     keep[(rows,)](scaled, top_k, top_p, least, scaled.stride(0), tokens, BLOCK_TOKENS, num_warps=16)

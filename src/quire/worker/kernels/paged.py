@@ -1,7 +1,7 @@
-"""Attention of packed queries over pages: prefill and decode, in pieces that are put together afterwards.
+"""Attention of packed queries over pages: prefill and decode, in pieces that are joined afterwards.
 
 One program takes one item of `work`: a block of queries of one row, all heads that share one key head, over one piece
-of the row's tokens. Nothing but tokens [begin, end) of the row is ever loaded.
+of the row's tokens. Only tokens [begin, end) of the row are ever loaded.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def attend_items(
 
 @triton.jit
 def write_token(new, part, scale, table, position, is_there, shape: tl.constexpr, part_shape: tl.constexpr):
-    """One head of a new token into its slot; the numbers as they are stored. Nobody but this program reads them now."""
+    """Writes one head of a new token to its slot; returns the numbers as stored. No other program reads them here."""
     number = tl.arange(0, part_shape.padded)
     there = (number < part_shape.width) & is_there
     numbers = tl.load(new + number, mask=there, other=0.0)
@@ -105,7 +105,7 @@ def write_token(new, part, scale, table, position, is_there, shape: tl.constexpr
 
 @triton.jit
 def start_with(asked, key_row, value_row, scale, softcap, is_there, shape: tl.constexpr):
-    """The state when a row's newest token was read, from registers, and nothing else; or when nothing was."""
+    """The state after reading only a row's newest token, from registers; or the empty state."""
     plain, _, _ = asked
     scores = soften(tl.sum(plain.to(tl.float32) * key_row[None, :], 1), scale, softcap, shape)
     factor = LOG2_E if shape.has_softcap else scale * LOG2_E
@@ -116,7 +116,7 @@ def start_with(asked, key_row, value_row, scale, softcap, is_there, shape: tl.co
 
 @triton.jit
 def load_queries(query, position, row, asks, shape: tl.constexpr):
-    """(for keys, for rotary keys of latents, positions) of a block; the rotary part lies behind the other."""
+    """(for keys, for rotary keys of latents, positions) of a block; the rotary part follows the other."""
     key_shape: tl.constexpr = shape.keys
     plain = load_numbers(query, asks, key_shape)
     if shape.has_scales:
@@ -174,7 +174,7 @@ def read_tiles(
 
 @triton.jit
 def clear_tiles(begin, end, position, queries, shape: tl.constexpr, tile_tokens: tl.constexpr):
-    """The whole tiles of [begin, end) that all queries of a block see entirely."""
+    """The range of whole tiles of [begin, end) that all queries of a block see entirely."""
     first = begin
     if shape.chunk > 0:
         first = (position + queries - 1) // shape.chunk * shape.chunk

@@ -1,7 +1,7 @@
-"""Whole pages from place to place, and new tokens into their slots. Addresses count granules of 256 bytes.
+"""Moves whole pages, and writes new tokens to their slots. Addresses count granules of 256 bytes.
 
-A step copies pages, clears them and writes new tokens. Gathering and scattering are for whoever wants pages one behind
-the other: tests and the bench. Tiers do not, they leave pages to the copy engines (docs/decisions/0017).
+A step copies pages, clears them and writes new tokens. Tests and the bench gather and scatter pages; tiers leave
+them to the copy engines (docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from quire.plan.layout import GRANULE_BYTES
-from quire.worker.kernels.shape import Memory, SlotShape, Table, padded, part_shape
+from quire.worker.kernels.shape import DeviceTable, LayerViews, SlotShape, pad, part_shape
 from quire.worker.kernels.tile import LARGEST_EIGHT, to_eight, token_addresses
 
 WORDS_OF_GRANULE = GRANULE_BYTES // 4
@@ -47,7 +47,7 @@ def copy_words(source, target, words, block: tl.constexpr):
 
 @triton.jit
 def page_address(addresses, page_granules, is_packed: tl.constexpr):
-    """Packed pages lie one behind the other and need no addresses."""
+    """Packed pages lie one after another and need no addresses."""
     page = tl.program_id(0)
     return page.to(tl.int64) * page_granules if is_packed else tl.load(addresses + page).to(tl.int64)
 
@@ -74,7 +74,7 @@ def copy_heads(source, head_stride, part, scales, address, slot, shape: tl.const
     there = (head < shape.heads) & (number < part_shape.width)
     numbers = tl.load(source + head * head_stride + number, mask=there, other=0.0)
     if part_shape.is_quantised:
-        numbers = scaled_groups(numbers, scales, address, slot, part_shape)
+        numbers = scale_groups(numbers, scales, address, slot, part_shape)
     elif shape.has_scales:
         numbers = to_eight(numbers.to(tl.float32) / tl.load(scales + head, mask=head < shape.heads, other=1.0))
     target = part + address.to(tl.int64) * part_shape.granule + slot * part_shape.step
@@ -82,8 +82,8 @@ def copy_heads(source, head_stride, part, scales, address, slot, shape: tl.const
 
 
 @triton.jit
-def scaled_groups(numbers, scales, address, slot, part_shape: tl.constexpr):
-    """One token's latent, each group of its numbers stretched to what 8 bits hold; leaves the scales behind them."""
+def scale_groups(numbers, scales, address, slot, part_shape: tl.constexpr):
+    """Scales each group of a token's latent to the range of 8 bits, and stores the scales after the numbers."""
     groups: tl.constexpr = part_shape.padded // part_shape.group_numbers
     cut = tl.reshape(numbers.to(tl.float32), [groups, part_shape.group_numbers])
     factors = tl.maximum(tl.max(tl.abs(cut), 1), LEAST_SCALE * LARGEST_EIGHT) / LARGEST_EIGHT
@@ -94,7 +94,7 @@ def scaled_groups(numbers, scales, address, slot, part_shape: tl.constexpr):
 
 
 def carry(target: torch.Tensor, source: torch.Tensor) -> None:
-    """All bytes of a dense tensor to another one; either may lie in pinned main memory."""
+    """Copies all bytes of a dense tensor to another one; either may lie in pinned main memory."""
     source, target = source.view(torch.int32), target.view(torch.int32)
     words = source.numel()
     if words:
@@ -102,7 +102,7 @@ def carry(target: torch.Tensor, source: torch.Tensor) -> None:
 
 
 def copy_pages(arena: torch.Tensor, source: torch.Tensor, target: torch.Tensor, page_bytes: int) -> None:
-    """From their old addresses to new ones; no page is both."""
+    """No page is both source and target."""
     _move(arena, source, arena, target, page_bytes, len(source))
 
 
@@ -111,7 +111,7 @@ def clear_pages(arena: torch.Tensor, addresses: torch.Tensor, page_bytes: int) -
 
 
 def gather_pages(arena: torch.Tensor, addresses: torch.Tensor, page_bytes: int, staging: torch.Tensor) -> None:
-    """Out of the arena, one behind the other."""
+    """Copies pages out of the arena, one after another."""
     _move(arena, addresses, staging, None, page_bytes, len(addresses))
 
 
@@ -142,17 +142,17 @@ def _move(
 def write(
     keys: torch.Tensor,
     values: torch.Tensor,
-    memory: Memory,
-    table: Table,
+    memory: LayerViews,
+    table: DeviceTable,
     table_rows: torch.Tensor,
     positions: torch.Tensor,
 ) -> None:
-    """New (token, head, width) into the slots of their positions, in one launch. Rows and positions are by token."""
+    """Writes new (token, head, width) to their slots, in one launch. Rows and positions are by token."""
     heads = keys.shape[1]
     first, second = memory.key, memory.value if memory.rope is None else memory.rope
     shape = SlotShape(
         part_shape(first, memory.row_scales), part_shape(second), table.page_tokens, table.sink_columns,
-        table.ring_columns, heads, padded(heads, 1), memory.key_scales is not None,
+        table.ring_columns, heads, pad(heads, 1), memory.key_scales is not None,
     )  # fmt: skip
     key_scales = memory.row_scales if memory.key_scales is None else memory.key_scales
     scales = [positions if given is None else given for given in (key_scales, memory.value_scales)]

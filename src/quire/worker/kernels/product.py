@@ -1,7 +1,7 @@
-"""Products of tokens and a weight that come out the same whatever other tokens are there.
+"""Products of tokens and a weight whose results do not depend on the other tokens.
 
-Every number of a result is added up from its first product to its last, in one program, so no row knows how many others
-there are. Tiles differ by the number of tokens for speed; the order in which a number is added up does not.
+One program sums every number of a result from its first product to its last, so a row does not depend on the number of
+others. Tiles differ by the number of tokens, for speed; the order of a sum does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 from quire.worker.kernels.tile import dot
 
 FEW_OUTPUTS = 8192
-"""Up to so many, narrow programs keep more processors at work."""
+"""Up to this many, narrow programs keep more processors busy."""
 
 
 @triton.jit
@@ -43,8 +43,8 @@ def multiply(
 
 
 def tile_of(count: int, outputs: int) -> tuple[int, int, int, int]:
-    """(tokens, outputs, bytes of each at a time, warps) of a program. Matrix units of a Hopper GPU take 64 tokens at
-    least: with fewer, another instruction would be chosen."""
+    """(tokens, outputs, bytes of each at a time, warps) of a program. Matrix units of a Hopper GPU take at least 64
+    tokens: with fewer, the compiler would choose another instruction."""
     rows = 64 if count <= 64 else 128
     if count > 256 or outputs > FEW_OUTPUTS:
         return rows, 128, 128, 8
@@ -55,7 +55,7 @@ def tile_of(count: int, outputs: int) -> tuple[int, int, int, int]:
 def product(tokens: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """(…, inputs) times (outputs, inputs): (…, outputs)."""
     flat = tokens.reshape(-1, tokens.shape[-1]).contiguous()
-    weight = weight if weight.stride(1) == 1 else weight.contiguous()  # on a CPU it lies the other way
+    weight = weight if weight.stride(1) == 1 else weight.contiguous()  # on a CPU weights are transposed
     count, outputs = len(flat), len(weight)
     out = tokens.new_empty(*tokens.shape[:-1], outputs)
     rows, columns, depth_bytes, warps = tile_of(count, outputs)

@@ -2,7 +2,7 @@
 
     S ← decay · S + key ⊗ u      u = weight · (value − correction)      result = scale · Sᵀ query + skip · value
 
-With a delta rule the correction is what the decayed S already says of the key; without one it is 0.
+With a delta rule the correction is the value that the decayed S already has for the key; without one it is 0.
 
     few tokens    token by token, S in registers: a decode step reads and writes each state once
     many tokens   `solve_chunks` for all chunks at once, then `scan_chunks` chunk by chunk, on matrix units
@@ -20,7 +20,7 @@ import triton.language as tl
 from quire.worker.kernels.tile import INTERPRETED
 
 EPSILON = tl.constexpr(1e-6)
-"""Beside squares of normalised vectors, as the models were trained."""
+"""Added to squares when vectors are normalised, as in training."""
 
 
 @triton.jit
@@ -28,7 +28,7 @@ def recur_rows(
     query, key, value, decay, weight, skip, out, state, addresses, captured, rows, scale, query_token, key_token,
     value_token, address_row, shape: tl.constexpr,
 ):  # fmt: skip
-    """Grid (block of values, head, row). The state behind draft i goes to page i of the row."""
+    """Grid (block of values, head, row). The state after draft i goes to page i of the row."""
     head = tl.program_id(1)
     rows += tl.program_id(2) * 5
     place, count, known = tl.load(rows + 1).to(tl.int64), tl.load(rows + 2), tl.load(rows + 3)
@@ -99,7 +99,7 @@ def solve_chunks(
 
 @triton.jit
 def with_pairs(inverse, below, row_block, column_block, shape: tl.constexpr):
-    """From inverses of diagonal blocks to those of blocks twice as large."""
+    """Inverses of blocks twice as large, from those of diagonal blocks."""
     between = tl.where((row_block % 2 == 1) & (column_block == row_block - 1), below, 0.0)
     return inverse - exact(exact(inverse, between, shape), inverse, shape)
 
@@ -146,8 +146,8 @@ def scan_piece(
     matrix, query, key, value, decay, weight, skip, mixing, solution, out, scale, query_token, key_token, value_token,
     place, first, end, first_chunk, shape: tl.constexpr,
 ):  # fmt: skip
-    """The matrix after tokens [first, end) of a row. Bounds of chunks are counted, not loaded: else the compiler
-    prefetches less of what the next ones need."""
+    """The matrix after tokens [first, end) of a row. Bounds of chunks are computed, not loaded: otherwise the
+    compiler prefetches less for the next ones."""
     head = tl.program_id(1)
     token, number = tl.arange(0, shape.chunk), tl.arange(0, shape.padded_keys)
     column = tl.program_id(0) * shape.block_values + tl.arange(0, shape.block_values)
@@ -181,7 +181,7 @@ def scan_piece(
 
 @triton.jit
 def matrix_places(head, number, column, shape: tl.constexpr):
-    """Of a head's matrix in a page, (key, value)."""
+    """Offsets of a head's matrix in a page, (key, value)."""
     return head * shape.keys * shape.values + number[:, None] * shape.key_step + column[None, :] * shape.value_step
 
 
@@ -199,7 +199,7 @@ def store_matrix(state, addresses, within, matrix, mask, shape: tl.constexpr):
 
 @triton.jit
 def capture_matrix(state, captured, within, matrix, inside, shape: tl.constexpr):
-    """To the page that is named there, if one is."""
+    """Stores the matrix to the page in `captured`, if there is one."""
     if tl.load(captured) >= 0:
         store_matrix(state, captured, within, matrix, inside, shape)
 
@@ -226,7 +226,7 @@ def vectors(begin, token_step, tokens, number, there, shape: tl.constexpr):
 
 @triton.jit
 def decays(decay, tokens, there, shape: tl.constexpr):
-    """Logarithms: from the chunk's begin up to each token, and over all of it."""
+    """Logarithms of decays, from the beginning of the chunk to each token, and over the whole chunk."""
     each = tl.load(decay + tokens * shape.heads, mask=there, other=0.0).to(tl.float32)
     return tl.cumsum(each, 0), tl.sum(each, 0)
 
@@ -240,5 +240,5 @@ def product(a, b):
 
 @triton.jit
 def exact(a, b, shape: tl.constexpr):
-    """Of fp32 matrices: as exact as what they were made from."""
+    """A product of fp32 matrices, as exact as their inputs."""
     return tl.dot(a, b, input_precision=shape.precision)

@@ -8,7 +8,7 @@ import torch
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Table:
+class DeviceTable:
     """Where the pages of rows lie, for one group of layers."""
 
     addresses: torch.Tensor
@@ -16,7 +16,7 @@ class Table:
     page_tokens: int
     sink_columns: int
     wraps: bool
-    """Columns behind the sinks' wrap round: the kind forgets."""
+    """Columns after the sinks' are a ring: the kind gives pages back."""
 
     @property
     def ring_columns(self) -> int:
@@ -24,21 +24,21 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Memory:
+class LayerViews:
     """A layer's parts, as views (address, slot, head, number) of the arena."""
 
     key: torch.Tensor
     value: torch.Tensor
     rope: torch.Tensor | None = None
-    """Beside a latent, which is key and value at once."""
+    """The rotary key of a latent, which is key and value at once."""
     key_scales: torch.Tensor | None = None
     value_scales: torch.Tensor | None = None
     """(head,): of keys and values in 8 bits."""
     row_scales: torch.Tensor | None = None
-    """(address, slot, scale): of latents in 8 bits, which lie behind their numbers."""
+    """(address, slot, scale): of latents in 8 bits, stored after their numbers."""
 
     @classmethod
-    def latent(cls, latent: torch.Tensor, rope: torch.Tensor, row_scales: torch.Tensor | None = None) -> Memory:
+    def latent(cls, latent: torch.Tensor, rope: torch.Tensor, row_scales: torch.Tensor | None = None) -> LayerViews:
         return cls(latent, latent, rope, row_scales=row_scales)
 
 
@@ -55,7 +55,7 @@ class PartShape:
     padded: int
     """The width as a power of two."""
     is_quantised: bool = False
-    """In 8 bits, each token with scales of its own, one for every 128 numbers: then these are strides of the scales."""
+    """In 8 bits, each token with a scale for every 128 numbers; the fields below are strides of the scales."""
     scale_granule: int = 0
     scale_step: int = 0
     groups: int = 0
@@ -67,11 +67,13 @@ class PartShape:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
+    """What an attention kernel is compiled for."""
+
     keys: PartShape
     values: PartShape
     """Of a latent, the same: it is key and value at once."""
     ropes: PartShape
-    """Rotary keys beside latents; nobody reads them elsewhere."""
+    """Rotary keys of latents; unused for other kinds."""
     is_latent: bool
     has_scales: bool
     """Keys and values are in 8 bits, with a scale for each head."""
@@ -80,11 +82,11 @@ class Shape:
     page_tokens: int
     sink_columns: int
     ring_columns: int
-    """Columns of a table behind the sinks' wrap round after so many; 0: they do not."""
+    """Length of the ring of columns after the sinks'; 0: there is no ring."""
     group: int
-    """Heads that share a key head; of a latent, which all heads share, as many as a program takes."""
+    """Heads that share a key head; for a latent, which all heads share, the heads of one program."""
     rows: int
-    """Of a tile: queries × group, padded."""
+    """Rows of a tile: queries × group, padded."""
     window: int
     chunk: int
     sinks: int
@@ -95,7 +97,7 @@ class Shape:
     writes: bool = False
     """Programs write a row's newest token themselves before they read it."""
     is_invariant: bool = False
-    """Tiles begin where multiples of their length do, whatever the first query of a block sees."""
+    """Tiles begin at multiples of their length, whatever the first query of a block sees."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +123,22 @@ class Tiles:
     warps: int
     stages: int
     programs: int
-    """That run on one processor at a time."""
+    """Programs that run on one processor at a time."""
     is_peeled: bool
-    """Tiles that all queries of a block see whole go without a mask."""
+    """Tiles that all queries of a block see entirely need no mask."""
 
 
-def padded(number: int, least: int = 16) -> int:
-    """To a power of two; matrix units take no fewer than 16."""
+def pad(number: int, least: int = 16) -> int:
+    """The next power of two; matrix units take at least 16."""
     return max(least, 1 << (number - 1).bit_length())
 
 
 def part_shape(part: torch.Tensor, row_scales: torch.Tensor | None = None) -> PartShape:
-    """Of a view (address, slot, head, number); with `row_scales`, numbers and the scales of each token behind them."""
+    """Of a view (address, slot, head, number); with `row_scales`, numbers and the scales of each token after them."""
     granule, step, head, _ = part.stride()
     if row_scales is None:
-        return PartShape(granule, step, head, part.shape[3], padded(part.shape[3]))
+        return PartShape(granule, step, head, part.shape[3], pad(part.shape[3]))
     scale_granule, scale_step, _ = row_scales.stride()
     groups = row_scales.shape[2]
     width = part.shape[3] - groups * row_scales.element_size()
-    return PartShape(granule, step, head, width, padded(width), True, scale_granule, scale_step, groups)
+    return PartShape(granule, step, head, width, pad(width), True, scale_granule, scale_step, groups)

@@ -1,4 +1,4 @@
-"""What kernels share: where tokens lie, what a query sees, and one tile of attention.
+"""Functions that kernels share: where tokens lie, what a query sees, and one tile of attention.
 
 Parameters without a type are tensors or pointers: annotations mean something to the compiler. `shape` is a `Shape`.
 """
@@ -9,12 +9,10 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.worker.quantised import LARGEST
-
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 """The interpreter multiplies the bits of bf16 as if they were integers."""
 LOG2_E = tl.constexpr(1.4426950408889634)
-LARGEST_EIGHT = tl.constexpr(LARGEST)
+LARGEST_EIGHT = tl.constexpr(torch.finfo(torch.float8_e4m3fn).max)
 LARGEST_SIXTEEN = tl.constexpr(torch.finfo(torch.float16).max)
 
 
@@ -30,7 +28,7 @@ def token_addresses(table, tokens, there, shape: tl.constexpr):
 
 @triton.jit
 def load_tokens(part, addresses, slots, there, part_shape: tl.constexpr, all_there: tl.constexpr):
-    """(token, number) of one head; 0 where no token is: nothing else may reach a result, not even times 0."""
+    """(token, number) of one head; 0 where there is no token: NaN times 0 would reach a result."""
     number = tl.arange(0, part_shape.padded)
     places = part + (addresses.to(tl.int64) * part_shape.granule + slots * part_shape.step)[:, None] + number[None, :]
     if part_shape.width < part_shape.padded:
@@ -42,7 +40,7 @@ def load_tokens(part, addresses, slots, there, part_shape: tl.constexpr, all_the
 
 @triton.jit
 def rescale(numbers, scales, addresses, slots, there, part_shape: tl.constexpr, count: tl.constexpr):
-    """`count` tokens in 8 bits, each with a scale for every group of its numbers."""
+    """Multiplies `count` tokens in 8 bits by the scales of their groups of numbers."""
     groups: tl.constexpr = part_shape.padded // part_shape.group_numbers
     group = tl.arange(0, groups)
     places = addresses.to(tl.int64) * part_shape.scale_granule + slots * part_shape.scale_step
@@ -54,7 +52,7 @@ def rescale(numbers, scales, addresses, slots, there, part_shape: tl.constexpr, 
 
 @triton.jit
 def to_eight(numbers):
-    """No larger than what 8 bits hold. Triton's interpreter loses a carry when it rounds: then nothing is left to."""
+    """Clamps to the range of 8 bits, and rounds for Triton's interpreter, which loses a carry when it does."""
     numbers = tl.minimum(tl.maximum(numbers, -LARGEST_EIGHT), LARGEST_EIGHT)
     if INTERPRETED:
         bits = numbers.to(tl.int32, bitcast=True)
@@ -65,7 +63,7 @@ def to_eight(numbers):
 
 @triton.jit
 def for_eight(numbers):
-    """Queries of bf16 over keys in 8 bits, as fp16: the hardware turns 8 bits into that, and into bf16 by detours."""
+    """bf16 queries over 8-bit keys as fp16: the hardware converts 8 bits to fp16 directly, to bf16 only in steps."""
     if numbers.dtype == tl.bfloat16:
         bounded = tl.minimum(tl.maximum(numbers.to(tl.float32), -LARGEST_SIXTEEN), LARGEST_SIXTEEN)
         numbers = bounded.to(tl.float16)
@@ -82,7 +80,7 @@ def load_numbers(rows, there, part_shape: tl.constexpr):
 
 @triton.jit
 def sees(positions, tokens, shape: tl.constexpr):
-    """(query, token): causal, and as the kind forgets."""
+    """(query, token): by causality and the kind's rule."""
     seen = tokens[None, :] <= positions[:, None]
     if shape.chunk > 0:
         seen = seen & (tokens[None, :] >= (positions // shape.chunk * shape.chunk)[:, None])
@@ -102,7 +100,7 @@ def dot(a, b, accumulator):
 
 @triton.jit
 def soften(scores, scale, softcap, shape: tl.constexpr):
-    """With a cap: scores times the scale, bent so that none passes it. Without: `mix_tile` scales."""
+    """With a soft cap: scores times the scale, bounded by the cap. Without: `mix_tile` scales."""
     if shape.has_softcap:
         twice = tl.minimum(2 * scores * scale / softcap, 40.0)
         scores = softcap - 2 * softcap / (tl.exp(twice) + 1)
@@ -111,7 +109,7 @@ def soften(scores, scale, softcap, shape: tl.constexpr):
 
 @triton.jit
 def mix_tile(state, scores, factor, values, some_see_nothing: tl.constexpr):
-    """One tile more: state is (greatest exponent, sum of weights, weighted sum of values) of each query.
+    """Adds a tile to the state: (greatest exponent, sum of weights, weighted sum of values) of each query.
 
     Weights are 2 to the power of scores × factor.
     """
@@ -123,7 +121,7 @@ def mix_tile(state, scores, factor, values, some_see_nothing: tl.constexpr):
 
 @triton.jit
 def weigh(peak, total, scores, factor, some_see_nothing: tl.constexpr):
-    """The new greatest exponent and sum; a tile's weights, and what earlier ones shrink by."""
+    """The new greatest exponent and sum, the tile's weights, and the factor of earlier weights."""
     new_peak = tl.maximum(peak, tl.max(scores, 1) * factor)
     base = new_peak
     if some_see_nothing:
@@ -135,7 +133,7 @@ def weigh(peak, total, scores, factor, some_see_nothing: tl.constexpr):
 
 @triton.jit
 def add_sink(state, logit):
-    """A token that is always seen and has no value."""
+    """Adds a token that is always seen and has no value."""
     peak, total, mixed = state
     exponent = logit.to(tl.float32) * LOG2_E
     new_peak = tl.maximum(peak, exponent)
@@ -145,7 +143,7 @@ def add_sink(state, logit):
 
 @triton.jit
 def store_rows(out, state, places, asks, part_shape: tl.constexpr):
-    """Weighted means of values; 0 for a query that saw nothing."""
+    """Stores weighted means of values; 0 for a query that saw nothing."""
     _, total, mixed = state
     number = tl.arange(0, part_shape.padded)
     result = mixed / tl.where(total > 0, total, 1.0)[:, None]

@@ -4,7 +4,7 @@
     pieces          [ p 0 ]             [  p 1  ][  p 2  ][  p 3  ]      one program each, for every key head
     queries                                              [ a ][ b ]      a block reads pieces of its own
 
-A block with one piece writes its result; the pieces of others are put together afterwards. Longest pieces come first.
+A block with one piece writes its result; the pieces of other blocks are joined afterwards. Longest pieces come first.
 """
 
 from __future__ import annotations
@@ -27,29 +27,31 @@ class Sight:
     window: int = 0
     chunk: int = 0
     sinks: int = 0
-    """Tokens at the start that are seen beside the window."""
+    """Tokens at the start that are seen in addition to the window."""
 
     def first(self, positions: Ints) -> Ints:
-        """Where the unbroken run of tokens that a query sees begins."""
+        """Where the contiguous run of tokens that a query sees begins."""
         if self.chunk:
             return positions // self.chunk * self.chunk
         return np.maximum(0, positions - self.window + 1) if self.window else np.zeros_like(positions)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
-    """Rows of a step that take part: all arrays are as long."""
+class QueryRows:
+    """Rows of a step that one launch computes: arrays of one length."""
 
     table_rows: Ints
     places: Ints
-    """Of a row's first query in the packed batch."""
+    """Place of a row's first query in the packed batch."""
     positions: Ints
-    """Of a row's first query among its tokens."""
+    """Position of a row's first query."""
     counts: Ints
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Work:
+    """Items for programs, and the blocks whose pieces are joined."""
+
     items: npt.NDArray[np.int32]
     """(item, ITEM_FIELDS). Tokens [begin, end) for `queries` queries from `place` on, the first at `position`."""
     joins: npt.NDArray[np.int32]
@@ -60,17 +62,17 @@ class Work:
         return int(self.joins[:, 3].sum())
 
 
-def blocks_of(rows: Rows, block_queries: int) -> Rows:
-    """At most `block_queries` queries of one row each."""
+def blocks_of(rows: QueryRows, block_queries: int) -> QueryRows:
+    """Blocks of at most `block_queries` queries of one row."""
     blocks = -(-rows.counts // block_queries)
     row = np.repeat(np.arange(len(blocks)), blocks)
     offset = (np.arange(len(row)) - (np.cumsum(blocks) - blocks)[row]) * block_queries
     counts = np.minimum(block_queries, rows.counts[row] - offset)
-    return Rows(rows.table_rows[row], rows.places[row] + offset, rows.positions[row] + offset, counts)
+    return QueryRows(rows.table_rows[row], rows.places[row] + offset, rows.positions[row] + offset, counts)
 
 
-def cut(blocks: Rows, sight: Sight, piece_tokens: int) -> Work:
-    """Every block's tokens, into pieces of at most `piece_tokens`."""
+def cut(blocks: QueryRows, sight: Sight, piece_tokens: int) -> Work:
+    """Cuts every block's tokens into pieces of at most `piece_tokens`."""
     block, begin, end = _pieces(blocks, sight, piece_tokens)
     pieces = np.bincount(block, minlength=len(blocks.counts))
     first = np.cumsum(pieces) - pieces
@@ -84,18 +86,18 @@ def cut(blocks: Rows, sight: Sight, piece_tokens: int) -> Work:
     return Work(items[longest_first].astype(np.int32), joins.astype(np.int32))
 
 
-def invariant_piece_tokens(blocks: Rows, sight: Sight) -> int:
-    """Of pieces that are the same whatever else there is. What a window or a chunk holds is one piece."""
+def invariant_piece_tokens(blocks: QueryRows, sight: Sight) -> int:
+    """Length of pieces that does not depend on other rows. A window or a chunk is one piece."""
     is_bounded = bool(sight.window or sight.chunk)
     return int(lengths_of(blocks, sight).max(initial=1)) if is_bounded else INVARIANT_PIECE_TOKENS
 
 
-def lengths_of(blocks: Rows, sight: Sight) -> Ints:
+def lengths_of(blocks: QueryRows, sight: Sight) -> Ints:
     """Tokens that each block reads in one run."""
     return np.asarray(blocks.positions + blocks.counts - sight.first(blocks.positions), dtype=np.int64)
 
 
-def _pieces(blocks: Rows, sight: Sight, piece_tokens: int) -> tuple[Ints, Ints, Ints]:
+def _pieces(blocks: QueryRows, sight: Sight, piece_tokens: int) -> tuple[Ints, Ints, Ints]:
     """(block, begin, end) of every piece, block by block: sinks that the run does not reach, then the run."""
     run = sight.first(blocks.positions)
     sinks = np.minimum(sight.sinks, run)

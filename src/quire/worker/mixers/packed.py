@@ -1,7 +1,7 @@
-"""Recurrent layers on a backend of their own: transformers' mixer runs once for all rows, packed.
+"""Recurrent layers on a backend that computes states: transformers' mixer runs once for all rows, packed.
 
-A mixer calls functions of its module for its convolution and its recurrence. Here it calls others by those names, which
-find each row's state in its page; the mixer itself is told that there is no state.
+A mixer calls functions of its module for its convolution and its recurrence. Those names are bound to functions that
+read each row's state from its page; the cache that the mixer sees is empty.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from torch.nn import functional
 
 from quire.core.errors import ModelError
 from quire.plan.layout import GRANULE_BYTES
-from quire.worker.arena import Arena, PartView
-from quire.worker.mixers.seat import Seat
-from quire.worker.recurrent import Columns, Matrices, Recurrence, Recurrent
+from quire.worker.backends.recurrent import Columns, Matrices, Recurrence, Recurrent
+from quire.worker.mixers.context import ForwardContext
+from quire.worker.pages.arena import Arena, PartView
 
 BLOCKS = {"conv_qk": 2, "conv_bc": 2}
-"""Parts that keep two inputs of each head together; the convolution has all heads of one before all of the other."""
+"""Parts that keep two inputs of each head together; the convolution has all heads of one before those of the other."""
 ACTIVATIONS = {None: False, "silu": True, "swish": True}
 
 
-def renamed(forward: Any, names: dict[str, Any]) -> FunctionType:
-    """The same function, with others under the names that it calls."""
+def bind_names(forward: Any, names: dict[str, Any]) -> FunctionType:
+    """The same function, with these names bound to other functions."""
     found = forward.__globals__ | names
     made = FunctionType(forward.__code__, found, forward.__name__, forward.__defaults__, forward.__closure__)
     made.__kwdefaults__ = forward.__kwdefaults__
@@ -33,7 +33,7 @@ def renamed(forward: Any, names: dict[str, Any]) -> FunctionType:
 
 
 class NoStates:
-    """The cache that a mixer sees."""
+    """The empty cache that a mixer sees."""
 
     def get_conv_state(self, *_layer: int, **_options: int) -> None:
         return None
@@ -52,15 +52,17 @@ class NoStates:
 
 
 class PackedMixer:
-    """Stands in for a mixer's forward."""
+    """Replaces a mixer's forward."""
 
-    def __init__(self, module: Any, seat: Seat, backend: Recurrent) -> None:
-        self.seat = seat
+    def __init__(self, module: Any, context: ForwardContext, backend: Recurrent) -> None:
+        self.context = context
         self.backend = backend
-        parts = {name: part for name, part in seat.arena.layers[module.layer_idx].items() if name not in _TOKENS}
+        parts = {name: part for name, part in context.arena.layers[module.layer_idx].items() if name not in _TOKENS}
         convolutions = [name for name in parts if name.startswith("conv")]
         self.kind = next(iter(parts.values())).kind
-        self.columns = columns_of(seat.arena, {name: parts[name] for name in convolutions}, module.conv_kernel_size - 1)
+        self.columns = columns_of(
+            context.arena, {name: parts[name] for name in convolutions}, module.conv_kernel_size - 1
+        )
         self.recurrent = next((part for name, part in parts.items() if name not in convolutions), None)
         self.module = module
         self.forward = self._forward_of(type(module))
@@ -72,7 +74,7 @@ class PackedMixer:
         return out
 
     def _forward_of(self, mixer: Any) -> FunctionType:
-        """The mixer's own, with our functions under the names that it calls."""
+        """The mixer's own forward, which calls our functions by their names."""
         ours: dict[str, Any] = {
             "torch_chunk_gated_delta_rule": self._delta,
             "chunk_kimi_delta_attention": self._delta,
@@ -83,7 +85,7 @@ class PackedMixer:
         wanted = 0 if self.recurrent is None else 1
         if "causal_conv1d_fn" not in forward.__code__.co_names or len(called) != wanted:
             raise ModelError(f"{mixer.__name__} of this transformers calls {called or 'nothing'} that is known here")
-        return renamed(forward, {"causal_conv1d_fn": self._convolve} | {name: ours[name] for name in called})
+        return bind_names(forward, {"causal_conv1d_fn": self._convolve} | {name: ours[name] for name in called})
 
     def _convolve(
         self,
@@ -94,7 +96,7 @@ class PackedMixer:
         **_options: Any,
     ) -> torch.Tensor:
         """(1, channel, token) in and out."""
-        step, inputs = self.seat.running().kinds[self.kind], hidden_states[0].transpose(0, 1)
+        step, inputs = self.context.running().kinds[self.kind], hidden_states[0].transpose(0, 1)
         out = self.backend.convolve(step, self.columns, inputs, weight, bias, ACTIVATIONS[activation])
         return out.transpose(0, 1)[None]
 
@@ -109,7 +111,7 @@ class PackedMixer:
         use_qk_l2norm_in_kernel: bool,
         **_options: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """(1, token, head, width) in and out; and a state that nobody reads."""
+        """(1, token, head, width) in and out; the second result is a state that is never read."""
         tokens = Recurrence(
             query[0], key[0], value[0], g[0].contiguous(), beta[0].contiguous(), key.shape[-1] ** -0.5, None,
             has_delta=True, is_normalised=use_qk_l2norm_in_kernel,
@@ -129,7 +131,7 @@ class PackedMixer:
         dt_limit: tuple[float, float],
         **_options: Any,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As above: B and C are what elsewhere are keys and queries."""
+        """As above. B and C are called keys and queries elsewhere."""
         time = functional.softplus(dt[0].float() + dt_bias.float()).clamp(*dt_limit)
         tokens = Recurrence(
             C[0], B[0], hidden_states[0], time * A.float(), time, 1.0, D, has_delta=False, is_normalised=False
@@ -138,7 +140,7 @@ class PackedMixer:
 
     def _recur(self, tokens: Recurrence, keys_first: bool) -> torch.Tensor:
         assert self.recurrent is not None, "the layer keeps a matrix"
-        step = self.seat.running().kinds[self.kind]
+        step = self.context.running().kinds[self.kind]
         return self.backend.recur(step, Matrices(self.recurrent, keys_first), tokens)[None]
 
 

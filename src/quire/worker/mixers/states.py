@@ -1,13 +1,13 @@
-"""Recurrent layers: transformers' own mixer, on states that live in pages.
+"""Recurrent layers: transformers' own mixer, on states in pages.
 
-    packed   [ new of row 0 | new of row 1 | row 2 | row 3 ]        rows with as many tokens run as one batch
+    packed   [ new of row 0 | new of row 1 | row 2 | row 3 ]        rows with equal token counts run as one batch
     page     ├ matrix ┼ columns of the convolution ┤                read before, written back after
 
-Rows with drafts go on token by token behind what they know, and keep the state behind each: acceptance picks one. Rows
-with captures stop after each captured token, and write the state to the capture's page as well.
+Rows with drafts compute those token by token and keep the state after each: verification selects one. Rows with
+captures stop after each captured token, and also write the state to the capture's page.
 
-A mixer asks its cache for the state and hands it the next one; here that cache is a `RowStates`. A cleared page is the
-state before the first token.
+A mixer reads the state from its cache and writes the next one to it; here that cache is a `RowStates`. A cleared page
+is the state before the first token.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from quire.worker.arena import PartView
-from quire.worker.batch import Alike
-from quire.worker.mixers.packed import BLOCKS, renamed
-from quire.worker.mixers.seat import Seat
+from quire.worker.backends.batch import StateGroup
+from quire.worker.mixers.context import ForwardContext
+from quire.worker.mixers.packed import BLOCKS, bind_names
+from quire.worker.pages.arena import PartView
 
 UNLIMITED = (0.0, float("inf"))
-"""Time steps that nothing clamps."""
+"""Time steps without a limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Form:
     matrix: Callable[[Any], tuple[int, ...]] = lambda _module: ()
     """The shape of one head's part of the recurrent matrix."""
     goes_on: bool = True
-    """Whether several tokens at once may start from a state; if not, tokens go one by one."""
+    """Whether several tokens at once may start from a state; otherwise tokens are computed one by one."""
 
 
 class RowStates:
-    """The states of some rows, as transformers' mixers ask a cache for them."""
+    """The states of some rows, as a cache of transformers."""
 
     def __init__(self, columns: torch.Tensor, matrix: torch.Tensor | None) -> None:
         self.columns = columns
@@ -67,15 +67,15 @@ class RowStates:
         return new
 
 
-def _clamped(mixer: Any, limit: tuple[float, float]) -> Callable[..., torch.Tensor]:
-    """Mamba-2's forward. transformers clamps time steps where several tokens run at once, and forgets it for one alone:
-    what a row yields would depend on how it is cut."""
+def _clamped_forward(mixer: Any, limit: tuple[float, float]) -> Callable[..., torch.Tensor]:
+    """Mamba-2's forward with clamped time steps. transformers clamps them only where several tokens run at once: a
+    row's results would depend on how it is cut."""
     forward = inspect.unwrap(mixer.forward)
     update = forward.__globals__.get("mamba2_selective_state_update")
     if update is None or limit == UNLIMITED:
         return mixer.forward  # type: ignore[no-any-return]
 
-    def clamped(
+    def clamp_and_update(
         state: Any, tokens: Any, dt: torch.Tensor, *rest: Any, dt_bias: torch.Tensor, dt_softplus: bool, **more: Any
     ) -> torch.Tensor:
         assert dt_softplus, "time steps are made positive before they are clamped"
@@ -83,18 +83,18 @@ def _clamped(mixer: Any, limit: tuple[float, float]) -> Callable[..., torch.Tens
         out: torch.Tensor = update(state, tokens, times, *rest, **more)
         return out
 
-    return renamed(forward, {"mamba2_selective_state_update": clamped})
+    return bind_names(forward, {"mamba2_selective_state_update": clamp_and_update})
 
 
 class StateMixer:
-    """Stands in for a mixer's forward: cuts the packed batch into rows, and brings their states."""
+    """Replaces a mixer's forward: cuts the packed batch into rows, and reads and writes their states."""
 
-    def __init__(self, module: Any, seat: Seat, form: Form) -> None:
+    def __init__(self, module: Any, context: ForwardContext, form: Form) -> None:
         limit = tuple(getattr(module, "time_step_limit", UNLIMITED))
-        self.forward = partial(_clamped(type(module), limit), module)
-        self.seat = seat
+        self.forward = partial(_clamped_forward(type(module), limit), module)
+        self.context = context
         self.form = form
-        parts = seat.arena.layers[module.layer_idx]
+        parts = context.arena.layers[module.layer_idx]
         self.convolutions = {name: part for name, part in parts.items() if name.startswith("conv")}
         names = parts.keys() - self.convolutions.keys() - {"key", "value"}
         self.recurrent = parts[names.pop()] if names else None
@@ -106,11 +106,11 @@ class StateMixer:
 
     def __call__(self, hidden_states: torch.Tensor, **_options: Any) -> torch.Tensor:
         out = torch.empty_like(hidden_states)
-        for alike in self.seat.running().kinds[self.kind].alike:
-            states, begin = self._read(alike, hidden_states.dtype), 0
-            for end, pages in alike.writes:
-                if end > begin:  # else the same state goes to another page
-                    queries = alike.queries[:, begin:end]
+        for group in self.context.running().kinds[self.kind].state_groups:
+            states, begin = self._read(group, hidden_states.dtype), 0
+            for end, pages in group.writes:
+                if end > begin:  # otherwise the same state goes to another page
+                    queries = group.queries[:, begin:end]
                     out[0, queries] = self._run(hidden_states[0, queries], states)
                 self._write(pages, states)
                 begin = end
@@ -121,11 +121,11 @@ class StateMixer:
         pieces = [rows] if self.form.goes_on else torch.split(rows, 1, dim=1)
         return torch.cat([self.forward(piece, **{self.cache_name: states}) for piece in pieces], dim=1)
 
-    def _read(self, alike: Alike, dtype: torch.dtype) -> RowStates:
-        columns = [self._unfold(name, _rows(part, alike.pages)) for name, part in self.convolutions.items()]
+    def _read(self, group: StateGroup, dtype: torch.dtype) -> RowStates:
+        columns = [self._unfold(name, _rows(part, group.pages)) for name, part in self.convolutions.items()]
         matrix = None
         if self.recurrent is not None:
-            kept = _rows(self.recurrent, alike.pages)
+            kept = _rows(self.recurrent, group.pages)
             matrix = kept.view(*kept.shape[:2], *self.matrix_shape)
         return RowStates(torch.cat(columns, dim=1).to(dtype), matrix)
 

@@ -1,1 +1,1 @@
-"""Where weights come from: GGUF files and folders of safetensors. Only tensors for the device need torch."""
+"""Reads weights from GGUF files and folders of safetensors; only `loading` and `safetensors` need torch."""

@@ -42,13 +42,15 @@ _OF_A_LAYER = {
     "ffn_down": "mlp.down_proj",
 }
 READ = {"F32", "F16", *(sort.name for sort in gguf.quants._type_traits)}
-"""How tensors may be stored: whatever `gguf` can undo."""
+"""Formats of tensors that `gguf` can decode."""
 _SORTS = {int(sort): sort.name for sort in GGMLQuantizationType}
 _LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufFile:
+    """An open file, mapped into memory."""
+
     path: Path
     fields: dict[str, Any]
     """The metadata: `llama.block_count`, `tokenizer.ggml.tokens` and so on."""
@@ -56,11 +58,11 @@ class GgufFile:
 
     @property
     def bytes(self) -> int:
-        """What the parameters take once they are 32-bit floats."""
+        """Size of the parameters as 32-bit floats."""
         return sum(4 * int(tensor.n_elements) for tensor in self.tensors)
 
     def parameters(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names as transformers has them, and shapes; nothing is read."""
+        """Names in transformers, and shapes; no values are read."""
         for tensor in self.tensors:
             yield _name(self.path, tensor.name), tuple(int(size) for size in reversed(tensor.shape))
 
@@ -72,7 +74,7 @@ class GgufFile:
             values = dequantize(tensor.data, tensor.tensor_type).reshape(shape)
             match = _LAYER.fullmatch(tensor.name)
             if match and match[2] in heads:
-                values = _halves_together(values, heads[match[2]])
+                values = _join_halves(values, heads[match[2]])
             yield name, np.ascontiguousarray(values, dtype=np.float32)
 
     def config(self) -> dict[str, Any]:
@@ -82,7 +84,7 @@ class GgufFile:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What a file of that name says of itself."""
+    """The metadata of a file of that name."""
 
     name: str
     fields: Mapping[str, Any]
@@ -138,7 +140,7 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 def gguf_config(path: Path) -> dict[str, Any]:
-    """The configuration alone, at once: neither tokens nor tensors are looked at."""
+    """The configuration alone, without reading tokens or tensors."""
     header = read_header(path)
     _refuse(path.name, header.fields, header.sorts)
     return Facts(path.name, header.fields).config(header.sorts, header.lengths.get("tokenizer.ggml.tokens", 0))
@@ -167,7 +169,7 @@ def _name(path: Path, name: str) -> str:
     raise ModelError(f"{path.name} has a tensor {name} that llama has no place for: give safetensors")
 
 
-def _halves_together(values: Floats, heads: int) -> Floats:
+def _join_halves(values: Floats, heads: int) -> Floats:
     half = values.shape[0] // heads // 2
     return values.reshape(heads, half, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 

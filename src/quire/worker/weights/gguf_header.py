@@ -1,4 +1,4 @@
-"""What a GGUF file says of itself, without its lists and its tensors: a plan needs no more, and has it at once.
+"""The metadata of a GGUF file, without its lists and tensors: all that a plan needs, read quickly.
 
     magic, version, tensors, pairs │ key, type, value │ … │ name, sizes, sort, offset │ … │ data
 
@@ -17,20 +17,22 @@ from quire.core.errors import ModelError
 
 MAGIC = b"GGUF"
 _NUMBERS = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
-"""By type: how `struct` calls it."""
+"""By type: its code in `struct`."""
 _STRING, _LIST = 8, 9
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class GgufHeader:
+    """Metadata, and how each tensor is stored."""
+
     fields: Mapping[str, str | int | float]
     lengths: Mapping[str, int]
-    """Of lists."""
+    """Lengths of lists."""
     sorts: Mapping[str, int]
     """How each tensor is stored, by its name."""
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).header()
@@ -39,13 +41,13 @@ def read_header(path: Path) -> Header:
 
 
 class _Reader:
-    """Goes through the file from its beginning."""
+    """Reads the file from its beginning."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self._data = data
         self._place = len(MAGIC)
 
-    def header(self) -> Header:
+    def header(self) -> GgufHeader:
         if self._data[: len(MAGIC)] != MAGIC:
             raise ValueError("it begins otherwise")
         version = self._number("I")
@@ -60,7 +62,7 @@ class _Reader:
                 lengths[name] = self._skip_list()
             else:
                 fields[name] = self._text() if sort == _STRING else self._number(_NUMBERS[sort])
-        return Header(fields, lengths, dict(self._tensor() for _ in range(tensors)))
+        return GgufHeader(fields, lengths, dict(self._tensor() for _ in range(tensors)))
 
     def _tensor(self) -> tuple[str, int]:
         name, dimensions = self._text(), self._number("I")

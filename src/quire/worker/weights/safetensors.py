@@ -1,4 +1,4 @@
-"""Folders of safetensors: written and read one tensor at a time.
+"""Folders of safetensors, read one tensor at a time.
 
 8 bytes          length of the header
 header           JSON: name → dtype, shape, [from, to) of its bytes in the data
@@ -19,7 +19,7 @@ from quire.worker.weights.write import Advance
 
 
 def checkpoint_files(folder: Path) -> tuple[Path, ...]:
-    """The files that the index names, or the one file there is."""
+    """The files that the index names, or the only file."""
     index = folder / "model.safetensors.index.json"
     if index.exists():
         names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
@@ -34,7 +34,7 @@ def checkpoint_files(folder: Path) -> tuple[Path, ...]:
 
 
 def read_checkpoint(folder: Path, advance: Advance | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Every tensor of a folder. They map the files: copy what is to live on."""
+    """Every tensor of a folder. They map the files: copy those that must outlive the iteration."""
     files = checkpoint_files(folder)
     total, done = sum(file.stat().st_size for file in files), 0
     for file in files:

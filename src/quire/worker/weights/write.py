@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Advance = Callable[[int, int], None]
-"""Called with bytes done and bytes in all."""
+"""Called with the bytes done and the total."""
 
 
 def write_checkpoint(
@@ -25,7 +25,7 @@ def write_checkpoint(
     values: Iterable[tuple[str, npt.NDArray[np.float32]]],
     advance: Advance | None = None,
 ) -> None:
-    """One file of 32-bit floats: `parameters` foretells what `values` brings, in the same order."""
+    """Writes one file of 32-bit floats. `parameters` has the names and shapes of `values`, in the same order."""
     spans: dict[str, object] = {"__metadata__": {"format": "pt"}}
     total = 0
     for name, shape in parameters:

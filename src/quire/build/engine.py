@@ -1,0 +1,149 @@
+"""Builds an engine from a checkpoint, step after step. Each step returns a finished object for the next ones.
+
+model ──▶ plan ──▶ weights ──▶ placed model ──▶ tiers ──▶ runner ──▶ engine ──▶ recorded steps
+          what does not fit is refused here
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from quire.build.identity import model_identity
+from quire.build.machine import resolve_device
+from quire.build.model import meter_of, place_model, read_text, read_weights
+from quire.build.peers import attach_tiers, loop_hooks
+from quire.build.plan import plan_checkpoint, run_settings
+from quire.build.runner import StartReport, make_runner, record_steps
+from quire.build.tiers import describe, load_connectors
+from quire.core.drafting import DeferredDrafter
+from quire.core.errors import InputError
+from quire.core.events import Listener
+from quire.core.failures import RowFailures
+from quire.core.step import Runner
+from quire.engine.engine import Engine
+from quire.fetch.find import as_checkpoint, find_source
+from quire.fetch.folder import Progress, in_silence
+from quire.handover.hooks import HandOverHooks
+from quire.options.run import DEFAULTS, RunOptions
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+from quire.recording.recorder import RecordingEngine, open_recording, require_recordable
+from quire.text.ngrams import NGramDrafter
+from quire.tiers.stack import Stack
+
+if TYPE_CHECKING:
+    from quire.text.grammar import Grammars
+    from quire.text.tokenizer import Tokenizer
+    from quire.worker.steps.meter import Meter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """What is built: a checkpoint folder, its plan, and options that name a device and a draft model's folder."""
+
+    folder: Path
+    plan: Plan
+    options: RunOptions
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltEngine:
+    """An engine that is ready to run, and what it was made of."""
+
+    engine: Engine
+    plan: Plan
+    tokenizer: Tokenizer
+    grammars: Grammars
+    folder: Path
+    vocabulary_tokens: int
+    """The model's: it has a column of logits for each of them."""
+    report: StartReport = field(default_factory=StartReport)
+    stack: Stack | None = None
+    """The caches outside the pool, if there are any: close it last."""
+    tiers: tuple[str, ...] = ()
+    """A line for each of these caches: what it holds, or why it is not in use."""
+    hooks: HandOverHooks = field(default_factory=HandOverHooks)
+    """Hand-over to or from another engine: for the engine's loop, once per turn."""
+
+
+def prepare(
+    model: str | Path | None,
+    options: RunOptions = DEFAULTS,
+    *,
+    settings: Settings | None = None,
+    budget: Budget | None = None,
+    plan: Plan | None = None,
+    progress: Progress = in_silence,
+) -> Prepared:
+    """Finds the model and makes its plan, unless one is given. Raises before anything expensive happens.
+    A GGUF file is converted once there is a plan."""
+    if options.record is not None:
+        require_recordable(options.record)
+    options = replace(options, tiers=replace(options.tiers, connectors=load_connectors(options.tiers)))
+    options, source = resolve_device(options), find_source(model, progress)
+    draft = None if options.draft_model is None else find_source(options.draft_model, progress)
+    options = replace(options, draft_model=draft)
+    plan = plan or plan_checkpoint(source, run_settings(settings or Settings(), options), budget, options)
+    draft = None if draft is None else as_checkpoint(draft, progress)
+    return Prepared(as_checkpoint(source, progress), plan, replace(options, draft_model=draft))
+
+
+def build_engine(
+    prepared: Prepared,
+    *,
+    listeners: Sequence[Listener] = (),
+    progress: Progress = in_silence,
+    wrap: Callable[[Runner], Runner] = lambda runner: runner,
+    meter: Meter | None = None,
+) -> BuiltEngine:
+    """`wrap`: puts something between the engine and its runner. `meter`: of a GPU, instead of the usual one.
+    `progress`: called as weights are read."""
+    folder, plan, options = prepared.folder, prepared.plan, prepared.options
+    text = read_text(folder, options.draft_path)
+    meter = meter or meter_of(options)
+    placed = place_model(plan, read_weights(folder, plan, options, meter, progress), options, meter)
+    identity = model_identity(folder, options, placed.scales, progress)
+    attached = attach_tiers(plan, placed.arena, options.tiers, identity)
+    runner = make_runner(plan, placed, text.grammars, attached.staging)
+    stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
+    engine = make_engine(plan, wrap(runner), options, stack=stack, listeners=listeners, failures=text.failures)
+    _require_drafts(engine, options.draft_path)
+    report = record_steps(runner, placed, engine)
+    hooks = loop_hooks(engine, plan, attached, options.tiers.peer, identity)
+    tiers = () if stack is None else tuple(describe(plan, options.tiers, stack.tiers))
+    vocabulary = placed.model.vocab_size
+    return BuiltEngine(engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks)
+
+
+def make_engine(
+    plan: Plan,
+    runner: Runner,
+    options: RunOptions,
+    *,
+    stack: Stack | None = None,
+    listeners: Sequence[Listener] = (),
+    failures: RowFailures | None = None,
+) -> Engine:
+    """With `options.record` the engine records all its inputs."""
+    drafter = None if not plan.lookahead else NGramDrafter() if options.draft_model is None else DeferredDrafter()
+    make = Engine if options.record is None else partial(RecordingEngine, open_recording(options.record))
+    return make(
+        plan,
+        runner,
+        rules=options.rules,
+        tier=stack,
+        keeper=stack,
+        drafter=drafter,
+        overlap=options.overlap,
+        listeners=listeners,
+        failures=failures,
+    )
+
+
+def _require_drafts(engine: Engine, draft: Path | None) -> None:
+    if draft is not None and (why := engine.scheduler.drafts.disabled):
+        raise InputError(f"draft model {draft.name} could guess nothing: {why}")

@@ -1,0 +1,118 @@
+"""Makes questions of the calls of an `LLM`: prompts of every form, conversations, tools, schemas, lengths."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quire.core.errors import InputError
+from quire.core.request import Tokens
+from quire.core.sampling import Sampling
+from quire.text.prompts import Prompts
+from quire.text.question import Question
+from quire.text.templates import Message
+from quire.text.tools import NO_TOOLS, ToolUse
+
+if TYPE_CHECKING:
+    from quire.build.engine import BuiltEngine
+
+Prompt = str | Sequence[int] | Sequence[Message]
+"""Text, token numbers, or a conversation: messages with `role` and `content`."""
+_LOG = logging.getLogger("quire.llm")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the prompts of one call have in common."""
+
+    max_tokens: int
+    samples: int = 1
+    priority: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise InputError(f"max_tokens is {self.max_tokens}: ask for at least 1")
+        if self.samples < 1:
+            raise InputError(f"n is {self.samples}: ask for at least 1 sample of each prompt")
+
+
+class Questions:
+    """Raises if a prompt could not run: a grammar that cannot be compiled, a token that the model does not have."""
+
+    def __init__(self, parts: BuiltEngine) -> None:
+        self._prompts = Prompts(parts.tokenizer, parts.vocabulary_tokens)
+        self._grammars, self._longest = parts.grammars, parts.plan.max_length
+        self._has_warned = False
+
+    def plain(self, prompt: Prompt, raw: bool, sampling: Sampling, options: Options) -> Question:
+        return self._question(*self._read(prompt, raw), sampling, options)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        options: Options,
+        tools: ToolUse = NO_TOOLS,
+        switches: Mapping[str, Any] | None = None,
+    ) -> Question:
+        text = self._prompts.render(messages, tools.tools, switches)
+        has_reasoning = self._prompts.has_reasoning and sampling.grammar is None
+        tokens = self._prompts.encode(text, False)
+        return self._question(tokens, text, sampling, options, tools=tools, has_reasoning=has_reasoning)
+
+    def count(self, prompt: Prompt, raw: bool) -> int:
+        return len(self._read(prompt, raw)[0])
+
+    def _question(
+        self, tokens: Sequence[int] | Tokens, text: str, sampling: Sampling, options: Options, **reading: Any
+    ) -> Question:
+        sampling.require_known_biases(self._prompts.vocabulary_tokens)
+        if sampling.grammar is not None:
+            self._grammars.compile(sampling.grammar)
+        prompt = self._prompts.known(tokens)
+        length = self._length(len(prompt), options.max_tokens)
+        return Question((prompt,), (text,), (length,), sampling, options.samples, priority=options.priority, **reading)
+
+    def _read(self, prompt: Prompt, raw: bool) -> tuple[Sequence[int] | Tokens, str]:
+        """Its tokens, and its text where it has one."""
+        require_prompts([prompt])
+        if isinstance(prompt, str):
+            if raw or not self._prompts.tokenizer.has_chat_template:
+                return self._prompts.encode(prompt), prompt
+            prompt = [{"role": "user", "content": prompt}]
+        elif not len(prompt) or not isinstance(prompt[0], Mapping):
+            return prompt, ""  # type: ignore[return-value]
+        text = self._prompts.render(prompt)  # type: ignore[arg-type]
+        return self._prompts.encode(text, False), text
+
+    def _length(self, prompt_tokens: int, max_tokens: int) -> int:
+        """Length of the answer: as requested, or what is left. If nothing is, the engine refuses, with its numbers."""
+        left = max(1, self._longest - prompt_tokens)
+        if left < max_tokens and prompt_tokens < self._longest and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                f"max_tokens is {max_tokens:,}, and after a prompt of {prompt_tokens:,} tokens {left:,} fit (the "
+                f"longest request has {self._longest:,}): the answer is cut to that; this is logged once, others may "
+                "be cut as well"
+            )
+        return min(max_tokens, left)
+
+
+def require_prompts(prompts: Sequence[Prompt]) -> None:
+    """Raises if a single prompt is given instead of a list."""
+    for prompt in prompts:
+        if isinstance(prompt, Mapping) or not hasattr(prompt, "__len__"):
+            raise InputError(
+                f"a prompt is text, a list of token numbers or a list of messages, and this one is {prompt!r:.80}: "
+                "generate takes a list of prompts, so give a single one as [[…]]"
+            )
+
+
+def one_for_each(sampling: Sampling | Sequence[Sampling] | None, prompts: int) -> Sequence[Sampling]:
+    if sampling is None or isinstance(sampling, Sampling):
+        return [sampling or Sampling()] * prompts
+    if len(sampling) != prompts:
+        raise InputError(f"{len(sampling)} samplings for {prompts} prompts: give one for all, or one for each")
+    return sampling

@@ -1,0 +1,105 @@
+"""One answer, from tokens to what its reader receives: text, reasoning, tool calls, log-probabilities, an ending.
+
+tokens ─▶ TextStream ─▶ StopStrings ─▶ Reasoning ─▶ ToolCalls ─▶ Delta
+
+The library and the server use the same class; it depends neither on an engine nor on HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.core.logprobs import Logprob
+from quire.text.reasoning import Parted, Reasoning
+from quire.text.stops import StopStrings
+from quire.text.tokenizer import Tokenizer
+from quire.text.tools import Read, ToolCall, ToolCalls
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The next piece of an answer; all pieces joined are the finished answer."""
+
+    text: str = ""
+    reasoning: str = ""
+    """Text that the model wrote between <think> and </think>, if its template has these marks."""
+    tool_calls: tuple[ToolCall, ...] = ()
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
+    """One for each of `tokens`, if requested."""
+    ending: str = ""
+    """In the last piece: stop, length, tool_calls, or another one that the answer was fed."""
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.text or self.reasoning or self.tool_calls or self.ending)
+
+
+def join_deltas(pieces: Sequence[Delta]) -> Delta:
+    return Delta(
+        "".join(piece.text for piece in pieces),
+        "".join(piece.reasoning for piece in pieces),
+        tuple(call for piece in pieces for call in piece.tool_calls),
+        tuple(token for piece in pieces for token in piece.tokens),
+        tuple(one for piece in pieces for one in piece.logprobs),
+        next((piece.ending for piece in pieces if piece.ending), ""),
+    )
+
+
+class Answer:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop_tokens: Sequence[int] = (),
+        stop_strings: Sequence[str] = (),
+        reasoning: Reasoning | None = None,
+        tools: ToolCalls | None = None,
+    ) -> None:
+        """`stop_tokens` end a request and have no text. `reasoning` and `tools` None: such marks are text."""
+        self.output_tokens = 0
+        self.ending = ""
+        """Empty while the answer is incomplete."""
+        self._stop_tokens = frozenset(stop_tokens)
+        self._text = tokenizer.stream()
+        self._stops = StopStrings(stop_strings)
+        self._reasoning, self._tools = reasoning, tools
+        self._held = Delta()
+        """Tokens whose text is held back: they are part of the next piece that has any."""
+
+    def feed(self, tokens: Sequence[int], logprobs: Sequence[Logprob] = (), ending: str = "") -> Delta:
+        """The next piece: what these tokens complete, and with an ending all that was held back. A stop string ends the
+        answer by itself: what follows it does not count, and the caller cancels the request."""
+        pieces = [self._held]
+        for place, token in enumerate(tokens):
+            self.output_tokens += 1
+            passed = self._stops.feed("" if token in self._stop_tokens else self._text.feed([token]))
+            pieces += [Delta(tokens=(token,), logprobs=tuple(logprobs[place : place + 1])), self._part(passed.text)]
+            if passed.stop is not None:
+                return self._end("stop", pieces)
+        if ending:
+            rest = self._stops.feed(self._text.finish()).text + self._stops.finish()
+            return self._end(ending, [*pieces, self._part(rest)])
+        delta = join_deltas(pieces)
+        self._held = Delta(tokens=delta.tokens, logprobs=delta.logprobs) if delta.is_empty else Delta()
+        return Delta() if delta.is_empty else delta
+
+    def _end(self, ending: str, pieces: list[Delta]) -> Delta:
+        if self._reasoning is not None:
+            pieces.append(self._read(self._reasoning.finish()))
+        if self._tools is not None:
+            pieces.append(_piece(self._tools.finish()))
+            ending = "tool_calls" if self._tools.count and ending == "stop" else ending
+        self.ending = ending
+        return join_deltas([*pieces, Delta(ending=ending)])
+
+    def _part(self, text: str) -> Delta:
+        return self._read(Parted(content=text) if self._reasoning is None else self._reasoning.feed(text))
+
+    def _read(self, parted: Parted) -> Delta:
+        read = Read(parted.content) if self._tools is None else self._tools.feed(parted.content)
+        return _piece(read, parted.reasoning)
+
+
+def _piece(read: Read, reasoning: str = "") -> Delta:
+    return Delta(read.content, reasoning, read.calls)

@@ -1,0 +1,79 @@
+"""Conversations and texts as the tokens of a prompt, for one model.
+
+messages, tools ─▶ conversation ─▶ chat template ─▶ text ─▶ tokenizer ─▶ tokens that the model has
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from quire.core.errors import InputError
+from quire.core.request import Tokens
+from quire.text.conversation import template_messages, with_system_text
+from quire.text.reasoning import marks_reasoning
+from quire.text.templates import Message
+from quire.text.tokenizer import Tokenizer
+from quire.text.tools import Tool, instructions
+
+OURS = ("messages", "tools")
+"""Template arguments that a caller's switches cannot replace."""
+
+
+class Prompts:
+    def __init__(self, tokenizer: Tokenizer, vocabulary_tokens: int) -> None:
+        """`vocabulary_tokens`: how many tokens the model has columns for."""
+        self.tokenizer, self.vocabulary_tokens = tokenizer, vocabulary_tokens
+        template = tokenizer.template.text if tokenizer.template else ""
+        self._template_has_tools = "tools" in template
+        self.has_reasoning = marks_reasoning(template)
+        """The template has marks for reasoning: answers are split at them."""
+
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), switches: Mapping[str, Any] | None = None
+    ) -> str:
+        """The conversation as the model's template writes it. A template without a place for tools gets them explained
+        in a system message. `switches` go to the template, such as enable_thinking."""
+        if self.tokenizer.template is None:
+            raise InputError("the model has no chat template: give a plain prompt instead of messages")
+        said: Sequence[Message] = template_messages(messages)
+        if tools and not self._template_has_tools:
+            said = with_system_text(said, instructions(tools))
+        known = {name: value for name, value in (switches or {}).items() if name not in OURS}
+        return self.tokenizer.template.render(said, list(tools) or None, **known)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
+        """`add_special_tokens`: a chat template writes its own."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"character {error.start + 1:,} is half of a surrogate pair: send whole characters"
+            ) from None
+        return np.array(self.tokenizer.encode(text, add_special_tokens), dtype=np.int32)
+
+    def known(self, tokens: Sequence[int] | Tokens) -> Tokens:
+        """The prompt as requests have it; raises if it is empty or has a token that the model does not have."""
+        if not len(tokens):
+            raise InputError("the prompt has 0 tokens: give at least 1")
+        return known_prompt(tokens, self.vocabulary_tokens)
+
+
+def known_prompt(tokens: Sequence[int] | npt.NDArray[np.integer], vocabulary_tokens: int) -> Tokens:
+    """A prompt as requests have it: each number is one of the model's tokens."""
+    try:
+        numbers = np.asarray(tokens)
+    except ValueError as error:
+        raise InputError(f"the prompt is no list of token numbers: {error}") from error
+    if numbers.ndim != 1:
+        raise InputError(f"the prompt has {numbers.ndim} dimensions: give each prompt as one list of token numbers")
+    is_whole = numbers.dtype.kind in "iu" or all(type(number) is int for number in numbers.tolist())
+    if not is_whole:
+        raise InputError(f"the prompt has numbers of sort {numbers.dtype}: token numbers are whole")
+    beyond = numbers[(numbers < 0) | (numbers >= vocabulary_tokens)]
+    if len(beyond):
+        raise InputError(f"the prompt has token {beyond[0]}: the model's tokens are 0 to {vocabulary_tokens - 1:,}")
+    return numbers.astype(np.int32)

@@ -1,0 +1,93 @@
+"""One call: its prompts, how its tokens are chosen and how its answers are read. The engine's requests follow from it.
+
+Question ─▶ requests: one for each sample of each prompt, in this order
+         ─▶ answers: what reads each of them (`text/answer.py`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from quire.core.request import MOST_STOP_TOKENS, Request, Tokens
+from quire.core.sampling import Sampling
+from quire.text.answer import Answer
+from quire.text.reasoning import Reasoning
+from quire.text.tokenizer import Tokenizer
+from quire.text.tools import NO_TOOLS, ToolUse
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Question:
+    prompts: tuple[Tokens, ...]
+    texts: tuple[str, ...]
+    """The prompts as text."""
+    max_tokens: tuple[int, ...]
+    """The longest answer to each prompt."""
+    sampling: Sampling
+    samples: int = 1
+    """Answers to each prompt."""
+    tools: ToolUse = NO_TOOLS
+    has_reasoning: bool = False
+    """Reasoning is separated from the answer."""
+    priority: int = 0
+    is_length_open: bool = False
+    """The caller gave no length: `within` may shorten the answers."""
+
+    @property
+    def request_count(self) -> int:
+        return len(self.prompts) * self.samples
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(len(prompt) for prompt in self.prompts)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all requests, prompts and longest outputs together."""
+        return self.samples * (self.prompt_tokens + sum(self.max_tokens))
+
+    def within(self, limit: int | None) -> Question:
+        """The same with all tokens together within the limit, or one token for each answer, if its length is open."""
+        if not self.is_length_open or limit is None or self.tokens <= limit:
+            return self
+        room = max(1, (limit // self.samples - self.prompt_tokens) // len(self.prompts))
+        return replace(self, max_tokens=tuple(min(most, room) for most in self.max_tokens))
+
+    def requests(self, names: Iterator[str], tokenizer: Tokenizer, tenant: str = "", scope: str = "") -> list[Request]:
+        """Each request draws from a random stream of its own."""
+        return [
+            Request(
+                next(names),
+                prompt,
+                most,
+                priority=self.priority,
+                stop_tokens=self._stop_tokens(tokenizer),
+                scope=scope,
+                tenant=tenant,
+                sampling=self._sampling_of(sample),
+            )
+            for prompt, most in zip(self.prompts, self.max_tokens, strict=True)
+            for sample in range(self.samples)
+        ]
+
+    def _sampling_of(self, sample: int) -> Sampling:
+        """Log-probabilities of a prompt come with its first sample."""
+        own = self.sampling.with_seed(sample)
+        return replace(own, prompt_logprobs=None) if sample else own
+
+    def answers(self, tokenizer: Tokenizer) -> list[Answer]:
+        return [
+            Answer(
+                tokenizer,
+                self._stop_tokens(tokenizer),
+                self.sampling.stop,
+                Reasoning.after(text) if self.has_reasoning else None,
+                self.tools.reader(),
+            )
+            for text in self.texts
+            for _ in range(self.samples)
+        ]
+
+    def _stop_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        return () if self.sampling.ignore_eos else tuple(tokenizer.eos_token_ids)[:MOST_STOP_TOKENS]

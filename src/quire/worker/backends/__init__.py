@@ -1,0 +1,1 @@
+"""Backends that compute attention and recurrences over pages, and what a step means to each."""

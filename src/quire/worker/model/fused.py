@@ -1,0 +1,130 @@
+"""Linear layers that read the same tokens, as one product: queries, keys and values; the two halves of a gated MLP.
+
+    q_proj ┐            weights stacked                  x · Wᵀ = [ q | k | v ]
+    k_proj ├─ share ──▶ the first that is called multiplies, the others take their part of the result
+    v_proj ┘
+
+Each still has its own weight, a view of the common one. A layer that is called with other tokens than the one before it
+multiplies again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of children that transformers' classes give them."""
+GATED = ["act_fn", "down_proj", "gate_proj", "up_proj"]
+Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+class FusedProduct(nn.Module):
+    """The common weight of some linear layers, and the latest product."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, linears: list[nn.Linear]) -> None:
+        super().__init__()
+        self.weight = _stack([linear.weight for linear in linears])
+        self.bias = None if linears[0].bias is None else _stack([linear.bias for linear in linears])
+        self.product: Product | None = None
+        """Default: torch's."""
+        self.tokens: torch.Tensor | None = None
+        self.found: torch.Tensor | None = None
+
+    def multiply(self, tokens: torch.Tensor) -> torch.Tensor:
+        return (self.product or functional.linear)(tokens, self.weight, self.bias)
+
+    def take(self, tokens: torch.Tensor, begin: int, end: int, is_last: bool) -> torch.Tensor:
+        if self.found is None or self.tokens is not tokens:
+            self.tokens, self.found = tokens, self.multiply(tokens)
+        part = self.found[..., begin:end]
+        if is_last:
+            self.tokens = self.found = None
+        return part
+
+
+class FusedPart(nn.Module):
+    """Replaces one of the linear layers."""
+
+    def __init__(self, share: FusedProduct, begin: int, end: int) -> None:
+        super().__init__()
+        self.share, self.begin, self.end = share, begin, end
+        self.is_last = end == len(share.weight)
+        self.in_features, self.out_features = share.weight.shape[1], end - begin
+
+    @property
+    def weight(self) -> torch.Tensor:
+        return self.share.weight[self.begin : self.end]
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return None if self.share.bias is None else self.share.bias[self.begin : self.end]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.share.take(tokens, self.begin, self.end, self.is_last)
+
+
+def _stack(tensors: Sequence[torch.Tensor]) -> nn.Parameter:
+    return nn.Parameter(torch.cat([tensor.detach() for tensor in tensors]), requires_grad=False)
+
+
+def fuse(model: nn.Module) -> int:
+    """Fuses linear layers; returns how many products replace several."""
+    places = [(module, names) for module in model.modules() for names in TOGETHER if _fit(_named(module, names))]
+    for module, names in places:  # replaced weights are freed at once: they are never all there twice
+        _replace(module, names, _named(module, names))  # type: ignore[arg-type]
+    return len(places)
+
+
+def _named(module: nn.Module, names: tuple[str, ...]) -> list[nn.Module | None]:
+    return [getattr(module, name, None) for name in names]
+
+
+def _fit(linears: list[nn.Module | None]) -> bool:
+    if not all(type(linear) is nn.Linear for linear in linears):
+        return False
+    sorts = {
+        (linear.in_features, linear.bias is None, linear.weight.dtype, linear.weight.device)
+        for linear in linears
+        if isinstance(linear, nn.Linear)
+    }
+    return len(sorts) == 1
+
+
+def _replace(module: nn.Module, names: tuple[str, ...], linears: list[nn.Linear]) -> None:
+    share, begin = FusedProduct(linears), 0
+    for name, linear in zip(names, linears, strict=True):
+        setattr(module, name, FusedPart(share, begin, begin + linear.out_features))
+        begin += linear.out_features
+
+
+def gate(model: nn.Module, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
+    """Lets gated MLPs compute both halves by `product`, from the tokens and both halves' weight; returns how many."""
+    gates = [module for module in model.modules() if is_gated(module)]
+    for module in gates:
+        module.product = product  # type: ignore[assignment]
+        module.__class__ = Gated
+    return len(gates)
+
+
+class Gated(nn.Module):
+    """Replaces an MLP of transformers: silu(gate) × up, then down. One class for all, so that equal layers share what
+    is compiled."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        halves = self.product(tokens, self.gate_proj.share.weight)  # type: ignore[operator, union-attr]
+        found: torch.Tensor = self.down_proj(halves)  # type: ignore[operator]
+        return found
+
+
+def is_gated(module: nn.Module) -> bool:
+    """Whether its forward uses these four attributes and nothing else, and the halves are one weight without a bias."""
+    half, code = getattr(module, "gate_proj", None), getattr(type(module).forward, "__code__", None)
+    if not isinstance(half, FusedPart) or half.share.bias is not None or code is None or sorted(code.co_names) != GATED:
+        return False
+    return isinstance(module.act_fn, nn.SiLU) or type(module.act_fn).__name__ == "SiLUActivation"

@@ -1,0 +1,46 @@
+"""The end of an engine that still writes to its tiers."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+
+from quire.options.run import RunOptions
+from quire.serve.client import EngineClient, Life
+from quire.serve.messages import EngineSetup
+from quire.serve.progress import Progress
+
+
+class Ending:
+    """A process that ends by itself when it was asked about so often; or when it is killed."""
+
+    def __init__(self, asked: int) -> None:
+        self.left, self.is_killed = asked, False
+
+    def poll(self) -> int | None:
+        self.left -= 1
+        return 0 if self.left < 0 or self.is_killed else None
+
+    def kill(self) -> None:
+        self.is_killed = True
+
+
+@pytest.mark.parametrize(("is_hurried", "is_killed"), [(False, False), (True, True)])
+def test_an_engine_that_still_writes_to_its_tiers_is_waited_for_unless_somebody_hurries(
+    is_hurried: bool, is_killed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("quire.serve.client.CLOSE_SECONDS", 0.0)
+
+    async def closed() -> Ending:
+        client = EngineClient(EngineSetup(Path(), {}, RunOptions()), Progress(1), lambda *_a, **_k: None)
+        process, (ours, theirs) = Ending(5), socket.socketpair()
+        with ours, theirs:
+            client._life = Life(process, ours, None, 0.0)  # type: ignore[arg-type]
+            client.is_hurried = is_hurried
+            await client.close(seconds=1000.0)
+        return process
+
+    assert asyncio.run(closed()).is_killed is is_killed

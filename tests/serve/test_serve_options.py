@@ -1,0 +1,71 @@
+"""Options of a server: typed, from the environment and from a file; their defaults."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from quire.cli import generate
+from quire.cli.configuration import complete
+from quire.cli.serve import _add
+from quire.core.errors import InputError
+from quire.core.sampling import Sampling
+from quire.core.units import MIB
+from quire.serve.questions import _temperature
+
+
+def test_a_server_draws_where_commands_take_the_likeliest_token_and_the_quick_start_says_so() -> None:
+    parser = argparse.ArgumentParser()
+    generate.add_arguments(parser)
+    command, library = parser.parse_args(["--prompt", "a"]).temperature, Sampling().temperature
+    assert (_temperature(None), command, library) == (1, 0, 0)
+    told = (Path(__file__).parents[2] / "docs" / "quick-start.md").read_text()
+    assert "take the most likely token (`--temperature 0`, `Sampling(temperature=0)`)" in told
+    assert "The server samples at temperature 1 unless a request sets another" in told
+
+
+def test_what_is_typed_counts_before_the_environment_and_that_before_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text('pool = "64MiB"\nmax-length = 1024\nmax_requests = 5\nlog-text = true\nstage-layers = [10, 20]\n')
+    monkeypatch.setenv("QUIRE_MAX_LENGTH", "2k")
+    monkeypatch.setenv("QUIRE_PORT", "9000")
+    monkeypatch.setenv("QUIRE_CACHE", "elsewhere")
+    options = complete(_add, argparse.Namespace(config=file, port=1))
+    assert (options.pool, options.max_length, options.max_requests, options.port) == (64 * MIB, 2048, 5, 1)
+    assert options.log_text is True
+    assert options.stage_layers == (10, 20)
+    assert options.batch_tokens == 8192
+    monkeypatch.chdir(tmp_path)
+    assert complete(_add, argparse.Namespace()).max_requests == 5
+
+
+@pytest.mark.story
+def test_an_option_that_may_be_repeated_is_a_list_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text('connector = ["stores:one", "stores:other"]\nsheets = [3, 4]\nlog-text = false\n')
+    options = complete(_add, argparse.Namespace(config=file))
+    assert (options.connector, options.sheets, options.log_text) == (["stores:one", "stores:other"], (3, 4), False)
+    monkeypatch.setenv("QUIRE_CONNECTOR", "stores:third")
+    monkeypatch.setenv("QUIRE_LOG_TEXT", "yes")
+    options = complete(_add, argparse.Namespace(config=file))
+    assert (options.connector, options.log_text) == (["stores:third"], True)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("max-length = 'long'", "quire.toml: --max-length"),
+        ("max-lenght = 3", "max-lenght is no option of quire serve: did you mean max-length"),
+        ("[memory]\npool = 3", r"\[memory\] is a table"),
+        ("pool = ", "is not TOML"),
+    ],
+)
+def test_mistakes_in_a_file_are_told_with_its_name(tmp_path: Path, text: str, words: str) -> None:
+    file = tmp_path / "quire.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=words):
+        complete(_add, argparse.Namespace(config=file))

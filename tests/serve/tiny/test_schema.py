@@ -1,0 +1,89 @@
+"""The OpenAPI document, taken at its word: whatever it allows and forbids, nothing breaks the server."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import re
+from collections import Counter
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+
+from examples import ALL_EXAMPLES
+from running_server import RunningServer
+from serve_kit import CHAT
+
+Statuses = Counter[tuple[str, int]]
+EXAMPLES = 12 if os.environ.get(ALL_EXAMPLES) else 6
+"""For each path and method."""
+LEAST_ANSWERED = 0.3
+FOREIGN = re.compile(
+    r"[Ii]nput should|[Ff]ield required|valid (string|integer|list|dict)|constrained|function-|something else"
+)
+"""The words of whoever checks bodies for us: clients read the API's own."""
+
+
+@pytest.fixture(scope="module")
+def document(tiny_server: RunningServer) -> dict[str, Any]:
+    return dict(tiny_server.get("/openapi.json").json())
+
+
+@pytest.mark.parametrize("mode", list(GenerationMode))
+def test_no_call_that_the_document_describes_breaks_the_server(
+    tiny_server: RunningServer, keys: Any, document: dict[str, Any], mode: GenerationMode
+) -> None:
+    """No 5xx. Of calls that keep to it at least three in ten are answered, also of those that yield tokens: a server
+    that refuses everything would pass otherwise."""
+    statuses: Statuses = Counter()
+    schema = schemathesis.openapi.from_dict(_small(document))
+    for operation in schema.get_all_operations():
+        _try(operation.ok(), mode, tiny_server, keys.admin, statuses)
+    assert not [status for _, status in statuses if status >= 500], statuses
+    if mode is GenerationMode.POSITIVE:
+        for paths in (set(document["paths"]), {CHAT}, {"/v1/completions"}):
+            calls = {key: count for key, count in statuses.items() if key[0] in paths}
+            answered = sum(count for (_, status), count in calls.items() if status < 300)
+            assert answered >= LEAST_ANSWERED * sum(calls.values()), calls
+    else:
+        assert statuses[CHAT, 400] > 0, statuses
+    assert not tiny_server.told("internal_error")
+
+
+def _small(document: dict[str, Any]) -> dict[str, Any]:
+    """What a test on two cores can wait for: this model, few tokens."""
+    document = copy.deepcopy(document)
+    for name in ("ChatBody", "CompletionBody"):
+        body = document["components"]["schemas"][name]
+        body["properties"]["n"] = {"type": "integer", "minimum": 1, "maximum": 2}
+        body["properties"]["max_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
+        body["required"] = [*body["required"], "max_tokens"]
+    return document
+
+
+def _try(operation: Any, mode: GenerationMode, server: RunningServer, key: str, statuses: Statuses) -> None:
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def attempt(case: Any) -> None:
+        answer = case.call(base_url=server.address, headers={"authorization": f"Bearer {key}"})
+        statuses[operation.path, answer.status_code] += 1
+        if answer.status_code == 400:
+            assert not FOREIGN.search(answer.json()["error"]["message"]), answer.text
+        case.validate_response(answer, checks=(not_a_server_error,))
+
+    # A path without parameters cannot be called wrongly.
+    with contextlib.suppress(*([Unsatisfiable] if mode is GenerationMode.NEGATIVE else [])):
+        attempt()
