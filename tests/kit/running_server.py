@@ -84,12 +84,7 @@ class RunningServer:
 
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a metric's values whose labels are these."""
-        total = 0.0
-        for line in self.get("/metrics").text.splitlines():
-            found = re.match(rf"{name}(?:{{(.*)}})? (\S+)$", line)
-            if found and all(f'{key}="{value}"' in (found.group(1) or "") for key, value in labels.items()):
-                total += float(found.group(2))
-        return total
+        return _total(self.get("/metrics").text, name, **labels)
 
     def until(self, what: str, holds: Callable[[], bool], seconds: float = WAIT_SECONDS) -> None:
         """Waits for something to become true; what, if it does not."""
@@ -100,9 +95,19 @@ class RunningServer:
             time.sleep(POLL_SECONDS)
 
     def is_idle(self) -> bool:
-        """Nothing runs or waits, and every page that is in use is the cache's."""
-        busy = self.metric("quire_requests_running") + self.metric("quire_requests_waiting")
-        return busy == 0 and self.metric("quire_pages", state="used") == 0
+        """Nothing runs or waits, and every page that is in use is the cache's: all read at one moment."""
+        metrics = self.get("/metrics").text
+        busy = _total(metrics, "quire_requests_running") + _total(metrics, "quire_requests_waiting")
+        return busy + _total(metrics, "quire_pages", state="used") == 0
+
+
+def _total(metrics: str, name: str, **labels: str) -> float:
+    total = 0.0
+    for line in metrics.splitlines():
+        found = re.match(rf"{name}(?:{{(.*)}})? (\S+)$", line)
+        if found and all(f'{key}="{value}"' in (found.group(1) or "") for key, value in labels.items()):
+            total += float(found.group(2))
+    return total
 
 
 def _each_line(stream: IO[str], read: Callable[[str], None]) -> None:

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 IDLE_TICK_SECONDS = 0.1
 STATUS_SECONDS = 0.5
-"""How often a busy engine reports its status; one that becomes idle always does."""
+"""How often a busy engine reports its status; one that becomes idle or busy always does."""
 
 
 def main(connection: Connection) -> None:
@@ -176,11 +176,12 @@ class EngineLoop:
         self._tick()
 
     def _tick(self) -> None:
-        """Sends a tick; with the status every `STATUS_SECONDS`, and whenever the engine becomes idle."""
+        """Sends a tick; with the status every `STATUS_SECONDS`, and whenever the engine becomes idle or busy: metrics
+        never show an idle engine to a client that has its first token."""
         is_idle, now = self.engine.scheduler.is_idle(), self.clock()
         settled = self.engine.scheduler.steps - len(self.engine.scheduler.flying)
         tick = EngineTick(settled, is_idle, self.updates.take())
-        if now - self._status_at >= STATUS_SECONDS or is_idle > self._was_idle:
+        if now - self._status_at >= STATUS_SECONDS or is_idle != self._was_idle:
             self._status_at = now
             books = self._books() if is_idle else ""
             tiers = self.stack.status() if self.stack is not None else ()

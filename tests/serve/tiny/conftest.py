@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx
 import pytest
 
 from quire.serve.keys import Tenant, add_key
@@ -57,3 +58,9 @@ def tiny_server(tiny_folder: Path, keys: Keys, freeze_file: Path) -> Iterator[Ru
     drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze_file)}
     with running_server(str(tiny_folder), *SIZE, *more, *limits, model="tiny", environment=drill) as server:
         yield server
+
+
+@pytest.fixture
+def client(tiny_server: RunningServer, keys: Keys) -> Iterator[httpx.Client]:
+    with tiny_server.client(keys.alice) as client:
+        yield client
