@@ -14,7 +14,7 @@ from quire.build.plan import plan_checkpoint
 from quire.core.dtypes import DType
 from quire.options.run import RunOptions
 from quire.plan.settings import Budget, Settings
-from quire.serve.formats import ChatFormat
+from quire.serve.formats import ChatFormat, Extras
 from quire.serve.questions import BodyReader
 from quire.serve.schemas import ChatBody
 from quire.text.answer import join_deltas
@@ -49,12 +49,17 @@ def answered(folder: Path, said: str, **asking: Any) -> tuple[dict[str, Any], di
     (answer,) = question.answers(tokenizer)
     tokens = tokenizer.encode(said, add_special_tokens=False)
     deltas = [*(answer.feed([token]) for token in tokens), answer.feed([], ending="stop")]
-    form = ChatFormat({"id": "id", "model": "tiny"}, Spelling(tokenizer), False, False)
     call: Any = SimpleNamespace(question=question, output_tokens=len(tokens), cached_tokens=0)
-    whole = form.whole(call, [join_deltas(deltas)])["choices"][0]
-    pieces = [form.chunk(0, delta, False)["choices"][0]["delta"] for delta in deltas]
+    form = ChatFormat(call, {"id": "id", "model": "tiny"}, Spelling(tokenizer), Extras())
+    whole = form.whole([join_deltas(deltas)])["choices"][0]
+    pieces = [_chunk(form.piece(0, delta, False))["choices"][0]["delta"] for delta in deltas]
     parts = {name: "".join(piece.get(name, "") for piece in pieces) for name in ("reasoning_content", "content")}
     return whole, parts
+
+
+def _chunk(event: bytes) -> dict[str, Any]:
+    chunk: dict[str, Any] = json.loads(event.removeprefix(b"data: "))
+    return chunk
 
 
 @pytest.mark.parametrize(

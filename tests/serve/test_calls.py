@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -24,6 +24,7 @@ from quire.serve.app import make_app
 from quire.serve.calls import Call, Deltas
 from quire.serve.client import EngineStarting, PendingRequest, Updates
 from quire.serve.errors import ApiError
+from quire.serve.formats import ChatFormat, Extras
 from quire.serve.generation import _Reply
 from quire.serve.keys import EVERYBODY, Tenant
 from quire.serve.messages import RequestUpdate
@@ -32,6 +33,7 @@ from quire.serve.schemas import ChatBody, CompletionBody
 from quire.serve.service import Service
 from quire.serve.turns import Turns
 from quire.text.question import Question
+from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
 from scenes_of_tiers import small_plan
 
@@ -219,6 +221,7 @@ def test_a_bug_has_the_form_of_other_errors(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_bug_in_the_middle_of_a_stream_is_its_last_event_and_no_client_that_left() -> None:
     closed: list[bool] = []
     call: Any = SimpleNamespace(answers=[], question=None, close=lambda: closed.append(True), record=dict)
+    form = ChatFormat(call, {"id": "id"}, cast(Spelling, None), Extras())
     record: dict[str, Any] = {}
 
     async def broken() -> AsyncIterator[Deltas]:
@@ -228,7 +231,7 @@ def test_a_bug_in_the_middle_of_a_stream_is_its_last_event_and_no_client_that_le
     pieces: list[bytes] = []
 
     async def read() -> None:
-        async for piece in _Reply(call, None, record, False).pieces([], broken(), False):  # type: ignore[arg-type]
+        async for piece in _Reply(call, form, record, False).pieces([], broken()):
             pieces.append(piece)
 
     with pytest.raises(KeyError):

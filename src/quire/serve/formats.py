@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from quire.core.logprobs import Logprob
 from quire.serve.calls import Call
-from quire.serve.errors import dumps
+from quire.serve.errors import ApiError, dumps
 from quire.text.answer import Delta
 from quire.text.spelling import Spelling
 
@@ -24,27 +25,68 @@ def event(value: Any) -> bytes:
 
 
 class Format(ABC):
+    """How one call's answer is written: in one piece, or as the events of a stream."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+
+    @abstractmethod
+    def whole(self, answers: Sequence[Delta]) -> Json:
+        """The complete answer, with one delta for each choice."""
+
+    def begin(self) -> bytes:
+        """Events before the first piece."""
+        return b""
+
+    @abstractmethod
+    def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
+        """Events for what is new in a choice; `is_first`: nothing of this choice was written yet."""
+
+    @abstractmethod
+    def end(self) -> bytes:
+        """Events after the last piece."""
+
+    def failure(self, error: ApiError) -> bytes:
+        """The last event of a stream that cannot go on."""
+        return event(error.body())
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What chunks and choices carry besides the answer, if requested."""
+
+    logprobs: bool = False
+    usage: bool = False
+    """The stream ends with its usage."""
+    running_usage: bool = False
+    """Each chunk has the usage so far."""
+
+
+class ChunkFormat(Format):
     """What chats and completions have in common; a subclass writes its choices."""
 
     whole_name: ClassVar[str]
     chunk_name: ClassVar[str]
 
-    def __init__(self, head: Mapping[str, Any], spelling: Spelling, has_logprobs: bool, with_usage: bool) -> None:
-        """`head`: what every piece begins with. `with_usage`: the stream ends with its usage."""
+    def __init__(self, call: Call, head: Mapping[str, Any], spelling: Spelling, extras: Extras) -> None:
+        """`head`: what every piece begins with."""
+        super().__init__(call)
         self._head = {"id": head["id"], "object": "", "created": int(time.time()), **head}
-        self._spelling, self._has_logprobs, self._with_usage = spelling, has_logprobs, with_usage
+        self._spelling, self._extras = spelling, extras
 
-    def chunk(self, index: int, delta: Delta, is_first: bool) -> Json:
-        more = {"usage": None} if self._with_usage else {}
-        return self._object(self.chunk_name, [self._piece(index, delta, is_first)], **more)
-
-    def closing(self, call: Call) -> Json:
-        """The chunk with the usage."""
-        return self._object(self.chunk_name, [], usage=usage(call))
-
-    def whole(self, call: Call, answers: Sequence[Delta]) -> Json:
+    def whole(self, answers: Sequence[Delta]) -> Json:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
-        return self._object(self.whole_name, choices, usage=usage(call))
+        return self._object(self.whole_name, choices, usage=usage(self.call))
+
+    def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
+        more: Json = {"usage": None} if self._extras.usage else {}
+        if self._extras.running_usage:
+            more = {"usage": usage(self.call)}
+        return event(self._object(self.chunk_name, [self._piece(index, delta, is_first)], **more))
+
+    def end(self) -> bytes:
+        closing = event(self._object(self.chunk_name, [], usage=usage(self.call))) if self._extras.usage else b""
+        return closing + DONE
 
     def _object(self, name: str, choices: Sequence[Json], **more: Any) -> Json:
         return {**self._head, "object": name, "choices": list(choices), **more}
@@ -73,7 +115,7 @@ def _finite(logprob: float) -> float:
     return max(logprob, -9999.0)
 
 
-class ChatFormat(Format):
+class ChatFormat(ChunkFormat):
     whole_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
     def _piece(self, index: int, delta: Delta, is_first: bool) -> Json:
@@ -97,7 +139,7 @@ class ChatFormat(Format):
         return {**message, "finish_reason": answer.ending or None}
 
     def _logprobs(self, delta: Delta) -> Json | None:
-        if not self._has_logprobs:
+        if not self._extras.logprobs:
             return None
         pairs = zip(delta.tokens, delta.logprobs, strict=False)
         return {"content": [self._with_top(token, one) for token, one in pairs], "refusal": None}
@@ -110,19 +152,20 @@ class ChatFormat(Format):
         return {"token": spelling.text(token), "logprob": _finite(logprob), "bytes": spelling.bytes(token)}
 
 
-class CompletionFormat(Format):
+class CompletionFormat(ChunkFormat):
     whole_name = chunk_name = "text_completion"
 
     def __init__(
         self,
+        call: Call,
         head: Mapping[str, Any],
         spelling: Spelling,
-        has_logprobs: bool,
-        with_usage: bool,
+        extras: Extras,
+        *,
         echoes: Sequence[str] = (),
     ) -> None:
         """`echoes`: by choice, the prompt, if it is to be repeated."""
-        super().__init__(head, spelling, has_logprobs, with_usage)
+        super().__init__(call, head, spelling, extras)
         self._echoes = echoes
         self._characters: dict[int, int] = {}
 
@@ -135,7 +178,7 @@ class CompletionFormat(Format):
         return self._piece(index, answer, True)
 
     def _logprobs(self, index: int, delta: Delta) -> Json | None:
-        if not self._has_logprobs:
+        if not self._extras.logprobs:
             return None
         offset = self._characters.get(index, 0)
         words, offsets = [self._spelling.text(token) for token in delta.tokens], []

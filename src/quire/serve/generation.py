@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 from quire.serve.calls import Call, Deltas
 from quire.serve.errors import ApiError, internal_error, json_response
-from quire.serve.formats import DONE, STILL_HERE, ChatFormat, CompletionFormat, Format, event
-from quire.serve.schemas import ChatBody, CompletionBody, Sampled
+from quire.serve.formats import STILL_HERE, ChatFormat, CompletionFormat, Extras, Format
+from quire.serve.schemas import ChatBody, CompletionBody
 from quire.serve.service import Service
 from quire.serve.streams import ClientLeft, EventStream, unless_client_leaves
 from quire.text.answer import Delta, join_deltas
@@ -30,8 +30,9 @@ async def chat(body: ChatBody, request: Request) -> Response:
     service: Service = request.app.state.service
     needs_grammar = body.response_format is not None or bool(body.tools)
     call = await service.open_call(lambda: service.reader.chat(body), request, needs_grammar)
-    form = ChatFormat(service.head("chatcmpl", call), service.spelling, bool(body.logprobs), body.wants_usage)
-    return await _answer(request, body, _Reply(call, form, request.state.record, service.settings.log_text))
+    extras = Extras(bool(body.logprobs), body.wants_usage)
+    form = ChatFormat(call, service.head("chatcmpl", call), service.spelling, extras)
+    return await answer(request, bool(body.stream), form)
 
 
 @router.post("/v1/completions", responses=ANSWERS)
@@ -39,19 +40,22 @@ async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
     call = await service.open_call(lambda: service.reader.completion(body), request)
     echoes = [text for text in call.question.texts for _ in range(call.question.samples)] if body.echo else []
-    has_logprobs = body.logprobs is not None
-    form = CompletionFormat(service.head("cmpl", call), service.spelling, has_logprobs, body.wants_usage, echoes)
-    return await _answer(request, body, _Reply(call, form, request.state.record, service.settings.log_text))
+    extras = Extras(body.logprobs is not None, body.wants_usage)
+    form = CompletionFormat(call, service.head("cmpl", call), service.spelling, extras, echoes=echoes)
+    return await answer(request, bool(body.stream), form)
 
 
-async def _answer(request: Request, body: Sampled, reply: _Reply) -> Response:
-    """Errors before the first token have a status of their own; later ones are the stream's last event."""
+async def answer(request: Request, streams: bool, form: Format) -> Response:
+    """The answer to a call, in this form. Errors before the first token have a status of their own; later ones are the
+    stream's last event."""
+    service: Service = request.app.state.service
+    reply = _Reply(form.call, form, request.state.record, service.settings.log_text)
     try:
-        if not body.stream:
+        if not streams:
             return await unless_client_leaves(request.receive, reply.whole())
         updates = reply.call.deltas()
         first = await unless_client_leaves(request.receive, anext(updates))
-        return EventStream(reply.pieces(first, updates, body.wants_usage))
+        return EventStream(reply.pieces(first, updates))
     except ClientLeft:
         reply.left()
         return Response(status_code=CLIENT_LEFT)
@@ -75,24 +79,22 @@ class _Reply:
         finally:
             answers = [join_deltas(one) for one in pieces]
             self._note([answer.text for answer in answers])
-        return json_response(self.form.whole(self.call, answers))
+        return json_response(self.form.whole(answers))
 
-    async def pieces(self, first: Deltas, updates: AsyncIterator[Deltas], with_usage: bool) -> AsyncIterator[bytes]:
+    async def pieces(self, first: Deltas, updates: AsyncIterator[Deltas]) -> AsyncIterator[bytes]:
         begun: set[int] = set()
         texts = [""] * len(self.call.answers)
         try:
-            yield self._chunks(first, begun, texts)
+            yield self.form.begin() + self._events(first, begun, texts)
             async for more in updates:
-                yield self._chunks(more, begun, texts)
-            if with_usage:
-                yield event(self.form.closing(self.call))
-            yield DONE
+                yield self._events(more, begun, texts)
+            yield self.form.end()
         except ApiError as error:
             self.record["error"] = error.code
-            yield event(error.body())
+            yield self.form.failure(error)
         except Exception:
             self.record["error"] = "internal_error"
-            yield event(internal_error().body())
+            yield self.form.failure(internal_error())
             raise
         except BaseException:  # the client has left, or the server ends
             self.left()
@@ -101,14 +103,14 @@ class _Reply:
             self.call.close()
             self._note(texts)
 
-    def _chunks(self, updates: Deltas, begun: set[int], texts: list[str]) -> bytes:
-        chunks = []
+    def _events(self, updates: Deltas, begun: set[int], texts: list[str]) -> bytes:
+        events = []
         for index, delta in updates:
-            chunks.append(event(self.form.chunk(index, delta, index not in begun)))
+            events.append(self.form.piece(index, delta, index not in begun))
             begun.add(index)
             if self.log_text:
                 texts[index] += delta.text
-        return b"".join(chunks) or STILL_HERE
+        return b"".join(events) or STILL_HERE
 
     def left(self) -> None:
         self.call.close()
