@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
 
+from quire.core.logprobs import Logprob
 from quire.serve.allowance import Allowances
 from quire.serve.client import EngineAway, EngineClient, PendingRequest, Updates
 from quire.serve.errors import ApiError
@@ -50,6 +51,8 @@ class Call:
         names = (f"{self.id}-{number}" for number in count())
         requests = question.requests(names, tokenizer, tenant.name, tenant.scope)
         self.answers = question.answers(tokenizer)
+        self.prompt_logprobs: dict[int, tuple[Logprob, ...]] = {}
+        """By prompt, if requested: they come with the first token of its first answer."""
         allowances.enter(tenant, question.request_count, question.tokens)
         self._is_open, self._is_refused = True, False
         self.tickets: list[PendingRequest] = []
@@ -95,7 +98,12 @@ class Call:
         answer = self.answers[number]
         if answer.ending:
             return []
-        delta = answer.feed(update.tokens, update.logprobs, update.ending)
+        if update.prompt_logprobs:
+            self.prompt_logprobs[number // self.question.samples] = update.prompt_logprobs
+        if self.question.is_prompt_alone:
+            delta = answer.feed((), (), "length" if update.ending else "")
+        else:
+            delta = answer.feed(update.tokens, update.logprobs, update.ending)
         if answer.ending and not update.ending:
             self._client.cancel([ticket])
         return [] if delta.is_empty else [(number, delta)]

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.serve import logs
 from quire.serve.errors import ApiError, internal_error
+from quire.serve.fields import Ignored, noting_ignored
 from quire.serve.keys import EVERYBODY, KeyRing, Tenant
 from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
@@ -39,12 +40,14 @@ class Edge:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        answer = _Answer(send, _request_id(scope))
+        ignored = Ignored(self._settings.strict_fields)
+        answer = _Answer(send, _request_id(scope), ignored)
         record: dict[str, Any] = {}
         begin = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "record": record, "request_id": answer.request_id}
         try:
-            await self._let_in(scope, receive, answer)
+            with noting_ignored(ignored):
+                await self._let_in(scope, receive, answer)
         except ApiError as error:
             await error.response()(scope, receive, answer)
             record["error"] = error.code
@@ -124,15 +127,18 @@ class Edge:
 
 
 class _Answer:
-    """Passes an answer on, with the request's id in its headers, and remembers its status."""
+    """Passes an answer on, with the request's id and the names of ignored fields in its headers, and remembers its
+    status."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send, self.request_id, self.status = send, request_id, 0
+    def __init__(self, send: Send, request_id: str, ignored: Ignored) -> None:
+        self._send, self.request_id, self.status, self._ignored = send, request_id, 0, ignored
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
             more = [(b"x-request-id", self.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+            if self._ignored.names:
+                more.append((b"x-quire-ignored", self._ignored.header().encode()))
             message = {**message, "headers": [*message.get("headers", []), *more]}
         await self._send(message)
 

@@ -129,9 +129,14 @@ class Updates:
             return
         tokens = tuple(stream.take().tolist())
         if tokens:
-            known = self.of(stream.request.name)
+            known, prompt = self.of(stream.request.name), _of_prompt(stream)
             logprobs = (*known.logprobs, *_taken(stream.logprobs, len(tokens)))
-            self.new[known.name] = replace(known, tokens=(*known.tokens, *tokens), logprobs=logprobs)
+            self.new[known.name] = replace(
+                known,
+                tokens=(*known.tokens, *tokens),
+                logprobs=logprobs,
+                prompt_logprobs=known.prompt_logprobs or prompt,
+            )
 
     def take(self) -> tuple[RequestUpdate, ...]:
         taken, self.new = tuple(self.new.values()), {}
@@ -235,6 +240,13 @@ class EngineLoop:
         if self.hooks.is_waiting(name):
             return RequestReport(name, Explanation(name, "waiting", Reason(Why.ANOTHER_ENGINE)))
         return RequestReport(name, found, events) if found or events else None
+
+
+def _of_prompt(stream: Stream) -> tuple[Logprob, ...]:
+    """Log-probabilities of the prompt's tokens, removed from the stream's; none if they were not requested, or taken
+    before."""
+    places = sorted(place for place in stream.logprobs if place < len(stream.request.prompt))
+    return tuple(stream.logprobs.pop(place) for place in places)
 
 
 def _taken(logprobs: dict[int, Logprob], count: int) -> list[Logprob]:

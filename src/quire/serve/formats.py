@@ -60,6 +60,8 @@ class Extras:
     """The stream ends with its usage."""
     running_usage: bool = False
     """Each chunk has the usage so far."""
+    prompt_logprobs: bool = False
+    """A complete answer has those of the prompt, in vLLM's form."""
 
 
 class ChunkFormat(Format):
@@ -77,6 +79,18 @@ class ChunkFormat(Format):
     def whole(self, answers: Sequence[Delta]) -> Json:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
         return self._object(self.whole_name, choices, usage=usage(self.call))
+
+    def _of_prompt(self, prompt: int) -> list[Json | None]:
+        """Log-probabilities of a prompt's tokens as vLLM writes them: by token, with rank and text."""
+        return [None, *(self._candidates(one) for one in self.call.prompt_logprobs.get(prompt, ()))]
+
+    def _candidates(self, one: Logprob) -> Json:
+        top = {token: (value, place + 1) for place, (token, value) in enumerate(one.top)}
+        found = {**top, one.token: (one.value, one.rank)}
+        return {
+            str(token): {"logprob": _finite(value), "rank": rank, "decoded_token": self._spelling.text(token)}
+            for token, (value, rank) in found.items()
+        }
 
     def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
         more: Json = {"usage": None} if self._extras.usage else {}
@@ -129,6 +143,10 @@ class ChatFormat(ChunkFormat):
         piece = {"index": index, "delta": said, "logprobs": self._logprobs(delta)}
         return {**piece, "finish_reason": delta.ending or None}
 
+    def whole(self, answers: Sequence[Delta]) -> Json:
+        more = {"prompt_logprobs": self._of_prompt(0)} if self._extras.prompt_logprobs else {}
+        return {**super().whole(answers), **more}
+
     def _choice(self, index: int, answer: Delta) -> Json:
         said: Json = {"role": "assistant", "content": answer.text or (None if answer.tool_calls else "")}
         if answer.reasoning:
@@ -170,22 +188,33 @@ class CompletionFormat(ChunkFormat):
         self._characters: dict[int, int] = {}
 
     def _piece(self, index: int, delta: Delta, is_first: bool) -> Json:
-        text = (self._echoes[index] if is_first and self._echoes else "") + delta.text
-        piece = {"index": index, "text": text, "logprobs": self._logprobs(index, delta)}
+        echoes = is_first and bool(self._echoes)
+        text = (self._echoes[index] if echoes else "") + delta.text
+        piece = {"index": index, "text": text, "logprobs": self._logprobs(index, delta, echoes)}
         return {**piece, "finish_reason": delta.ending or None}
 
     def _choice(self, index: int, answer: Delta) -> Json:
-        return self._piece(index, answer, True)
+        prompt = index // self.call.question.samples
+        more = {"prompt_logprobs": self._of_prompt(prompt)} if self._extras.prompt_logprobs else {}
+        return {**self._piece(index, answer, True), **more}
 
-    def _logprobs(self, index: int, delta: Delta) -> Json | None:
+    def _logprobs(self, index: int, delta: Delta, echoes: bool) -> Json | None:
         if not self._extras.logprobs:
             return None
+        prompt = self._echoed(index) if echoes else []
+        tokens = [*prompt, *zip(delta.tokens, delta.logprobs, strict=True)]
         offset = self._characters.get(index, 0)
-        words, offsets = [self._spelling.text(token) for token in delta.tokens], []
+        words, offsets = [self._spelling.text(token) for token, _ in tokens], []
         for word in words:
             offsets.append(offset)
             offset += len(word)
         self._characters[index] = offset
-        tops = [{self._spelling.text(t): _finite(value) for t, value in one.top} for one in delta.logprobs]
-        values = [_finite(one.value) for one in delta.logprobs]
+        tops = [one and {self._spelling.text(t): _finite(value) for t, value in one.top} for _, one in tokens]
+        values = [one and _finite(one.value) for _, one in tokens]
         return {"tokens": words, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
+
+    def _echoed(self, index: int) -> list[tuple[int, Logprob | None]]:
+        """The prompt's tokens; the first one has no log-probability."""
+        place = index // self.call.question.samples
+        tokens = self.call.question.prompts[place].tolist()
+        return list(zip(tokens, (None, *self.call.prompt_logprobs.get(place, ())), strict=True))

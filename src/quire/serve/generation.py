@@ -12,7 +12,7 @@ from starlette.responses import Response
 from quire.serve.calls import Call, Deltas
 from quire.serve.errors import ApiError, internal_error, json_response
 from quire.serve.formats import STILL_HERE, ChatFormat, CompletionFormat, Extras, Format
-from quire.serve.schemas import ChatBody, CompletionBody
+from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service
 from quire.serve.streams import ClientLeft, EventStream, unless_client_leaves
 from quire.text.answer import Delta, join_deltas
@@ -28,9 +28,8 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.post("/v1/chat/completions", responses=ANSWERS)
 async def chat(body: ChatBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    needs_grammar = body.response_format is not None or bool(body.tools)
-    call = await service.open_call(lambda: service.reader.chat(body), request, needs_grammar)
-    extras = Extras(bool(body.logprobs), body.wants_usage)
+    call = await service.open_call(lambda: service.reader.chat(body), request, body.has_grammar or bool(body.tools))
+    extras = _extras(body, bool(body.logprobs))
     form = ChatFormat(call, service.head("chatcmpl", call), service.spelling, extras)
     return await answer(request, bool(body.stream), form)
 
@@ -38,11 +37,18 @@ async def chat(body: ChatBody, request: Request) -> Response:
 @router.post("/v1/completions", responses=ANSWERS)
 async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    call = await service.open_call(lambda: service.reader.completion(body), request)
+    call = await service.open_call(lambda: service.reader.completion(body), request, body.has_grammar)
     echoes = [text for text in call.question.texts for _ in range(call.question.samples)] if body.echo else []
-    extras = Extras(body.logprobs is not None, body.wants_usage)
+    extras = _extras(body, body.logprobs is not None)
     form = CompletionFormat(call, service.head("cmpl", call), service.spelling, extras, echoes=echoes)
     return await answer(request, bool(body.stream), form)
+
+
+def _extras(body: Sampled, has_logprobs: bool) -> Extras:
+    options = body.stream_options
+    usage = options is not None and bool(options.include_usage)
+    running = options is not None and bool(options.continuous_usage_stats)
+    return Extras(has_logprobs, usage, running, body.prompt_logprobs is not None)
 
 
 async def answer(request: Request, streams: bool, form: Format) -> Response:

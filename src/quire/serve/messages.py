@@ -91,6 +91,8 @@ class RequestUpdate:
     tokens: tuple[int, ...] = ()
     logprobs: tuple[Logprob, ...] = ()
     """One for each token, or none if they were not requested."""
+    prompt_logprobs: tuple[Logprob, ...] = ()
+    """With the first tokens, if requested: one for each token of the prompt, from the second on."""
     hit_tokens: int | None = None
     """Tokens of the prompt found in the cache; reported at its first admission."""
     ending: str = ""

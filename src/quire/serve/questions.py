@@ -5,27 +5,26 @@ body ─▶ prompts (`text/prompts.py`) ─▶ grammar, tried (`trial.py`) ─�
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from quire.core.request import Tokens
-from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, GrammarSort, Sampling
+from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, Sampling
 from quire.plan.plan import Plan
 from quire.serve.errors import ApiError, naming_field
+from quire.serve.fields import note_ignored
 from quire.serve.limits import Limits
-from quire.serve.schemas import AsSchema, AsText, ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
+from quire.serve.schemas import ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
+from quire.serve.structured import schema_grammar, wanted_grammar
 from quire.serve.trial import Trial
 from quire.text.prompts import Prompts
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
-from quire.text.tools import ToolUse, tool_use
+from quire.text.tools import NO_TOOLS, ToolUse, tool_use
 
 DEFAULT_COMPLETION_TOKENS = 16
 LOOK_CHARACTERS = 65_536
 """Characters of a long text that are encoded first: if these alone are far too long, the rest is not encoded."""
-MOST_SCHEMA_CHARACTERS = 65_536
-ANY_OBJECT = '{"type": "object"}'
 
 
 class BodyReader:
@@ -40,37 +39,48 @@ class BodyReader:
         with naming_field("tools"):
             choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
             tools = tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
-        text = self.render(body.messages, tools.tools, body.chat_template_kwargs)
+        text = self.render(body.messages, tools.tools, self._switches(body), bool(body.continue_final_message))
         prompt = self._known(self.encode(text, False, "messages"), "messages")
         grammar = self._grammar(body, tools)
         asked, limit = body.max_tokens, "max_tokens"
         if body.max_completion_tokens:
             asked, limit = body.max_completion_tokens, "max_completion_tokens"
         most = self._limits.output_tokens(len(prompt), asked, "messages", limit)
-        sampling = self._sampling(body, grammar, (body.top_logprobs or 0) if body.logprobs else None)
+        logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return Question(
             (prompt,),
             (text,),
             (most,),
-            sampling,
+            self._sampling(body, grammar, logprobs, body.prompt_logprobs),
             body.n or 1,
             tools=tools,
             has_reasoning=self.prompts.has_reasoning and grammar is None,
             priority=body.priority or 0,
             is_length_open=asked is None,
+            stop_tokens=self._stop_tokens(body),
         )
 
     def completion(self, body: CompletionBody) -> Question:
         self.require_model(body.model)
-        if body.echo and body.logprobs is not None:
-            message = "echo with logprobs is not supported: leave one of them out"
-            raise ApiError(400, message, "unsupported_field", "echo")
+        if body.stream and body.echo and body.logprobs is not None and (body.n or 1) > 1:
+            message = "echo with logprobs of several choices cannot be streamed: leave n or stream out"
+            raise ApiError(400, message, "unsupported_field", "n")
         prompts, texts = zip(*(self._prompt(one) for one in _prompts(body.prompt)), strict=True)
         default = [min(DEFAULT_COMPLETION_TOKENS, self._limits.room(len(prompt))) for prompt in prompts]
-        lengths = ((len(prompt), body.max_tokens or most) for prompt, most in zip(prompts, default, strict=True))
+        if body.max_tokens is not None:
+            default = [body.max_tokens or 1] * len(prompts)  # the one token of an answer of 0 is left out of it
+        lengths = ((len(prompt), most) for prompt, most in zip(prompts, default, strict=True))
         most = tuple(self._limits.output_tokens(*one, "prompt", "max_tokens") for one in lengths)
-        sampling = self._sampling(body, None, body.logprobs)
-        return Question(prompts, texts, most, sampling, body.n or 1, priority=body.priority or 0)
+        return Question(
+            prompts,
+            texts,
+            most,
+            self._sampling(body, self._grammar(body, NO_TOOLS), body.logprobs, _of_prompt(body)),
+            body.n or 1,
+            priority=body.priority or 0,
+            stop_tokens=self._stop_tokens(body),
+            is_prompt_alone=body.max_tokens == 0,
+        )
 
     def require_model(self, name: str) -> None:
         if name != self.model:
@@ -78,12 +88,16 @@ class BodyReader:
             raise ApiError(404, message, "model_not_found", "model")
 
     def render(
-        self, messages: Sequence[Said], tools: Sequence[Mapping[str, Any]], switches: Mapping[str, Any] | None = None
+        self,
+        messages: Sequence[Said],
+        tools: Sequence[Mapping[str, Any]],
+        switches: Mapping[str, Any] | None = None,
+        continues: bool = False,
     ) -> str:
         if not self.prompts.tokenizer.has_chat_template:
             raise ApiError(400, "the model has no chat template: use /v1/completions", "unsupported_field", "messages")
         with naming_field("messages"):
-            return self.prompts.render([one.model_dump(exclude_none=True) for one in messages], tools, switches)
+            return self.prompts.render([_message(one) for one in messages], tools, switches, continues)
 
     def encode(self, text: str, add_special_tokens: bool, field: str) -> Tokens:
         """`field`: as the client sent it."""
@@ -102,44 +116,68 @@ class BodyReader:
         with naming_field(field):
             return self.prompts.known(prompt)
 
-    def _sampling(self, body: Sampled, grammar: Grammar | None, logprobs: int | None) -> Sampling:
+    def _switches(self, body: ChatBody) -> dict[str, Any]:
+        """For the template: what the body names, and what follows from `reasoning_effort`."""
+        effort = body.reasoning_effort
+        known = {} if effort is None else self.prompts.effort_switches(effort)
+        if effort is not None and not known:
+            note_ignored("reasoning_effort")
+        return {**known, **(body.chat_template_kwargs or {})}
+
+    def _stop_tokens(self, body: Sampled) -> tuple[int, ...]:
+        with naming_field("stop_token_ids"):
+            return tuple(self.prompts.known(body.stop_token_ids).tolist()) if body.stop_token_ids else ()
+
+    def _sampling(
+        self, body: Sampled, grammar: Grammar | None, logprobs: int | None, prompt_logprobs: int | None
+    ) -> Sampling:
+        if body.stream and body.prompt_logprobs is not None:
+            message = "prompt_logprobs cannot be streamed: leave it or stream out"
+            raise ApiError(400, message, "unsupported_field", "prompt_logprobs")
         with naming_field(None):
-            sampling = _sampling_of(body, grammar, logprobs)
+            sampling = _sampling_of(body, grammar, logprobs, prompt_logprobs)
         with naming_field("logit_bias"):
             sampling.require_known_biases(self.prompts.vocabulary_tokens)
         return sampling
 
-    def _grammar(self, body: ChatBody, tools: ToolUse) -> Grammar | None:
-        """Compiled first in a separate process: the engine gets no schema that is invalid or takes too long."""
+    def _grammar(self, body: Sampled, tools: ToolUse) -> Grammar | None:
+        """Compiled first in a separate process: the engine gets no grammar that is invalid or takes too long."""
         with naming_field("tool_choice"):
             schema = tools.schema()
-        wanted = None if isinstance(body.response_format, AsText) else body.response_format
+        wanted = wanted_grammar(body)
         if schema is not None and wanted is not None:
-            message = "a required tool call with a response_format is not supported: leave one of them out"
-            raise ApiError(400, message, "unsupported_field", "response_format")
-        field = "response_format" if schema is None else "tools"
-        if wanted is not None:
-            schema = json.dumps(wanted.json_schema.schema_) if isinstance(wanted, AsSchema) else ANY_OBJECT
-        if schema is None:
+            message = f"a required tool call with {wanted.field} is not supported: leave one of them out"
+            raise ApiError(400, message, "unsupported_field", wanted.field)
+        if schema is not None:
+            wanted = schema_grammar(schema, "tools")
+        if wanted is None:
             return None
-        if len(schema) > MOST_SCHEMA_CHARACTERS:
-            size = f"the schema has {len(schema):,} characters, {MOST_SCHEMA_CHARACTERS:,} may be: simplify it"
-            raise ApiError(400, size, "invalid_schema", field)
-        grammar = Grammar(GrammarSort.JSON, schema)
-        with naming_field(field, "invalid_schema"):
-            self._trial.compile(grammar)
-        return grammar
+        with naming_field(wanted.field, "invalid_schema"):
+            self._trial.compile(wanted.grammar)
+        return wanted.grammar
+
+
+def _of_prompt(body: CompletionBody) -> int | None:
+    """An echo of the prompt has log-probabilities if the answer has them."""
+    return body.logprobs if body.echo and body.logprobs is not None else body.prompt_logprobs
+
+
+def _message(said: Said) -> dict[str, Any]:
+    """With reasoning under the name that templates read."""
+    message = said.model_dump(exclude_none=True)
+    reasoning = message.pop("reasoning", None)
+    return message if reasoning is None else {"reasoning_content": reasoning, **message}
 
 
 def tools_of(tools: Sequence[Tool] | None) -> tuple[Mapping[str, Any], ...]:
     return tuple(tool.model_dump(exclude_none=True) for tool in tools or ())
 
 
-def _sampling_of(body: Sampled, grammar: Grammar | None, logprobs: int | None) -> Sampling:
+def _sampling_of(body: Sampled, grammar: Grammar | None, logprobs: int | None, prompt_logprobs: int | None) -> Sampling:
     return Sampling(
         temperature=_temperature(body.temperature),
         top_p=1.0 if body.top_p is None else body.top_p,
-        top_k=body.top_k or 0,
+        top_k=max(body.top_k or 0, 0),
         min_p=body.min_p or 0.0,
         presence_penalty=body.presence_penalty or 0.0,
         frequency_penalty=body.frequency_penalty or 0.0,
@@ -150,6 +188,7 @@ def _sampling_of(body: Sampled, grammar: Grammar | None, logprobs: int | None) -
         ignore_eos=bool(body.ignore_eos),
         min_tokens=body.min_tokens or 0,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         grammar=grammar,
     )
 

@@ -5,11 +5,12 @@ A list is read up to its first error and an object has few fields: the errors re
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 
+from quire.serve import fields
 from quire.text.conversation import MOST_LEVELS, is_deeper, why_no_message, why_no_part
 
 MOST_CHOICES = 16
@@ -19,6 +20,8 @@ MOST_MESSAGES = 4096
 MOST_PROMPTS = 64
 MOST_FIELDS = 64
 MOST_BIASES = 1024
+MOST_CHOICE_TEXTS = 1024
+MOST_STOP_IDS = 4
 LARGEST_SEED = (1 << 63) - 1
 LARGEST_PRIORITY = (1 << 31) - 1
 
@@ -29,6 +32,8 @@ Stop = StopText | Annotated[list[StopText], Field(max_length=MOST_STOPS, fail_fa
 BiasedToken = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
+GrammarText = Annotated[str, Field(min_length=1)]
+Trigger = Annotated[str, Field(min_length=1, max_length=256)]
 ToolName = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
 
 
@@ -43,12 +48,86 @@ FewBiases = BeforeValidator(lambda value: _at_most(value, MOST_BIASES))
 
 
 class Body(BaseModel):
+    """An object that clients send. Unknown fields are refused, unless they have a neutral value (`serve/fields.py`)."""
+
     model_config = ConfigDict(extra="forbid")
+    neutral: ClassVar[fields.Neutral] = {}
+    place: ClassVar[str] = ""
+    """Where it lies in the body, for the names of ignored fields: `messages.`, for one."""
 
     @model_validator(mode="before")
     @classmethod
     def _has_few_fields(cls, value: Any) -> Any:
-        return _at_most(value, MOST_FIELDS)
+        known = [field.alias or name for name, field in cls.model_fields.items()]
+        return fields.without_neutral(_at_most(value, MOST_FIELDS), known, cls.neutral, cls.place)
+
+
+# ── the form of an answer ────────────────────────────────────────────────
+
+
+def _flat_enough(value: Any) -> Any:
+    if is_deeper(value, MOST_LEVELS):
+        raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels: flatten it")
+    return value
+
+
+Schema = Annotated[
+    dict[str, Any],
+    BeforeValidator(_flat_enough),
+    WithJsonSchema({"type": "object", "enum": [{"type": "object", "properties": {}}]}),
+]
+"""Any JSON schema; what is documented is the simplest one."""
+
+
+class JsonSchema(Body):
+    name: ToolName
+    description: str | None = None
+    schema_: Annotated[Schema, Field(alias="schema")]
+    strict: bool | None = None
+
+
+class AsText(Body):
+    type: Literal["text"]
+
+
+class AsObject(Body):
+    type: Literal["json_object"]
+
+
+class AsSchema(Body):
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+class Structure(Body):
+    """A tag in the text of an answer, and the schema of what it encloses."""
+
+    begin: Annotated[str, Field(min_length=1, max_length=256)]
+    schema_: Annotated[Schema, Field(alias="schema")]
+    end: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class AsTags(Body):
+    """Tags as vLLM has them: text that contains a trigger goes on as one of the structures."""
+
+    type: Literal["structural_tag"]
+    structures: Annotated[list[Structure], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
+    triggers: Annotated[list[Trigger], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
+
+
+Choices = Annotated[list[GrammarText], Field(min_length=1, max_length=MOST_CHOICE_TEXTS, fail_fast=True)]
+
+
+class StructuredOutputs(Body):
+    """vLLM's field of this name; give one of them."""
+
+    neutral, place = fields.STRUCTURED, "structured_outputs."
+    json_: Annotated[Schema | GrammarText | None, Field(alias="json")] = None
+    json_object: bool | None = None
+    regex: GrammarText | None = None
+    choice: Choices | None = None
+    grammar: GrammarText | None = None
+    structural_tag: GrammarText | None = None
 
 
 class Sampled(Body):
@@ -66,7 +145,19 @@ class Sampled(Body):
     frequency_penalty: Penalty = None
     logit_bias: Annotated[dict[BiasedToken, Bias], Field(max_length=MOST_BIASES), FewBiases] | None = None
     user: Annotated[str, Field(max_length=512)] | None = Field(None, description="For your own books; not looked at.")
-    top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = Field(None, description="Quire's own; 0 keeps all tokens.")
+    response_format: Annotated[AsText | AsObject | AsSchema | AsTags, Field(discriminator="type")] | None = None
+    structured_outputs: StructuredOutputs | None = Field(None, description="vLLM's: one grammar for the answer.")
+    guided_json: Schema | GrammarText | None = Field(None, description="vLLM's earlier name of a JSON schema.")
+    guided_regex: GrammarText | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: GrammarText | None = Field(None, description="In Lark's notation or GBNF.")
+    regex: GrammarText | None = Field(None, description="SGLang's.")
+    ebnf: GrammarText | None = Field(None, description="SGLang's: in Lark's notation or GBNF.")
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(
+        None, description="vLLM's: log-probabilities of the prompt's tokens, from the second on."
+    )
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_STOP_IDS, fail_fast=True)] | None = None
+    top_k: Annotated[int, Field(ge=-1, le=1 << 20)] | None = Field(None, description="0 and -1 keep all tokens.")
     min_p: Annotated[float, Field(ge=0, le=1)] | None = Field(None, description="Quire's own.")
     repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] | None = Field(None, description="Quire's own.")
     min_tokens: Annotated[int, Field(ge=0, le=1 << 30)] | None = Field(None, description="Quire's own.")
@@ -80,12 +171,16 @@ class Sampled(Body):
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
 
     @property
-    def wants_usage(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+    def has_grammar(self) -> bool:
+        """Some field says what the answer looks like: reading it takes longer."""
+        given = (self.response_format, self.structured_outputs, self.guided_json, self.guided_regex)
+        return any(one is not None for one in (*given, self.guided_choice, self.guided_grammar, self.regex, self.ebnf))
 
 
 class StreamOptions(Body):
+    neutral, place = fields.STREAM_OPTIONS, "stream_options."
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = Field(None, description="Each chunk has the usage so far, as at vLLM.")
 
 
 # ── chats ────────────────────────────────────────────────────────────────
@@ -98,6 +193,7 @@ def _text_alone(value: Any) -> Any:
 
 
 class TextPart(Body):
+    neutral, place = fields.PART, "messages.content."
     type: Literal["text"]
     text: str
 
@@ -124,40 +220,23 @@ HAS_CALLS: JsonDict = {
 
 
 class Said(Body):
-    """A message of the conversation. An assistant's may have calls instead of content, nobody else's may. The official
-    client's messages have some fields more, which are null."""
+    """A message of the conversation. Only an assistant's may have calls instead of content."""
 
     model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_CONTENT, HAS_CALLS]})
+    neutral, place = fields.MESSAGE, "messages."
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[Part], Field(min_length=1, fail_fast=True)] | None = None
     name: str | None = None
     tool_calls: Annotated[list[CallMade], Field(fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
+    reasoning: str | None = Field(None, description="Another name of reasoning_content.")
 
     @model_validator(mode="after")
     def _says_something(self) -> Said:
         if why := why_no_message(self.role, self.content is not None, bool(self.tool_calls)):
             raise ValueError(why)
         return self
-
-
-def _flat_enough(value: Any) -> Any:
-    if is_deeper(value, MOST_LEVELS):
-        raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels: flatten it")
-    return value
-
-
-Schema = Annotated[
-    dict[str, Any],
-    BeforeValidator(_flat_enough),
-    WithJsonSchema({"type": "object", "enum": [{"type": "object", "properties": {}}]}),
-]
-"""Any JSON schema; what is documented is the simplest one."""
 
 
 class Function(Body):
@@ -168,6 +247,7 @@ class Function(Body):
 
 
 class Tool(Body):
+    neutral, place = fields.TOOL, "tools."
     type: Literal["function"]
     function: Function
 
@@ -181,43 +261,29 @@ class NamedTool(Body):
     function: NamedFunction
 
 
-class JsonSchema(Body):
-    name: ToolName
-    description: str | None = None
-    schema_: Annotated[Schema, Field(alias="schema")]
-    strict: bool | None = None
-
-
-class AsText(Body):
-    type: Literal["text"]
-
-
-class AsObject(Body):
-    type: Literal["json_object"]
-
-
-class AsSchema(Body):
-    type: Literal["json_schema"]
-    json_schema: JsonSchema
-
-
 Messages = Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 Tools = Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
 
 
 class ChatBody(Sampled):
+    neutral = fields.CHAT
     messages: Messages
     max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    response_format: Annotated[AsText | AsObject | AsSchema, Field(discriminator="type")] | None = None
     tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     store: Literal[False] | None = Field(None, description="Nothing is stored.")
     metadata: Annotated[dict[str, str], Few] | None = Field(None, description="For your own books; not looked at.")
     service_tier: Literal["auto", "default"] | None = None
+    reasoning_effort: Annotated[str, Field(max_length=16)] | None = Field(
+        None, description="For templates with this switch; none switches thinking off where the template can."
+    )
+    continue_final_message: bool | None = Field(
+        None, description="vLLM's: the answer continues the last message, which is an assistant's."
+    )
     chat_template_kwargs: Annotated[dict[str, bool | int | str], Few] | None = Field(
         None, description="Quire's own: switches of the model's chat template, such as enable_thinking."
     )
@@ -240,8 +306,11 @@ Prompt = Text | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens]
 
 
 class CompletionBody(Sampled):
+    neutral = fields.COMPLETION
     prompt: Annotated[Prompt, BeforeValidator(_few_prompts)]
-    max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(None, description="16 unless given.")
+    max_tokens: Annotated[int, Field(ge=0, le=1 << 30)] | None = Field(
+        None, description="16 unless given; 0 for the log-probabilities of a prompt alone."
+    )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
 

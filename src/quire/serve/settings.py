@@ -27,6 +27,9 @@ class ServeSettings:
     keys: Path | None = option(
         None, "http", "file of API keys, made by quire keys add (default: no key is needed)", parse=Path, metavar="FILE"
     )
+    strict_fields: bool = option(
+        False, "http", "refuse every unknown field of a body, also those that cannot change the answer"
+    )
     log_level: str = option("info", "http", "least severe messages to log (default info)", choices=LOG_LEVELS)
     log_text: bool = option(False, "http", "include prompts and answers in the logs")
     step_seconds: float = option(

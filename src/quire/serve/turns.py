@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
@@ -22,6 +23,6 @@ class Turns:
         """The turn ends with the reading, even if its caller no longer waits for it."""
         loop, lock = asyncio.get_running_loop(), self._locks.setdefault(tenant, asyncio.Lock())
         await lock.acquire()
-        reading = self._thread.submit(read)
+        reading = self._thread.submit(copy_context().run, read)  # with the names of ignored fields
         reading.add_done_callback(lambda _done: loop.call_soon_threadsafe(lock.release))
         return await asyncio.wrap_future(reading)

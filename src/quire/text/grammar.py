@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from quire.text.tokenizer import Tokenizer
 _LOG = logging.getLogger("quire.text")
 MOST_SAID = 120
 """Most characters of a message from llguidance about a tokenizer."""
+COMPACT: Final[Any] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON on one line: otherwise small models may generate endless blanks. A schema's own `x-guidance` wins."""
 MOST_COMPILED = 64
 """Compiled grammars that are kept for later requests with the same grammar."""
 
@@ -123,7 +126,6 @@ def _source(grammar: Grammar) -> str:
 
 
 def _from_schema(text: str) -> str:
-    """JSON on one line: otherwise small models may generate endless blanks. A schema's own `x-guidance` wins."""
     try:
         schema = json.loads(text)
     except ValueError as error:
@@ -131,9 +133,7 @@ def _from_schema(text: str) -> str:
     if not isinstance(schema, dict):
         raise InputError(f"the json grammar is a {type(schema).__name__}: give a JSON schema, an object")
     try:
-        return LLMatcher.grammar_from_json_schema(
-            schema, defaults={"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-        )
+        return LLMatcher.grammar_from_json_schema(schema, defaults=COMPACT)
     except ValueError as error:
         wrong = ascii(str(error)[:80])
         raise InputError(

@@ -32,18 +32,32 @@ class Prompts:
         self.has_reasoning = marks_reasoning(template)
         """The template has marks for reasoning: answers are split at them."""
 
+    def effort_switches(self, effort: str) -> dict[str, Any]:
+        """Switches of the template for an effort of reasoning, as far as it has any; none, if it has not."""
+        template = self.tokenizer.template.text if self.tokenizer.template else ""
+        known = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
+        return {name: value for name, value in known.items() if name in template}
+
     def render(
-        self, messages: Sequence[Message], tools: Sequence[Tool] = (), switches: Mapping[str, Any] | None = None
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] = (),
+        switches: Mapping[str, Any] | None = None,
+        continues: bool = False,
     ) -> str:
         """The conversation as the model's template writes it. A template without a place for tools gets them explained
-        in a system message. `switches` go to the template, such as enable_thinking."""
+        in a system message. `switches` go to the template, such as enable_thinking. `continues`: the text ends within
+        the last message, an assistant's, which the answer continues."""
         if self.tokenizer.template is None:
             raise InputError("the model has no chat template: give a plain prompt instead of messages")
         said: Sequence[Message] = template_messages(messages)
         if tools and not self._template_has_tools:
             said = with_system_text(said, instructions(tools))
         known = {name: value for name, value in (switches or {}).items() if name not in OURS}
-        return self.tokenizer.template.render(said, list(tools) or None, **known)
+        text = self.tokenizer.template.render(
+            said, list(tools) or None, **{"add_generation_prompt": not continues, **known}
+        )
+        return _until_last_content(text, said[-1]) if continues else text
 
     def encode(self, text: str, add_special_tokens: bool = True) -> Tokens:
         """`add_special_tokens`: a chat template writes its own."""
@@ -60,6 +74,17 @@ class Prompts:
         if not len(tokens):
             raise InputError("the prompt has 0 tokens: give at least 1")
         return known_prompt(tokens, self.vocabulary_tokens)
+
+
+def _until_last_content(text: str, last: Message) -> str:
+    """The rendered conversation up to the end of its last message's content."""
+    content = str(last["content"]).strip()
+    if last["role"] != "assistant" or not content:
+        raise InputError("the last message is to be continued: give it the role assistant and content")
+    before, found, _ = text.rpartition(content)
+    if not found:
+        raise InputError("the chat template does not show the last message as it is: an answer cannot continue it")
+    return before + found
 
 
 def known_prompt(tokens: Sequence[int] | npt.NDArray[np.integer], vocabulary_tokens: int) -> Tokens:

@@ -33,6 +33,10 @@ class Question:
     priority: int = 0
     is_length_open: bool = False
     """The caller gave no length: `within` may shorten the answers."""
+    stop_tokens: tuple[int, ...] = ()
+    """Tokens that end an answer, besides those of the model."""
+    is_prompt_alone: bool = False
+    """Only log-probabilities of the prompt are wanted: the one token of each answer is left out."""
 
     @property
     def request_count(self) -> int:
@@ -90,4 +94,5 @@ class Question:
         ]
 
     def _stop_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
-        return () if self.sampling.ignore_eos else tuple(tokenizer.eos_token_ids)[:MOST_STOP_TOKENS]
+        ends = () if self.sampling.ignore_eos else tuple(tokenizer.eos_token_ids)
+        return (*self.stop_tokens, *ends)[:MOST_STOP_TOKENS]

@@ -9,10 +9,14 @@ class Spelling:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._letters = _byte_letters() if "ByteLevel" in repr(tokenizer.inner.decoder) else {}
+        self._texts: dict[int, str] = {}
+        """Of tokens that were spelled before: at most the vocabulary."""
 
     def text(self, token: int) -> str:
         """Part of a character is shown as the sign for one."""
-        return self._tokenizer.decode([token], skip_special_tokens=False)
+        if token not in self._texts:
+            self._texts[token] = self._tokenizer.decode([token], skip_special_tokens=False)
+        return self._texts[token]
 
     def bytes(self, token: int) -> list[int]:
         written = self._tokenizer.inner.id_to_token(token) or ""

@@ -75,11 +75,18 @@ def test_a_key_drops_the_cache_of_its_own_scope_alone(empty_server: RunningServe
 
 
 def test_a_client_cannot_choose_its_scope(tiny_server: RunningServer, keys: Any) -> None:
+    """Also not by OpenAI's field for related prompts, which is ignored."""
+    prompt = "mine " + PROMPT
+    hits(tiny_server, keys.alice, prompt)
     with tiny_server.client(keys.bob) as bob:
-        for field in ("scope", "tenant", "prompt_cache_key"):
+        for field in ("scope", "tenant"):
             answer = chat(bob, **{field: "alice"})
             assert answer.status_code == 400
             assert field in answer.json()["error"]["message"]
+        asked = {"messages": [{"role": "user", "content": prompt}], "max_tokens": 2, "prompt_cache_key": "alice"}
+        answer = chat(bob, **asked)
+        assert answer.headers["x-quire-ignored"] == "prompt_cache_key"
+        assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
 
 
 def test_a_miss_does_not_tell_that_somebody_else_asked_the_same(empty_server: RunningServer, keys: Any) -> None:

@@ -131,6 +131,33 @@ def test_a_switch_reaches_the_template_and_replaces_no_message(tokenizer: Tokeni
         prompts.render([FOX], switches={"self": 1})
 
 
+@pytest.mark.parametrize("ending", ["<|end|>", "\n"])
+def test_a_prompt_ends_within_the_message_that_is_to_be_continued(tokenizer: Tokenizer, ending: str) -> None:
+    """Whatever the template writes after a message; and blanks at its end are left to the answer."""
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}" + ending + "{% endfor %}"
+    more = "{% if add_generation_prompt %}[assistant]{% endif %}"
+    prompts = Prompts(Tokenizer(tokenizer.inner, template=ChatTemplate(template + more, {})), 1)
+    begun = {"role": "assistant", "content": "the fox? "}
+    text = prompts.render([FOX, begun], continues=True)
+    assert text == f"[user]the fox?{ending}[assistant]the fox?"
+    for messages in ([FOX], [FOX, {"role": "assistant", "content": " "}]):
+        with pytest.raises(InputError, match="give it the role assistant and content"):
+            prompts.render(messages, continues=True)
+    hidden = Prompts(Tokenizer(tokenizer.inner, template=ChatTemplate("{{ messages[0].content }}", {})), 1)
+    with pytest.raises(InputError, match="does not show the last message"):
+        hidden.render([FOX, {"role": "assistant", "content": "a dog"}], continues=True)
+
+
+def test_an_effort_of_reasoning_sets_the_switches_that_a_template_has(tokenizer: Tokenizer) -> None:
+    def switches(template: str, effort: str) -> dict[str, Any]:
+        return Prompts(Tokenizer(tokenizer.inner, template=ChatTemplate(template, {})), 1).effort_switches(effort)
+
+    assert switches("{{ reasoning_effort }}", "low") == {"reasoning_effort": "low"}
+    assert switches("{{ enable_thinking }}", "none") == {"enable_thinking": False}
+    assert switches("{{ enable_thinking }}", "high") == {"enable_thinking": True}
+    assert switches("{{ messages }}", "high") == {}
+
+
 # ── requests ──────────────────────────────────────────────────────────────
 
 
