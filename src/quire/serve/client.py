@@ -2,6 +2,7 @@
 
     starting ──Ready──▶ ready ──pipe closes──▶ dead ──(a pause that doubles)──▶ starting
         └──Failed──▶ dead; at the first boot the server gives up instead
+                                                 dead ──(no process can be made)──▶ dead, and a longer pause
 
 One thread reads the pipe and one writes to it, so that an engine that hangs never blocks the event loop; everything
 else happens in the event loop.
@@ -140,15 +141,30 @@ class EngineClient:
         return self._life is not None and self._life.is_ready
 
     def start(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            command = [sys.executable, "-m", "quire.serve.engine_process", str(theirs.fileno())]
-            process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=sys.stderr)
-        life = self._life = Life(process, ours, Connection(os.dup(ours.fileno())), time.monotonic())
-        life.commands.put(self.setup)
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._read, args=(life, loop), name="engine-reader", daemon=True).start()
-        threading.Thread(target=self._write, args=(life,), name="engine-writer", daemon=True).start()
+        """For the first time: if no process can be made, the server gives up."""
+        try:
+            self._spawn()
+        except (OSError, RuntimeError) as error:
+            self.boot_failure = Failed(f"the engine's process cannot be started: {error}", 1)
+            self.given_up.set()
+
+    def _spawn(self) -> None:
+        """Raises OSError or RuntimeError, and leaves nothing open, if there is no descriptor, memory or thread."""
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            undo.enter_context(ours)
+            with theirs:
+                connection = undo.enter_context(Connection(os.dup(ours.fileno())))
+                process = _engine_process(theirs.fileno())
+                undo.callback(_end_at_once, process)
+            life = Life(process, ours, connection, time.monotonic())
+            life.commands.put(self.setup)
+            loop = asyncio.get_running_loop()
+            threading.Thread(target=self._read, args=(life, loop), name="engine-reader", daemon=True).start()
+            threading.Thread(target=self._write, args=(life,), name="engine-writer", daemon=True).start()
+            undo.pop_all()
+        self._life = life
+        self.progress.engine_starts()
 
     def _read(self, life: Life, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: one call on the event loop per message."""
@@ -184,6 +200,7 @@ class EngineClient:
         if self._is_closing or life is not self._life:
             return
         self._life = None
+        self.progress.engine_is_gone()
         life.commands.put(None)
         self._tell("engine_died", "error", exit_code=exit_code, requests=len(self.tickets))
         self.end_all(EngineGone("the engine's process died; it is being started again: send the request once more"))
@@ -208,11 +225,18 @@ class EngineClient:
         self._questions.clear()
 
     async def _start_again(self) -> None:
-        pause, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
-        await asyncio.sleep(pause)
-        if not self._is_closing:
-            self.restarts += 1
-            self.start()
+        """Tries until there is a process: what is short now (descriptors, memory) may be free after the next pause."""
+        while self._life is None:
+            pause, self._pause_seconds = self._pause_seconds, min(2 * self._pause_seconds, LONGEST_PAUSE_SECONDS)
+            await asyncio.sleep(pause)
+            if self._is_closing:
+                return
+            try:
+                self._spawn()
+            except (OSError, RuntimeError) as error:
+                self._tell("engine_not_started", "error", message=str(error), pause_seconds=self._pause_seconds)
+            else:
+                self.restarts += 1
 
     # ── what the engine says ──────────────────────────────────────────────
 
@@ -301,6 +325,17 @@ class EngineClient:
         if self._life is None or not self._life.is_ready:
             raise EngineStarting("the engine is not ready: it is starting, come back in a few seconds")
         self._life.commands.put(command)
+
+
+def _engine_process(descriptor: int) -> subprocess.Popen[bytes]:
+    """With the pipe at this descriptor."""
+    command = [sys.executable, "-m", "quire.serve.engine_process", str(descriptor)]
+    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=sys.stderr)
+
+
+def _end_at_once(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 def _reap(process: subprocess.Popen[bytes]) -> int:

@@ -17,6 +17,7 @@ EVENTS = {
     "started": "the server listens",
     "engine_ready": "weights are loaded; `process`, `seconds` it took",
     "engine_died": "the engine's process ended; `exit_code`, `requests` that were under way",
+    "engine_not_started": "no process could be made for it; `message`, `pause_seconds` until the next attempt",
     "engine_failed": "it could not boot; `message`",
     "books_do_not_balance": "the audit of an idle engine found a bug; `message`",
     "request": "an answer is complete; see below",
@@ -27,7 +28,7 @@ EVENTS = {
     "text": "grammars are refused, as the model's tokenizer cannot be read for them; `message`",
     "tier": "a tier failed or works again; `message`",
     "recording": "a recording goes to another file, as `FILE` is there; or it ends, as it cannot be written; `message`",
-    "http": "a connection that is no HTTP, or one too many; `message`",
+    "http": "a connection that is no HTTP, one too many, or one that cannot be accepted; `message`",
 }
 """By name: what it reports. Each appears in docs/operations.md."""
 OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}

@@ -2,6 +2,13 @@
 
 A tick counts if a step has settled since the previous one, or if there is nothing to do. However many requests wait and
 however long, an engine that settles steps makes progress.
+
+| engine | progress |
+| --- | --- |
+| no process: it died, or cannot be started | no |
+| the first process loads | yes: it either gets ready, or the server ends |
+| a later process loads | until `step_seconds` after the last progress of the one that died |
+| ready | if a step settled within `step_seconds`, or there is nothing to do |
 """
 
 from __future__ import annotations
@@ -17,6 +24,14 @@ class Progress:
         self._clock = clock
         self._steps = 0
         self._at: float | None = None
+        self._has_engine = False
+
+    def engine_starts(self) -> None:
+        """There is a process, which loads its weights."""
+        self._has_engine = True
+
+    def engine_is_gone(self) -> None:
+        self._has_engine = False
 
     def note(self, steps: int, is_idle: bool) -> None:
         if is_idle or steps != self._steps:
@@ -24,6 +39,7 @@ class Progress:
 
     def reset(self) -> None:
         """A new engine is ready."""
+        self._has_engine = True
         self._steps, self._at = 0, self._clock()
 
     @property
@@ -33,4 +49,4 @@ class Progress:
 
     def is_progressing(self) -> bool:
         since = self.seconds_since
-        return since is not None and since <= self.step_seconds
+        return self._has_engine and (since is None or since <= self.step_seconds)

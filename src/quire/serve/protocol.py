@@ -1,4 +1,5 @@
-"""Time limits for slow clients: sending a head, sending a body that is not read any more, reading an answer."""
+"""Limits of connections: how many there are, and the time for a head, for a body that is not read any more, and for
+reading an answer."""
 
 from __future__ import annotations
 
@@ -25,8 +26,12 @@ class _Alarm:
             self._timer = None
 
 
-def protocol(head_seconds: float, unread_seconds: float) -> type[H11Protocol]:
-    """uvicorn's, with these limits for each connection."""
+ONE_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
+
+
+def protocol(head_seconds: float, unread_seconds: float, connections: int) -> type[H11Protocol]:
+    """uvicorn's, with these limits for each connection. One more than `connections` is closed at once: uvicorn's own
+    bound refuses calls, and leaves idle connections open."""
 
     class Protocol(H11Protocol):
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -34,6 +39,10 @@ def protocol(head_seconds: float, unread_seconds: float) -> type[H11Protocol]:
             self._late = _Alarm(head_seconds, transport.close)
             self._unread = _Alarm(unread_seconds, transport.abort)
             self._late.set()
+            if len(self.connections) > connections:
+                self.logger.warning("there are %s connections already: one more was closed", connections)
+                transport.write(ONE_TOO_MANY)
+                transport.close()
 
         def handle_events(self) -> None:
             """Called whenever bytes arrive. The time for a head runs from its first byte. A client that already has its

@@ -28,6 +28,7 @@ from quire.plan.plan import Plan
 from quire.serve import logs
 from quire.serve.app import make_app
 from quire.serve.client import CLOSE_SECONDS, EngineClient, EngineStopping
+from quire.serve.descriptors import RESERVED, fitting_connections, raise_limit
 from quire.serve.edge import Edge
 from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineSetup, Ready
@@ -86,10 +87,21 @@ def run(
 ) -> None:
     """Serves until a signal arrives, on the socket from `listen`. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level)
+    settings = replace(settings, connections=_connections(settings.connections, announce))
     ring = KeyRing(settings.keys)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
     setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file)
     asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
+
+
+def _connections(asked: int, announce: Callable[[str], None]) -> int:
+    """As many as the process may have open, after its limit is raised as far as possible."""
+    limit = raise_limit()
+    fitting = fitting_connections(asked, limit)
+    if fitting < asked:
+        why = f"this process may open {limit:,} files, and {RESERVED} are for other uses"
+        announce(f"--connections is {fitting:,} instead of {asked:,}: {why}; raise it with ulimit -n")
+    return fitting
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -118,6 +130,7 @@ async def _serve(
     service = Service(planned.plan, planned.folder, settings, ring, client, planned.planned_for)
     server = _Server(_configuration(Edge(make_app(service), settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)
+    asyncio.get_running_loop().set_exception_handler(_log_trouble)
     client.on_first_ready = lambda ready: _announce_start(ready, announce)
     client.start()
     serving = asyncio.ensure_future(server.serve([listener]))
@@ -143,10 +156,9 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=protocol(settings.header_seconds, settings.body_seconds),
+        http=protocol(settings.header_seconds, settings.body_seconds, settings.connections),
         ws="none",
         server_header=False,
-        limit_concurrency=settings.connections,
         h11_max_incomplete_event_size=2 * settings.header_bytes,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
@@ -168,6 +180,12 @@ def _announce_start(ready: Ready, announce: Callable[[str], None]) -> None:
     for title, lines in (("Device", ready.started), ("Tiers", ready.tiers)):
         if lines:
             announce("\n".join((f"\n{title}", *lines)))
+
+
+def _log_trouble(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the event loop itself reports, as when it cannot accept a connection: never the exception's text."""
+    exception = type(context["exception"]).__name__ if "exception" in context else ""
+    logs.write("http", "error", message=" ".join(filter(None, (str(context["message"]), exception))))
 
 
 def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:
