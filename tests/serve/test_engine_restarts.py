@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from uvicorn.server import ServerState
 
+from edge_kit import MOST_CONNECTIONS, Wire, connected
 from quire.core.errors import InputError
 from quire.options.run import RunOptions
 from quire.serve import client as module
@@ -20,7 +20,6 @@ from quire.serve.client import EngineClient
 from quire.serve.descriptors import RESERVED, fitting_connections
 from quire.serve.messages import EngineSetup, EngineTick, Ready
 from quire.serve.progress import Progress
-from quire.serve.protocol import protocol
 from serve_kit import Clock
 
 FULL = OSError(errno.EMFILE, "Too many open files")
@@ -195,30 +194,15 @@ def test_the_limit_of_open_files_is_raised_as_far_as_the_system_allows(monkeypat
     assert descriptors.raise_limit() == 1024
 
 
-class Wire(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.written, self.is_closed = b"", False
-
-    def write(self, data: bytes) -> None:  # type: ignore[override]
-        self.written += data
-
-    def close(self) -> None:
-        self.is_closed = True
-
-
 @pytest.mark.story
 def test_a_connection_too_many_is_closed_even_if_it_says_nothing() -> None:
     """Idle connections are open files as well. Those that are there keep their places."""
 
     async def connect() -> list[Wire]:
-        kind, state = protocol(60, 60, 2), ServerState()
-        wires = [Wire() for _ in range(4)]
-        for wire in wires:
-            kind(uvicorn.Config(lambda: None, log_config=None), state, {}).connection_made(wire)
-        return wires
+        state = ServerState()
+        return [connected(lambda: None, state=state)[1] for _ in range(MOST_CONNECTIONS + 2)]
 
     wires = asyncio.run(connect())
-    assert [wire.is_closed for wire in wires] == [False, False, True, True]
+    assert [wire.is_closed for wire in wires] == [False] * MOST_CONNECTIONS + [True] * 2
     assert wires[0].written == b""
-    assert wires[3].written.startswith(b"HTTP/1.1 503 ")
+    assert wires[-1].written.startswith(b"HTTP/1.1 503 ")

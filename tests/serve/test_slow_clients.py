@@ -75,7 +75,7 @@ def test_a_client_that_does_not_read_its_answer_is_cut_off(is_read: bool, end: s
 
     async def connect() -> str:
         configuration = uvicorn.Config(lambda: None, log_config=None)
-        connection = protocol(0.5 if is_read else 60, 0.05, 8)(configuration, ServerState(), {})
+        connection = protocol(0.5 if is_read else 60, 1024, 0.05, 8)(configuration, ServerState(), {})
         wire = Wire()
         connection.connection_made(wire)
         connection.pause_writing()

@@ -11,14 +11,19 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.serve import logs
+from quire.serve.bodies import Bodies, Body, header
 from quire.serve.errors import ApiError, internal_error
 from quire.serve.fields import Ignored, noting_ignored
 from quire.serve.keys import EVERYBODY, KeyRing, Tenant
 from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
 
-OPEN_PATHS = ("/health", "/metrics", "/openapi.json")
-"""No key is needed: they reveal nothing about requests."""
+OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/health/progress", "/metrics", "/openapi.json")
+"""To read these, no key is needed, and no body is received."""
+OPEN_METHODS = ("GET", "HEAD")
+LINGER_SECONDS = 1.0
+"""How long a client may go on sending a refused body before its connection is closed."""
+SMALL_BODY_BYTES = 65_536
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 """Counted by name in the metrics; any other method is counted as `other`."""
 _SANE_ID = re.compile(r"^[A-Za-z0-9._-]{1,64}$")
@@ -34,6 +39,7 @@ def _read_as_json(scope: Scope) -> None:
 class Edge:
     def __init__(self, app: ASGIApp, settings: ServeSettings, ring: KeyRing, metrics: Metrics) -> None:
         self._app, self._settings, self._ring, self._metrics = app, settings, ring, metrics
+        self._bodies = Bodies(settings.body_bytes, settings.bodies_bytes, settings.body_seconds)
         self._key_problem = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +54,8 @@ class Edge:
         try:
             with noting_ignored(ignored):
                 await self._let_in(scope, receive, answer)
-        except ApiError as error:
+        except ApiError as error:  # before the application has its body
+            answer.is_last = _has_body(scope)
             await error.response()(scope, receive, answer)
             record["error"] = error.code
         except Exception as error:
@@ -56,6 +63,8 @@ class Edge:
             if not answer.status:
                 await internal_error().response()(scope, receive, answer)
         self._note(scope, answer, record, time.monotonic() - begin)
+        if answer.is_last:
+            await answer.end(LINGER_SECONDS if _may_still_be_sent(scope) else 0)
 
     async def _let_in(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         self._check_headers(scope)
@@ -63,7 +72,12 @@ class Edge:
         tenant = self._tenant(scope)
         scope["state"]["tenant"] = tenant
         scope["state"]["record"]["tenant"] = tenant.name
-        await self._app(scope, await self._with_body(scope, receive), answer)
+        if _is_open(scope):
+            answer.is_last = _has_body(scope)
+            await self._app(scope, Body(b"", receive), answer)
+            return
+        with self._bodies.receiving(scope, receive) as body:
+            await self._app(scope, await body.received(), answer)
 
     # ── limits ────────────────────────────────────────────────────────────
 
@@ -73,31 +87,10 @@ class Edge:
             message = f"the headers have {size:,} bytes, {self._settings.header_bytes:,} may be: send fewer"
             raise ApiError(431, message, "headers_too_large")
 
-    async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
-        """Reads the body within its limits and passes it on in one piece; a later message means the client has left."""
-        most, seconds = self._settings.body_bytes, self._settings.body_seconds
-        length = _header(scope, b"content-length")
-        if length.isdigit() and int(length) > most:
-            raise _too_large(int(length), most)
-        body, is_over = b"", False
-        try:
-            async with asyncio.timeout(seconds):
-                while not is_over:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        break
-                    body += message.get("body", b"")
-                    is_over = not message.get("more_body", False)
-                    if len(body) > most:
-                        raise _too_large(len(body), most)
-        except TimeoutError:
-            raise ApiError(408, f"the body was not here after {seconds:g} s: send it faster", "body_timeout") from None
-        return _Body(body, receive)
-
     # ── keys ──────────────────────────────────────────────────────────────
 
     def _tenant(self, scope: Scope) -> Tenant:
-        if self._ring.is_open or scope["path"].startswith(OPEN_PATHS):
+        if self._ring.is_open or _is_open(scope):
             return EVERYBODY
         key = _key(scope)
         tenant = self._ring.find(key) if key else None
@@ -122,7 +115,7 @@ class Edge:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.note_response(path, method if path != "unknown" else "any", answer.status, seconds)
         level = "debug" if path.startswith(("/health", "/metrics")) else "info"
-        fields = {"request": answer.request_id, "method": scope["method"], "path": path, "status": answer.status}
+        fields = {"request": answer.request_id, "method": method, "path": path, "status": answer.status}
         logs.write("request", level, **fields, seconds=round(seconds, 4), **record)
 
 
@@ -132,6 +125,8 @@ class _Answer:
 
     def __init__(self, send: Send, request_id: str, ignored: Ignored) -> None:
         self._send, self.request_id, self.status, self._ignored = send, request_id, 0, ignored
+        self.is_last = False
+        """The body was not read: the connection closes after this answer, whose end is sent by `end`."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -139,38 +134,41 @@ class _Answer:
             more = [(b"x-request-id", self.request_id.encode()), (b"x-content-type-options", b"nosniff")]
             if self._ignored.names:
                 more.append((b"x-quire-ignored", self._ignored.header().encode()))
+            more += [(b"connection", b"close")] if self.is_last else []
             message = {**message, "headers": [*message.get("headers", []), *more]}
+        elif self.is_last:
+            message = {**message, "more_body": True}
         await self._send(message)
 
-
-class _Body:
-    def __init__(self, body: bytes, receive: Receive) -> None:
-        self._body: bytes | None = body
-        self._receive = receive
-
-    async def __call__(self) -> Message:
-        if self._body is None:
-            return await self._receive()
-        body, self._body = self._body, None
-        return {"type": "http.request", "body": body, "more_body": False}
+    async def end(self, seconds: float) -> None:
+        """Not at once if the client may still send: closing while bytes arrive could discard the answer before it is
+        read. What arrives meanwhile is not read, so that the client has to stop."""
+        await asyncio.sleep(seconds)
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-def _header(scope: Scope, name: bytes) -> str:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+def _is_open(scope: Scope) -> bool:
+    return scope["path"] in OPEN_PATHS and scope["method"] in OPEN_METHODS
+
+
+def _has_body(scope: Scope) -> bool:
+    return header(scope, b"content-length") not in ("", "0") or bool(header(scope, b"transfer-encoding"))
+
+
+def _may_still_be_sent(scope: Scope) -> bool:
+    """Whether the body may not have arrived with its head."""
+    length = header(scope, b"content-length")
+    return not length.isdigit() or int(length) > SMALL_BODY_BYTES
 
 
 def _key(scope: Scope) -> str:
     """The key without the word before it; from x-api-key if there is no bearer key."""
-    given = _header(scope, b"authorization")
+    given = header(scope, b"authorization")
     word, _, key = given.partition(" ")
-    return key.strip() if word.lower() == "bearer" else _header(scope, b"x-api-key")
+    return key.strip() if word.lower() == "bearer" else header(scope, b"x-api-key")
 
 
 def _request_id(scope: Scope) -> str:
     """The client's own id if it is valid."""
-    given = _header(scope, b"x-request-id")
+    given = header(scope, b"x-request-id")
     return given if _SANE_ID.match(given) else f"req_{secrets.token_hex(12)}"
-
-
-def _too_large(size: int, most: int) -> ApiError:
-    return ApiError(413, f"the body has at least {size:,} bytes, {most:,} may be: send less", "body_too_large")

@@ -156,10 +156,9 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=protocol(settings.header_seconds, settings.body_seconds, settings.connections),
+        http=protocol(settings.header_seconds, 2 * settings.header_bytes, settings.body_seconds, settings.connections),
         ws="none",
         server_header=False,
-        h11_max_incomplete_event_size=2 * settings.header_bytes,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )

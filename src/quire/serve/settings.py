@@ -54,6 +54,9 @@ class ServeSettings:
         60.0, "limits", "time for running requests to finish after a stop signal (default 60)", **SECONDS
     )
     body_bytes: int = option(4 * MIB, "limits", "maximum size of a request body (default 4MiB)", **BYTES)
+    bodies_bytes: int = option(
+        256 * MIB, "limits", "maximum size of all request bodies in memory together (default 256MiB)", **BYTES
+    )
     body_seconds: float = option(30.0, "limits", "time limit for receiving a request body (default 30)", **SECONDS)
     header_bytes: int = option(16 * KIB, "limits", "maximum size of all headers of a request (default 16KiB)", **BYTES)
     header_seconds: float = option(10.0, "limits", "time limit for receiving the headers (default 10)", **SECONDS)
@@ -65,5 +68,7 @@ class ServeSettings:
                 raise InputError(f"{name} is {getattr(self, name)}: give a number above 0")
         if not 0 <= self.drain_seconds < float("inf"):
             raise InputError(f"drain_seconds is {self.drain_seconds}: give 0 or more")
+        if self.bodies_bytes < self.body_bytes:
+            raise InputError(f"bodies_bytes is {self.bodies_bytes:,}: give at least body_bytes, {self.body_bytes:,}")
         if not 0 <= self.port < 1 << 16:
             raise InputError(f"port is {self.port}: give 0 to 65,535; 0 takes a free one")
