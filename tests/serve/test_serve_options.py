@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import quire
 from quire.cli import generate
 from quire.cli.configuration import complete
+from quire.cli.main import main
 from quire.cli.serve import _add
+from quire.core.child import python
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
 from quire.core.units import MIB
@@ -53,6 +57,45 @@ def test_an_option_that_may_be_repeated_is_a_list_in_a_file(tmp_path: Path, monk
     monkeypatch.setenv("QUIRE_LOG_TEXT", "yes")
     options = complete(_add, argparse.Namespace(config=file))
     assert (options.connector, options.log_text) == (["stores:third"], True)
+
+
+@pytest.mark.story
+def test_a_file_that_was_only_found_names_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever can write to the folder must not be able to run code as the server's user. A file that was named may, and
+    so may the command line and the environment."""
+    (tmp_path / "quire.toml").write_text('connector = "stores:one"\nmax-length = 1024\n')
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"quire.toml was found here, and names code to run \(connector\)"):
+        complete(_add, argparse.Namespace())
+    assert complete(_add, argparse.Namespace(config=Path("quire.toml"))).connector == ["stores:one"]
+    monkeypatch.setenv("QUIRE_CONFIG", "quire.toml")
+    assert complete(_add, argparse.Namespace()).connector == ["stores:one"]
+    (tmp_path / "quire.toml").write_text("max-length = 1024\n")
+    monkeypatch.delenv("QUIRE_CONFIG")
+    monkeypatch.setenv("QUIRE_CONNECTOR", "stores:two")
+    assert complete(_add, argparse.Namespace()).connector == ["stores:two"]
+
+
+def test_the_file_that_was_read_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "quire.toml").write_text("port = 99999\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", str(tmp_path)]) == 2
+    assert f"options are read from {tmp_path / 'quire.toml'}" in capsys.readouterr().out
+
+
+@pytest.mark.story
+def test_a_child_process_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
+    """Neither by -m nor by -c; and no module starts Python in another way."""
+    (tmp_path / "planted.py").write_text("print('planted')")
+    for how in (("-m", "planted"), ("-c", "import planted")):
+        ended = subprocess.run(python(*how), cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert "No module named" in ended.stderr
+        assert "planted" not in ended.stdout
+    source = Path(quire.__file__).parent
+    starting = {path.relative_to(source) for path in source.rglob("*.py") if "sys.executable" in path.read_text()}
+    assert starting == {Path("core/child.py")}
 
 
 @pytest.mark.parametrize(

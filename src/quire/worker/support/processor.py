@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+from quire.core.child import python
 from quire.core.errors import InputError
 
 LIMIT = "ONEDNN_MAX_CPU_ISA"
@@ -22,7 +22,7 @@ def require_products(dtype: str, product: str = PRODUCT, processor: Path = Path(
     """Raises InputError where a product in `dtype`, by torch's name, would kill the process."""
     if dtype == "float32" or LIMIT in os.environ or not _announces_amx(processor):
         return
-    child = subprocess.run([sys.executable, "-c", product.format(dtype=dtype)], capture_output=True, check=False)
+    child = subprocess.run(python("-c", product.format(dtype=dtype)), capture_output=True, check=False)
     if child.returncode < 0:
         raise InputError(
             f"this processor announces AMX, but a product in {dtype} ends with signal {-child.returncode}: set "
