@@ -65,11 +65,14 @@ def _copies(arena: Arena, memory: HostMemory) -> Copies:
 def stores_of(tiers: Tiers) -> list[Connector]:
     """The tiers below host memory, in the order in which they are asked."""
     from quire.movers.disk import DiskFolder
+    from quire.movers.hidden import hidden
     from quire.movers.remote import RemoteStore
 
-    disk = [DiskFolder(tiers.disk, tiers.disk_bytes)] if tiers.disk else []
-    remote = [RemoteStore(tiers.remote)] if tiers.remote else []
-    return [*disk, *remote, *load_connectors(tiers)]
+    secret = tiers.read_secret()
+    disk = [DiskFolder(tiers.disk, tiers.disk_bytes, secret)] if tiers.disk else []
+    remote = [RemoteStore(tiers.remote, secret)] if tiers.remote else []
+    stores: list[Connector] = [*disk, *remote, *load_connectors(tiers)]
+    return [hidden(store, secret) for store in stores]
 
 
 def load_connectors(tiers: Tiers) -> tuple[Connector, ...]:

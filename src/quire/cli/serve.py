@@ -81,6 +81,7 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     from quire.serve.server import PlannedModel
     from quire.serve.server import run as serve
 
+    options.tiers.read_secret()
     if options.tiers.peer is not None:
         options.tiers.peer.read_secret()
     options, source = resolve_device(options, torch_elsewhere_has_cuda), _source(parsed.model)

@@ -25,7 +25,7 @@ from typing import BinaryIO
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.units import format_bytes
-from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
+from quire.movers.frame import decode, flaw, header_bytes, header_of, is_as_written
 
 SUFFIX, WRITING = ".record", "writing-"
 LOOKS_PER_QUOTA = 16
@@ -34,10 +34,10 @@ _LOG = logging.getLogger("quire.tiers")
 
 
 class DiskFolder:
-    def __init__(self, folder: Path, quota_bytes: int | None = None) -> None:
+    def __init__(self, folder: Path, quota_bytes: int | None = None, secret: bytes = b"") -> None:
         """`quota_bytes` None: nine tenths of the free space when it is first used."""
         self.name = "disk"
-        self._root, self._quota = folder, quota_bytes
+        self._root, self._quota, self._secret = folder, quota_bytes, secret
         self._sizes: OrderedDict[str, int] = OrderedDict()
         """By layout and file name, the least recently used first."""
         self._used_bytes = self._written_bytes = 0
@@ -62,7 +62,7 @@ class DiskFolder:
             return [self._is_there(self._file(name)) for name in names]
 
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
-        header = header_of(self._layout, name, parts)
+        header = header_of(self._layout, name, parts, self._secret)
         size = header_bytes(name) + header.data_bytes
         try:
             self._make_room(size)
@@ -101,7 +101,8 @@ class DiskFolder:
             return False
         except OSError as error:
             raise TierFailed(f"cannot read {path}: {error.strerror}") from error
-        if not problem and (header is None or read_bytes < header.data_bytes or digest_of(parts) != header.digest):
+        is_whole = header is not None and read_bytes == header.data_bytes
+        if not problem and not (header and is_whole and is_as_written(header, parts, self._secret)):
             problem = "its bytes are not those that were written"
         if problem:
             _LOG.warning("disk: %s is dropped: %s", path.name, problem)

@@ -1,14 +1,18 @@
 """The format of a record outside this process: a header with its layout, name and digest, then its bytes.
 
-magic 8 │ layout 32 │ name length 2 │ data length 8 │ SHA-256 of the data 32 │ name │ data
+magic 8 │ layout 32 │ name length 2 │ data length 8 │ digest 32 │ name │ data
+
+The digest is the SHA-256 of the data, which reveals damage. With a secret it is the HMAC-SHA-256 of everything else in
+the record, which also proves that a holder of the secret wrote it, under this name.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.connector import Layout
 
@@ -35,8 +39,9 @@ def header_bytes(name: bytes) -> int:
     return _FIXED.size + len(name)
 
 
-def header_of(layout: Layout, name: bytes, parts: Sequence[memoryview]) -> Header:
-    return Header(layout_digest(layout), name, sum(map(len, parts)), digest_of(parts))
+def header_of(layout: Layout, name: bytes, parts: Sequence[memoryview], secret: bytes = b"") -> Header:
+    header = Header(layout_digest(layout), name, sum(map(len, parts)), bytes(32))
+    return replace(header, digest=_digest(header, parts, secret))
 
 
 def decode(data: bytes) -> Header | None:
@@ -48,11 +53,17 @@ def decode(data: bytes) -> Header | None:
     return Header(layout, name, data_bytes, digest) if magic == MAGIC and len(name) == name_bytes else None
 
 
-def digest_of(parts: Sequence[memoryview]) -> bytes:
-    digest = hashlib.sha256()
+def _digest(header: Header, parts: Sequence[memoryview], secret: bytes) -> bytes:
+    begin = replace(header, digest=bytes(32)).encode()
+    digest = hmac.new(secret, b"quire-record/1 " + begin, hashlib.sha256) if secret else hashlib.sha256()
     for part in parts:
         digest.update(part)
     return digest.digest()
+
+
+def is_as_written(header: Header, parts: Sequence[memoryview], secret: bytes = b"") -> bool:
+    """Whether the bytes are those that were written; with a secret, by one of its holders."""
+    return hmac.compare_digest(_digest(header, parts, secret), header.digest)
 
 
 def flaw(header: Header | None, layout: Layout, name: bytes, size_bytes: int) -> str:

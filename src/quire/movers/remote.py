@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from quire.core.connector import Layout, TierFailed
 from quire.core.errors import InputError
-from quire.movers.frame import decode, digest_of, flaw, header_bytes, header_of
+from quire.movers.frame import decode, flaw, header_bytes, header_of, is_as_written
 from quire.options.extras import naming_extras
 
 SCHEMES = ("redis", "rediss", "unix")
@@ -28,12 +28,17 @@ _LOG = logging.getLogger("quire.tiers")
 
 class RemoteStore:
     def __init__(
-        self, url: str, *, lookup_seconds: float = LOOKUP_SECONDS, transfer_seconds: float = TRANSFER_SECONDS
+        self,
+        url: str,
+        secret: bytes = b"",
+        *,
+        lookup_seconds: float = LOOKUP_SECONDS,
+        transfer_seconds: float = TRANSFER_SECONDS,
     ) -> None:
         """`url`: redis://[user:password@]host:port/db, rediss:// for TLS, unix:///path; options as redis-py has."""
         self.name = "remote"
         self.address = _without_password(url)
-        self._url = url
+        self._url, self._secret = url, secret
         self._seconds = (lookup_seconds, transfer_seconds)
         self._lookups, self._transfers = self._client(lookup_seconds), self._client(transfer_seconds)
 
@@ -78,12 +83,15 @@ class RemoteStore:
         return [bool(found) for found in self._ask("look up", pipeline.execute)]
 
     def write(self, name: bytes, parts: Sequence[memoryview]) -> None:
-        data = b"".join([header_of(self._layout, name, parts).encode(), *parts])
+        data = b"".join([header_of(self._layout, name, parts, self._secret).encode(), *parts])
         self._ask("store", lambda: self._transfers.set(self._key(name), data))
 
     def read(self, name: bytes, parts: Sequence[memoryview]) -> bool:
-        data = self._ask("load", lambda: self._transfers.get(self._key(name)))
-        if data is None:
+        """Reads at most one byte more than the record has: something foreign may be of any size."""
+        pipeline = self._transfers.pipeline(transaction=False)
+        pipeline.exists(self._key(name)).getrange(self._key(name), 0, header_bytes(name) + sum(map(len, parts)))
+        is_there, data = self._ask("load", pipeline.execute)
+        if not is_there:
             return False
         problem = self._flaw(name, data, parts)
         if problem:
@@ -98,11 +106,11 @@ class RemoteStore:
         header, begin = decode(data[: header_bytes(name)]), header_bytes(name)
         problem = flaw(header, self._layout, name, sum(map(len, parts)))
         if problem or header is None or len(data) != begin + header.data_bytes:
-            return problem or "it is cut short"
+            return problem or "its length is not that of a record"
         for part in parts:
             part[:] = memoryview(data)[begin : begin + len(part)]
             begin += len(part)
-        return "" if digest_of(parts) == header.digest else "its bytes are not those that were written"
+        return "" if is_as_written(header, parts, self._secret) else "its bytes are not those that were written"
 
     def drop(self, name: bytes) -> None:
         self._ask("forget", lambda: self._transfers.delete(self._key(name)))

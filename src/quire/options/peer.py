@@ -8,8 +8,7 @@ from pathlib import Path
 
 from quire.core.errors import InputError
 from quire.options.flags import REQUIRED, option, read_texts
-
-LEAST_SECRET_BYTES = 16
+from quire.options.secret import read_secret
 
 
 class Role(str, Enum):
@@ -75,12 +74,4 @@ class Peer:
             raise InputError(f"--peer-seconds {self.seconds:g} is out of range: give a number above 0")
 
     def read_secret(self) -> bytes:
-        try:
-            secret = self.secret.read_bytes().strip()
-        except OSError as error:
-            raise InputError(f"cannot read --peer-secret {self.secret}: {error.strerror}") from None
-        if len(secret) < LEAST_SECRET_BYTES:
-            raise InputError(
-                f"--peer-secret {self.secret} has {len(secret)} bytes: give at least {LEAST_SECRET_BYTES} random ones"
-            )
-        return secret
+        return read_secret(self.secret, "--peer-secret")

@@ -9,6 +9,7 @@ from quire.core.connector import Connector
 from quire.core.units import MIB
 from quire.options.flags import option, part, read_texts
 from quire.options.peer import Peer
+from quire.options.secret import read_secret
 from quire.options.texts import folder_and_quota, parse_bytes
 
 STAGING_BYTES = 256 * MIB
@@ -51,9 +52,22 @@ class Tiers:
     """Asked after the other tiers, in this order. Connectors for another process are given by name."""
     peer: Peer | None = field(default=None, metadata=part(Peer, "a hand-over"))
     """The server that computes prompts for this one, or for which this one does."""
+    secret: Path | None = option(
+        None,
+        "stores",
+        "file with a secret that proves who wrote a record and hides its name (default: none)",
+        "--tier-secret",
+        parse=Path,
+        metavar="FILE",
+    )
+    """Shared by all engines that share a folder or a server."""
 
     def __post_init__(self) -> None:
         read_texts(self)
+
+    def read_secret(self) -> bytes:
+        """Empty if there is none."""
+        return b"" if self.secret is None else read_secret(self.secret, "--tier-secret")
 
     @property
     def is_empty(self) -> bool:

@@ -43,11 +43,20 @@ def test_every_option_of_the_command_line_arrives_in_its_field(tmp_path: Path) -
     options = served(
         *("--device", "cuda", "--compile", "--deterministic", "--dtype", "bf16", "--kv-dtype", "fp8", "--threads", "3"),
         *("--draft-model", "small", "--draft-tokens", "5", "--host-memory", "1GiB", "--disk", "cache:2GiB"),
-        *("--remote", "redis://host", "--connector", "a:b", "--connector", "c"),
+        *(
+            "--remote",
+            "redis://host",
+            "--connector",
+            "a:b",
+            "--connector",
+            "c",
+            "--tier-secret",
+            str(tmp_path / "tiers"),
+        ),
         *("--role", "decode", "--peer", "host:7000", "--peer-secret", str(tmp_path), "--peer-seconds", "2.5"),
     )
     peer = Peer(role=Role.DECODE, host="host", port=7000, secret=tmp_path, seconds=2.5)
-    tiers = Tiers(1 << 30, Path("cache"), 2 << 30, "redis://host", ("a:b", "c"), peer)
+    tiers = Tiers(1 << 30, Path("cache"), 2 << 30, "redis://host", ("a:b", "c"), peer, tmp_path / "tiers")
     assert options == RunOptions(
         device="cuda",
         compile=True,

@@ -106,6 +106,20 @@ def test_what_others_left_under_our_name_is_dropped(valkey: Any, client: redis.R
     foreign.close()
 
 
+@pytest.mark.story
+def test_something_large_under_our_name_is_not_read_whole(valkey: Any, client: redis.Redis) -> None:
+    """The server sends no more of it than a record has, and it is dropped."""
+    store, large_bytes = registered(url(valkey)), 8 << 20
+    store.write(NAME, [memoryview(DATA)])
+    (key,) = client.keys()
+    client.set(key, client.get(key) + bytes(large_bytes))
+    before = client.info("stats")["total_net_output_bytes"]
+    assert read(store) is None
+    assert client.info("stats")["total_net_output_bytes"] - before < large_bytes // 8
+    assert not client.exists(key)
+    store.close()
+
+
 def test_an_address_that_is_none_is_refused_without_its_password() -> None:
     with pytest.raises(InputError, match="begin with redis://") as refused:
         RemoteStore("http://me:secret@host")
