@@ -6,6 +6,7 @@ which tenants have keys, and cannot use any.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import json
@@ -14,7 +15,8 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,9 @@ from quire.core.errors import InputError
 
 FORMAT = 1
 PREFIX = "quire-"
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+"""Nothing that lies in the folder under these names is followed or, for a new file, used."""
 LOOK_SECONDS = 1.0
 """How often the file is checked: an added or removed key takes effect within this time."""
 
@@ -101,33 +106,51 @@ def _tenant(entry: Any, path: Path) -> Tenant:
 def write_keys(path: Path, tenants: tuple[Tenant, ...]) -> None:
     """Readable only by its owner; a reader sees either the old file or the new one."""
     entries = [{name: value for name, value in asdict(tenant).items() if value is not None} for tenant in tenants]
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(16)}")
     try:
-        with os.fdopen(os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+        with os.fdopen(os.open(scratch, NEW_FILE, 0o600), "w", encoding="utf-8") as file:
             json.dump({"quire_keys": FORMAT, "keys": entries}, file, indent=1)
             file.write("\n")
         scratch.replace(path)
     except OSError as error:
+        scratch.unlink(missing_ok=True)
         raise InputError(f"cannot write the keys to {path}: {error.strerror}") from None
+
+
+@contextmanager
+def _changing(path: Path) -> Iterator[None]:
+    """One change of the file at a time: each reads what the one before it wrote. The lock's file stays; removing it
+    would let two processes hold a lock each."""
+    try:
+        descriptor = os.open(path.with_name(f".{path.name}.lock"), LOCK_FILE, 0o600)
+    except OSError as error:
+        raise InputError(f"cannot lock the keys in {path}: {error.strerror}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def add_key(path: Path, tenant: Tenant) -> str:
     """Returns the key, which cannot be shown a second time."""
-    tenants = read_keys(path) if path.exists() else ()
-    if any(one.name == tenant.name for one in tenants):
-        raise InputError(f"{path} has a key named {tenant.name}: remove it first, or take another name")
-    key = new_key()
-    write_keys(path, (*tenants, replace(tenant, key_sha256=digest(key))))
+    with _changing(path):
+        tenants = read_keys(path) if path.exists() else ()
+        if any(one.name == tenant.name for one in tenants):
+            raise InputError(f"{path} has a key named {tenant.name}: remove it first, or take another name")
+        key = new_key()
+        write_keys(path, (*tenants, replace(tenant, key_sha256=digest(key))))
     return key
 
 
 def remove_key(path: Path, name: str) -> None:
-    tenants = read_keys(path)
-    left = tuple(one for one in tenants if one.name != name)
-    if len(left) == len(tenants):
-        known = ", ".join(one.name for one in tenants) or "none"
-        raise InputError(f"{path} has no key named {name}: it has {known}")
-    write_keys(path, left)
+    with _changing(path):
+        tenants = read_keys(path)
+        left = tuple(one for one in tenants if one.name != name)
+        if len(left) == len(tenants):
+            known = ", ".join(one.name for one in tenants) or "none"
+            raise InputError(f"{path} has no key named {name}: it has {known}")
+        write_keys(path, left)
 
 
 class KeyRing:
