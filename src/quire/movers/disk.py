@@ -49,7 +49,7 @@ class DiskFolder:
     def register(self, layout: Layout) -> None:
         self._layout, self._folder = layout, self._root / layout.fingerprint[:32]
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            _make_private(self._root, self._folder)
             self._look()
             if self._quota is None:
                 usage = os.statvfs(self._folder)
@@ -188,6 +188,17 @@ class DiskFolder:
                     (self._root / file).unlink(missing_ok=True)
 
 
+def _make_private(root: Path, folder: Path) -> None:
+    """Folders that are made here are their owner's alone: records are computed from prompts. One that exists keeps the
+    mode that its owner chose."""
+    root.mkdir(0o700, parents=True, exist_ok=True)
+    folder.mkdir(0o700, exist_ok=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
 def _records_in(folder: os.DirEntry[str]) -> list[tuple[int, str, int]]:
     """(when it was used, file, bytes)."""
     found = []
@@ -203,7 +214,7 @@ def _records_in(folder: os.DirEntry[str]) -> list[tuple[int, str, int]]:
 def _opened(folder: Path) -> BinaryIO:
     """A new file, locked before another engine can take it for an orphan. Not locked if files cannot be locked here."""
     while True:
-        file = (folder / f"{WRITING}{secrets.token_hex(16)}").open("xb")
+        file = open(folder / f"{WRITING}{secrets.token_hex(16)}", "xb", opener=_private)  # noqa: SIM115
         with contextlib.suppress(OSError):
             fcntl.flock(file, fcntl.LOCK_EX)
         if os.fstat(file.fileno()).st_nlink:

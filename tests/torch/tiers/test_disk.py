@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -54,6 +55,22 @@ def test_what_is_written_comes_back_also_after_a_restart(tmp_path: Path) -> None
     again = folder(tmp_path)
     assert again.has([NAME]) == [True]
     assert read(again) == DATA
+
+
+@pytest.mark.story
+def test_folders_and_files_are_their_owners_alone(tmp_path: Path) -> None:
+    """Whatever the umask: records are computed from the prompts of all tenants. A folder that exists keeps its mode."""
+    old = os.umask(0)
+    try:
+        write(folder(tmp_path / "new"))
+        (tmp_path / "there").mkdir(0o750)
+        write(folder(tmp_path / "there"))
+    finally:
+        os.umask(old)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new").rglob("*")}
+    assert modes == {LAYOUT.fingerprint[:32]: 0o700, f"{NAME.hex()}{SUFFIX}": 0o600}
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+    assert stat.S_IMODE((tmp_path / "there").stat().st_mode) == 0o750
 
 
 def test_an_engine_finds_what_another_one_has_written_since(tmp_path: Path) -> None:
