@@ -13,7 +13,7 @@ from quire.core.errors import InputError
 from quire.serve import keys as module
 from quire.serve.keys import Tenant, add_key, read_keys, remove_key
 
-ROUNDS, WRITERS = 10, 4
+ROUNDS, WRITERS = 25, 4
 
 
 @pytest.mark.story
@@ -26,8 +26,8 @@ def test_changes_at_the_same_moment_all_count(tmp_path: Path) -> None:
     barrier = Barrier(WRITERS)
 
     def rotate(number: int) -> None:
+        barrier.wait()
         for turn in range(ROUNDS):
-            barrier.wait()
             add_key(path, Tenant(f"old-{number}-{turn + 1}", "a"))
             remove_key(path, f"old-{number}-{turn}")
 
