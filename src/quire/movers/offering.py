@@ -36,6 +36,10 @@ LOOK_SECONDS = 0.05
 PAUSE_SECONDS = 1.0
 """Pause after a connection could not be accepted."""
 MOST_CONNECTIONS = 256
+"""Callers that have proved the secret."""
+MOST_STRANGERS, STRANGER_SECONDS = 64, 1.0
+"""Callers that have not proved it yet, and the time that each has for it. One more ends the oldest of them, so that
+connections that say nothing cannot keep a peer out."""
 MOST_SCOPE_CHARACTERS = 1024
 _LOG = logging.getLogger("quire.tiers")
 
@@ -62,6 +66,8 @@ class PeerServer:
             "pages": page_sizes(plan),
             "max_length": plan.max_length,
         }
+        self._strangers: dict[socket.socket, None] = {}
+        """The oldest first."""
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._is_closed = threading.Event()
@@ -72,14 +78,14 @@ class PeerServer:
 
     @property
     def connections(self) -> int:
-        return len(self._open)
+        return len(self._strangers) + len(self._open)
 
     def close(self) -> None:
         self._is_closed.set()
         hang_up(self._listener)
         self._listener.close()
         with self._lock:
-            for sock in self._open:
+            for sock in (*self._strangers, *self._open):
                 hang_up(sock)
 
     def _listen(self) -> None:
@@ -94,33 +100,44 @@ class PeerServer:
 
     def _take(self, sock: socket.socket) -> None:
         with self._lock:
-            if len(self._open) >= MOST_CONNECTIONS:
-                sock.close()
-                return
-            self._open.add(sock)
+            if len(self._strangers) >= MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                hang_up(oldest)
+            self._strangers[sock] = None
         try:
             threading.Thread(target=self._serve, args=(sock,), name="quire-peer", daemon=True).start()
         except RuntimeError:
             with self._lock:
-                self._open.discard(sock)
+                self._strangers.pop(sock, None)
             sock.close()
             raise
 
     def _serve(self, sock: socket.socket) -> None:
         """Serves one connection in a thread, from the first byte to the last."""
         try:
-            wire = welcome(sock, self._secret, FRAME_SECONDS)
+            wire = welcome(sock, self._secret, STRANGER_SECONDS, FRAME_SECONDS)
         except TierFailed as error:
             self.counters["strangers"] += 1
             _LOG.info("a caller was turned away: %s", error)
         else:
             with contextlib.suppress(TierFailed):  # the caller has gone, or sent invalid data: both end it
+                self._admit(sock)
                 wire.send(self._hello)
                 self._attend(wire)
         finally:
             with self._lock:
+                self._strangers.pop(sock, None)
                 self._open.discard(sock)
             sock.close()
+
+    def _admit(self, sock: socket.socket) -> None:
+        """A caller that has proved the secret. Raises if too many of them are connected."""
+        with self._lock:
+            self._strangers.pop(sock, None)
+            if len(self._open) >= MOST_CONNECTIONS:
+                raise TierFailed(f"{MOST_CONNECTIONS} peers are connected already")
+            self._open.add(sock)
 
     # ── one hand-over ─────────────────────────────────────────────────────
 

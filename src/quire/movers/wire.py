@@ -102,8 +102,8 @@ def greet(sock: socket.socket, secret: bytes, seconds: float) -> Wire:
     return Wire(sock, _answer(secret, b"frames", theirs, own), CLIENT, seconds)
 
 
-def welcome(sock: socket.socket, secret: bytes, seconds: float) -> Wire:
-    """The server's side; a client without the secret learns only that."""
+def welcome(sock: socket.socket, secret: bytes, seconds: float, frame_seconds: float) -> Wire:
+    """The server's side, within `seconds`; a client without the secret learns only that."""
     end, own = time.monotonic() + seconds, os.urandom(NONCE_BYTES)
     send(sock, (MAGIC, own), seconds)
     answer = receive(sock, NONCE_BYTES + PROOF_BYTES, end)
@@ -112,7 +112,7 @@ def welcome(sock: socket.socket, secret: bytes, seconds: float) -> Wire:
         send(sock, (bytes(PROOF_BYTES),), seconds)
         raise TierFailed("somebody called who does not know the secret")
     send(sock, (_answer(secret, SERVER, own, theirs),), seconds)
-    return Wire(sock, _answer(secret, b"frames", own, theirs), SERVER, seconds)
+    return Wire(sock, _answer(secret, b"frames", own, theirs), SERVER, frame_seconds)
 
 
 def _answer(secret: bytes, purpose: bytes, server_nonce: bytes, client_nonce: bytes) -> bytes:

@@ -52,7 +52,7 @@ def wires(seconds: float = 5.0) -> Iterator[tuple[Wire, Wire]]:
 
 def test_frames_go_both_ways_after_both_have_proved_that_they_know_the_secret() -> None:
     with pair() as (one, other):
-        server = beside(lambda: welcome(other, SECRET, 5))
+        server = beside(lambda: welcome(other, SECRET, 5, 5))
         client = greet(one, SECRET, 5)
         answering = server()
         assert isinstance(answering, Wire)
@@ -65,7 +65,7 @@ def test_frames_go_both_ways_after_both_have_proved_that_they_know_the_secret() 
 
 def test_a_client_with_another_secret_is_turned_away_and_told_so() -> None:
     with pair() as (one, other):
-        server = beside(lambda: welcome(other, SECRET, 5))
+        server = beside(lambda: welcome(other, SECRET, 5, 5))
         with pytest.raises(TierFailed, match="give both the same --peer-secret"):
             greet(one, OTHER, 5)
         assert "does not know the secret" in str(server())
