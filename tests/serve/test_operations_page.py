@@ -13,13 +13,14 @@ from quire.models.read import read_model
 from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.serve import generation, operations
+from quire.serve import generation, operations, pages, tokens
 from quire.serve.client import EngineAway, EngineClient
 from quire.serve.logs import EVENTS
 from quire.serve.messages import EngineSetup
 from quire.serve.metrics import Metrics
 from quire.serve.progress import Progress
 from quire.serve.schemas import ChatBody, CompletionBody, TokenizeBody
+from quire.serve.tokens import DetokenizeBody
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text()
@@ -73,10 +74,11 @@ def test_every_log_event_is_on_the_page() -> None:
 
 
 def test_every_path_and_field_is_on_the_page() -> None:
-    for route in (*generation.router.routes, *operations.router.routes):
+    for route in (r for part in (generation, operations, pages, tokens) for r in part.router.routes):
         for method in route.methods:  # type: ignore[attr-defined]
             assert f"`{method} {route.path_format}`" in PAGE  # type: ignore[attr-defined]
-    fields = {*ChatBody.model_fields, *CompletionBody.model_fields, *TokenizeBody.model_fields}
+    bodies = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+    fields = {field for body in bodies for field in body.model_fields}
     assert not {field for field in fields if f"`{field}`" not in PAGE}
 
 

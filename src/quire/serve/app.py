@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from quire import __version__
-from quire.serve import generation, operations
+from quire.serve import generation, operations, pages, tokens
 from quire.serve.errors import ApiError, internal_error
 from quire.serve.invalid import refusal_of
 from quire.serve.schemas import LARGEST_TOKEN
@@ -54,8 +54,8 @@ def make_app(service: Service) -> FastAPI:
         description="Language models on a memory that explains itself: OpenAI's protocol, and a few questions more.",
     )  # fmt: skip
     app.state.service = service
-    app.include_router(generation.router)
-    app.include_router(operations.router)
+    for router in (generation.router, operations.router, tokens.router, pages.router):
+        app.include_router(router)
     app.openapi = lambda: _document(app, service)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -72,7 +72,7 @@ def _document(app: FastAPI, service: Service) -> dict[str, Any]:
         )
         for body in app.openapi_schema["components"]["schemas"].values():
             if "model" in body.get("properties", {}):
-                body["properties"]["model"] = {"type": "string", "enum": [service.model]}
+                body["properties"]["model"] = {"type": "string", "enum": list(service.models)}
         _narrow(app.openapi_schema["components"], service.reader.prompts.vocabulary_tokens - 1)
     return app.openapi_schema
 

@@ -14,7 +14,7 @@ from quire.serve.allowance import Allowances
 from quire.serve.client import EngineAway, EngineClient, PendingRequest, Updates
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
-from quire.serve.messages import RequestUpdate
+from quire.serve.messages import ABORTED, RequestUpdate
 from quire.text.answer import Delta
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
@@ -115,6 +115,8 @@ class Call:
             raise ApiError(429, update.refusal, "queue_full", retry_seconds=self._allowances.retry_seconds)
         if update.refusal:
             raise ApiError(400, update.refusal, "refused")
+        if update.ending == ABORTED:
+            raise ApiError(410, "the call was aborted by another call: it has no complete answer", "aborted")
         if update.ending == "cancelled":
             message = "the request was ended before it was complete: send it again"
             raise ApiError(503, message, "ended_early", retry_seconds=1)

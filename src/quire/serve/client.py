@@ -29,6 +29,7 @@ from quire.core.child import python
 from quire.core.errors import QuireError
 from quire.core.request import Request
 from quire.serve.messages import (
+    ABORTED,
     Cancel,
     DropCache,
     EngineSetup,
@@ -301,6 +302,15 @@ class EngineClient:
         names = tuple(t.request.name for t in tickets if self.tickets.pop(t.request.name, None) is not None)
         if names and self.is_ready:
             self._send(Cancel(names))
+
+    def abort(self, names: Sequence[str]) -> dict[str, int]:
+        """Ends requests before they are complete, with an update for their caller. Returns the tokens that each had
+        generated; those that ended before are left out."""
+        tickets = [self.tickets[name] for name in names if name in self.tickets]
+        self.cancel(tickets)
+        for ticket in tickets:
+            ticket.updates.put_nowait((ticket, RequestUpdate(ticket.request.name, ending=ABORTED)))
+        return {ticket.request.name: ticket.output_tokens for ticket in tickets}
 
     async def explain(self, names: Sequence[str], seconds: float) -> Any:
         number = next(self._numbers)

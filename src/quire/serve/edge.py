@@ -18,7 +18,10 @@ from quire.serve.keys import EVERYBODY, KeyRing, Tenant
 from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
 
-OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/health/progress", "/metrics", "/openapi.json")
+OPEN_PATHS = (
+    "/", "/docs", "/openapi.json", "/version", "/ping", "/metrics",
+    "/health", "/health/live", "/health/ready", "/health/progress",
+)  # fmt: skip
 """To read these, no key is needed, and no body is received."""
 OPEN_METHODS = ("GET", "HEAD")
 LINGER_SECONDS = 1.0

@@ -83,6 +83,10 @@ class Failed:
     exit_code: int
 
 
+ABORTED = "aborted"
+"""The ending of a request that another call has ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestUpdate:
     """Changes of one request since the previous tick."""

@@ -1,4 +1,4 @@
-"""Routes for operators and tools: models, tokens, the plan, explanations, the cache, health, metrics."""
+"""Routes for operators and tools: models, the plan, explanations, the cache, health, metrics."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from quire import __version__
 from quire.core.events import RequestEvent, reason_of
 from quire.core.reasons import Reason, without_others
-from quire.core.request import Tokens
 from quire.explain.explanation import KindShort, explained_without_others
 from quire.explain.sentences import sentence, why
 from quire.serve.calls import unavailable
@@ -18,8 +18,6 @@ from quire.serve.client import EngineAway
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import Tenant
 from quire.serve.messages import RequestReport
-from quire.serve.questions import tools_of
-from quire.serve.schemas import TokenizeBody
 from quire.serve.service import Service
 
 router = APIRouter()
@@ -33,7 +31,7 @@ def _service(request: Request) -> Service:
     return service
 
 
-# ── models and tokens ────────────────────────────────────────────────────
+# ── the model and its plan ───────────────────────────────────────────────
 
 
 @router.get("/v1/models")
@@ -54,24 +52,6 @@ def _model(service: Service) -> dict[str, Any]:
     return {**head, "max_length": length, "max_model_len": length}
 
 
-@router.post("/v1/tokenize")
-async def tokenize(body: TokenizeBody, request: Request) -> Response:
-    service = _service(request)
-    if body.model is not None:
-        service.reader.require_model(body.model)
-    if (body.prompt is None) == (body.messages is None):
-        raise ApiError(400, "prompt and messages: give one of them", "invalid_value", "prompt")
-    tokens = await service.read(lambda: _tokens(body, service), request.state.tenant, len(await request.body()))
-    return json_response({"tokens": tokens.tolist(), "count": len(tokens), "max_length": service.plan.max_length})
-
-
-def _tokens(body: TokenizeBody, service: Service) -> Tokens:
-    if body.messages is None:
-        return service.reader.encode(body.prompt or "", body.add_special_tokens, "prompt")
-    text = service.reader.render(body.messages, tools_of(body.tools))
-    return service.reader.encode(text, False, "messages")
-
-
 @router.get("/v1/plan")
 async def plan(request: Request) -> Response:
     """The plan that the server runs on: what `quire plan --json` prints."""
@@ -85,15 +65,39 @@ async def plan(request: Request) -> Response:
 async def explain(call: str, request: Request) -> Response:
     """Why a call waits, who holds what it lacks, when it can run at the latest, and what happened to it so far."""
     service, tenant = _service(request), request.state.tenant
-    names = service.names_of(call, tenant)
-    if not names:
-        raise ApiError(404, f"no call {call[:64]!r} of this key is known: it may be long over", "request_not_found")
+    names = _names(call, request)
     try:
         reports: tuple[RequestReport, ...] = await service.client.explain(names, ANSWER_SECONDS)
     except EngineAway as error:
         raise unavailable(error) from None
     own = service.names_of_tenant(tenant)
     return json_response({"id": call, "choices": [_report(one, tenant, own) for one in reports]})
+
+
+@router.post("/v1/requests/{call}/abort")
+async def abort(call: str, request: Request) -> Response:
+    """Ends the requests of a call that have not ended; its own client gets the error `aborted`."""
+    names = _names(call, request)
+    aborted = _service(request).client.abort(names)
+    choices = [
+        {"choice": _choice(name), "status": "aborted", "output_tokens": aborted[name]}
+        if name in aborted
+        else {"choice": _choice(name), "status": "ended"}
+        for name in names
+    ]
+    return json_response({"id": call, "aborted": len(aborted), "choices": choices})
+
+
+def _names(call: str, request: Request) -> tuple[str, ...]:
+    """The engine's names of a call's requests; raises if the key has no such call."""
+    names = _service(request).names_of(call, request.state.tenant)
+    if not names:
+        raise ApiError(404, f"no call {call[:64]!r} of this key is known: it may be long over", "request_not_found")
+    return names
+
+
+def _choice(name: str) -> int:
+    return int(name.rpartition("-")[2])
 
 
 def _report(report: RequestReport, tenant: Tenant, own: set[str]) -> dict[str, Any]:
@@ -106,7 +110,7 @@ def _report(report: RequestReport, tenant: Tenant, own: set[str]) -> dict[str, A
     if found is not None and not tenant.is_admin:
         found = explained_without_others(found, own)
     events = [_event(event, hidden(reason_of(event))) for event in report.events]
-    choice = {"choice": int(report.name.rpartition("-")[2])}
+    choice = {"choice": _choice(report.name)}
     if found is None:
         return choice | {"status": "ended", **_reason(None), **_NOT_WAITING, "events": events}
     return {
@@ -184,6 +188,13 @@ async def live() -> Response:
     return json_response({"live": True})
 
 
+@router.get("/version")
+async def version() -> Response:
+    return json_response({"version": __version__})
+
+
+@router.get("/ping", responses={503: {"description": "Not now"}}, operation_id="ping")
+@router.post("/ping", responses={503: {"description": "Not now"}}, operation_id="ping_by_post")
 @router.get("/health", responses={503: {"description": "Not now"}}, operation_id="health")
 @router.get("/health/ready", responses={503: {"description": "Not now"}}, operation_id="ready")
 async def ready(request: Request) -> Response:

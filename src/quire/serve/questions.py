@@ -28,8 +28,12 @@ LOOK_CHARACTERS = 65_536
 
 
 class BodyReader:
-    def __init__(self, tokenizer: Tokenizer, plan: Plan, model: str, vocabulary_tokens: int) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, plan: Plan, model: str, vocabulary_tokens: int, *, aliases: Sequence[str] = ()
+    ) -> None:
+        """`aliases`: other names of the model that clients may send."""
         self.model, self.prompts = model, Prompts(tokenizer, vocabulary_tokens)
+        self._models = (model, *aliases)
         self._limits, self._trial = Limits(plan), Trial(tokenizer)
 
     def chat(self, body: ChatBody) -> Question:
@@ -83,7 +87,7 @@ class BodyReader:
         )
 
     def require_model(self, name: str) -> None:
-        if name != self.model:
+        if name not in self._models:
             message = f"the model {name[:64]!r} is not here: this server has {self.model}"
             raise ApiError(404, message, "model_not_found", "model")
 

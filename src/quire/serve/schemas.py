@@ -321,3 +321,4 @@ class TokenizeBody(Body):
     messages: Messages | None = None
     tools: Tools | None = None
     add_special_tokens: bool = True
+    return_token_strs: bool | None = Field(None, description="Also returns each token as the vocabulary writes it.")

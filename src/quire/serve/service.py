@@ -37,8 +37,11 @@ class Service:
     ) -> None:
         self.plan, self.settings, self.ring, self.client = plan, settings, ring, client
         self.tokenizer = Tokenizer.load(folder)
-        self.model = settings.model_name or folder.name
-        self.reader = BodyReader(self.tokenizer, plan, self.model, _vocabulary_tokens(folder, self.tokenizer))
+        self.models = settings.model_name or (folder.name,)
+        """Names that are accepted; the first is the model's own."""
+        self.model, *others = self.models
+        vocabulary = _vocabulary_tokens(folder, self.tokenizer)
+        self.reader = BodyReader(self.tokenizer, plan, self.model, vocabulary, aliases=others)
         self.spelling = Spelling(self.tokenizer)
         self.allowances = Allowances(plan.max_requests + settings.queue)
         self.is_draining = False

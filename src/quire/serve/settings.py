@@ -23,7 +23,9 @@ class ServeSettings:
 
     host: str = option("127.0.0.1", "http", "address to listen on (default 127.0.0.1: this machine only)")
     port: int = option(8000, "http", "port to listen on (default 8000; 0: any free port)", parse=int)
-    model_name: str = option("", "http", "model name in the API (default: the folder's name)", metavar="NAME")
+    model_name: tuple[str, ...] = option(
+        (), "http", "model name in the API; repeat it to accept other names too (default: folder name)", metavar="NAME"
+    )
     keys: Path | None = option(
         None, "http", "file of API keys, made by quire keys add (default: no key is needed)", parse=Path, metavar="FILE"
     )

@@ -65,9 +65,12 @@ class Tokenizer:
         eos_token_ids: tuple[int, ...] = (),
         template: ChatTemplate | None = None,
         name: str = "",
+        special_tokens: Mapping[str, str] | None = None,
     ) -> None:
-        """`name`: the name of its model, for messages."""
+        """`name`: the name of its model, for messages. `special_tokens`: by name, such as eos_token."""
         self.inner, self.eos_token_ids, self.template, self.name = inner, eos_token_ids, template, name
+        self.special_tokens = {token: (special_tokens or {}).get(token) for token in _SPECIAL}
+        """None: the model has no such token."""
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -81,7 +84,8 @@ class Tokenizer:
         special = {name: _content(settings[name]) for name in _SPECIAL if settings.get(name)}
         text = _template_text(folder, settings)
         template = None if text is None else ChatTemplate(text, special)
-        return cls(inner, _eos_token_ids(folder, inner, special.get("eos_token")), template, folder.resolve().name)
+        ends = _eos_token_ids(folder, inner, special.get("eos_token"))
+        return cls(inner, ends, template, folder.resolve().name, special)
 
     @property
     def vocab_size(self) -> int:
