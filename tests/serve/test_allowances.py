@@ -9,6 +9,7 @@ import pytest
 from quire.serve.allowance import Allowances
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
+from quire.serve.rate_limits import rate_limits
 from serve_kit import Clock
 
 
@@ -45,6 +46,24 @@ def test_requests_are_counted_by_tenant_and_together() -> None:
     assert code_of(allowances, two, 1, 1) == ""
     assert allowances.total == 4
     assert code_of(allowances, two, 5, 1) == "requests_limit", "more choices than there is room for, ever"
+
+
+def test_headers_say_what_is_left_of_a_keys_limits() -> None:
+    clock = Clock()
+    allowances, tenant = Allowances(10, clock), Tenant("t", "t", most_requests=4, tokens_per_minute=600)
+    assert rate_limits(allowances, tenant)["x-ratelimit-reset-requests"] == "0s"
+    allowances.enter(tenant, 3, 500)
+    assert rate_limits(allowances, tenant) == {
+        "x-ratelimit-limit-requests": "4",
+        "x-ratelimit-remaining-requests": "1",
+        "x-ratelimit-reset-requests": "3s",
+        "x-ratelimit-limit-tokens": "600",
+        "x-ratelimit-remaining-tokens": "100",
+        "x-ratelimit-reset-tokens": "50s",
+    }
+    clock.now += 20
+    assert rate_limits(allowances, tenant)["x-ratelimit-remaining-tokens"] == "300"
+    assert rate_limits(allowances, replace(tenant, most_requests=None, tokens_per_minute=None)) == {}
 
 
 @pytest.mark.story

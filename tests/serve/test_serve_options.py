@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from quire.core.child import python
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
 from quire.core.units import MIB
+from quire.options.flags import from_flags
+from quire.serve.keys import KeyRing
 from quire.serve.questions import _temperature
+from quire.serve.settings import ServeSettings
 
 
 def test_a_server_draws_where_commands_take_the_likeliest_token_and_the_quick_start_says_so() -> None:
@@ -45,6 +49,32 @@ def test_what_is_typed_counts_before_the_environment_and_that_before_the_file(
     assert options.batch_tokens == 8192
     monkeypatch.chdir(tmp_path)
     assert complete(_add, argparse.Namespace()).max_requests == 5
+
+
+def test_a_shared_key_is_hashed_as_soon_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the environment as from the command line; it gives all rights, and a file of keys in addition is refused."""
+    monkeypatch.setenv("QUIRE_API_KEY", "open-sesame")
+    parsed = complete(_add, argparse.Namespace())
+    settings = from_flags(ServeSettings, vars(parsed))
+    assert "open-sesame" not in f"{parsed}{settings}"
+    ring = KeyRing(None, key_sha256=settings.api_key_sha256)
+    assert not ring.is_open
+    assert ring.find("open-sesame") == ring.tenants()[0]
+    assert ring.tenants()[0].is_admin
+    assert ring.find("open-sesam") is None
+    with pytest.raises(InputError, match="--api-key and --keys are both given"):
+        replace(settings, keys=Path("keys.json"))
+
+
+@pytest.mark.parametrize("key", ["", "two words", "schlüssel", "line\n"])
+def test_a_key_that_no_header_can_carry_is_refused_without_quoting_it(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("QUIRE_API_KEY", key)
+    with pytest.raises(InputError) as refused:
+        complete(_add, argparse.Namespace())
+    assert "--api-key: the key must have at least 1 character" in str(refused.value)
+    assert not key or key not in str(refused.value)
 
 
 @pytest.mark.story

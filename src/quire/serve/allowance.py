@@ -48,7 +48,7 @@ class Allowances:
 
     def room(self, tenant: Tenant) -> int | None:
         """Tokens that a request may have now; None: no limit."""
-        limits = [limit for limit in (tenant.most_tokens, self._left(tenant)) if limit is not None]
+        limits = [limit for limit in (tenant.most_tokens, self.tokens_left(tenant)) if limit is not None]
         return int(min(limits)) if limits else None
 
     def leave(self, tenant: Tenant, requests: int, unused_tokens: int) -> None:
@@ -78,8 +78,8 @@ class Allowances:
                 message = f"{tokens:,} tokens of prompt and output, this key may have {limit:,} {name}: ask for fewer"
                 raise ApiError(400, message, "tokens_limit", "max_tokens")
 
-    def _left(self, tenant: Tenant) -> float | None:
-        """Tokens left of this minute; they are refilled evenly, second by second."""
+    def tokens_left(self, tenant: Tenant) -> float | None:
+        """Of this minute; they are refilled evenly, second by second. None: no limit."""
         most = tenant.tokens_per_minute
         if most is None:
             return None
@@ -87,7 +87,7 @@ class Allowances:
         return min(most, left + most * (self._clock() - at) / MINUTE)
 
     def _spend(self, tenant: Tenant, tokens: int) -> None:
-        most, left = tenant.tokens_per_minute, self._left(tenant)
+        most, left = tenant.tokens_per_minute, self.tokens_left(tenant)
         if most is None or left is None:
             return
         if tokens > left:

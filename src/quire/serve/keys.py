@@ -68,11 +68,18 @@ SORTS: dict[str, tuple[type, ...]] = {
 """Types of a tenant's fields in a file."""
 _SHA256 = re.compile(r"^[0-9a-f]{64}\Z")
 EVERYBODY = Tenant("everybody", "", is_admin=True)
-"""The tenant of all clients of a server without keys."""
+"""The tenant of all clients of a server without keys, or with one key for all."""
 
 
 def digest(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def shared_key_digest(key: str) -> str:
+    """Of a key that an operator chose. The message does not quote it."""
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise InputError("the key must have at least 1 character, all printable ASCII and none a space: choose another")
+    return digest(key)
 
 
 def new_key() -> str:
@@ -156,16 +163,17 @@ def remove_key(path: Path, name: str) -> None:
 class KeyRing:
     """Finds the tenant of a key. Rereads the file when it changes; an unreadable file leaves the keys as they were."""
 
-    def __init__(self, path: Path | None, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, path: Path | None, clock: Callable[[], float] = time.monotonic, *, key_sha256: str | None = None
+    ) -> None:
+        """`key_sha256`: of the one key that all clients share, if there is no file."""
         self._path, self._clock = path, clock
-        self._tenants = read_keys(path) if path else ()
+        shared = () if key_sha256 is None else (replace(EVERYBODY, key_sha256=key_sha256),)
+        self._tenants = read_keys(path) if path else shared
+        self.is_open = path is None and not shared
+        """Whether there are no keys: every client is admitted."""
         self._stamp, self._looked_at = self._file_stamp(), clock()
         self.problem = ""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether there are no keys: every client is admitted."""
-        return self._path is None
 
     def tenants(self) -> tuple[Tenant, ...]:
         return self._tenants or ((EVERYBODY,) if self.is_open else ())

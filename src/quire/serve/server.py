@@ -34,6 +34,7 @@ from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineSetup, Ready
 from quire.serve.progress import Progress
 from quire.serve.protocol import protocol
+from quire.serve.rate_limits import RateLimitHeaders
 from quire.serve.service import Service
 from quire.serve.settings import ServeSettings
 
@@ -88,7 +89,7 @@ def run(
     """Serves until a signal arrives, on the socket from `listen`. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level)
     settings = replace(settings, connections=_connections(settings.connections, announce))
-    ring = KeyRing(settings.keys)
+    ring = KeyRing(settings.keys, key_sha256=settings.api_key_sha256)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
     setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file)
     asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
@@ -128,7 +129,8 @@ async def _serve(
 ) -> None:
     client = EngineClient(setup, Progress(settings.step_seconds), logs.write)
     service = Service(planned.plan, planned.folder, settings, ring, client, planned.planned_for)
-    server = _Server(_configuration(Edge(make_app(service), settings, ring, service.metrics), settings))
+    app = RateLimitHeaders(make_app(service), service.allowances)
+    server = _Server(_configuration(Edge(app, settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)
     asyncio.get_running_loop().set_exception_handler(_log_trouble)
     client.on_first_ready = lambda ready: _announce_start(ready, announce)

@@ -11,6 +11,7 @@ from quire.core.rules import LOAD_SECONDS
 from quire.core.units import KIB, MIB
 from quire.options.flags import option
 from quire.options.texts import parse_bytes, positive
+from quire.serve.keys import shared_key_digest
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 SECONDS: dict[str, Any] = {"parse": float, "metavar": "S"}
@@ -32,6 +33,14 @@ class ServeSettings:
     strict_fields: bool = option(
         False, "http", "refuse every unknown field of a body, also those that cannot change the answer"
     )
+    api_key_sha256: str | None = option(
+        None,
+        "http",
+        "one API key that all clients share; set it as QUIRE_API_KEY, processes show a typed one (default: none)",
+        "--api-key",
+        parse=shared_key_digest,
+        metavar="KEY",
+    """Only the hash is kept."""
     log_level: str = option("info", "http", "least severe messages to log (default info)", choices=LOG_LEVELS)
     log_text: bool = option(False, "http", "include prompts and answers in the logs")
     step_seconds: float = option(
@@ -65,6 +74,8 @@ class ServeSettings:
     connections: int = option(2048, "limits", "maximum open connections (default 2048)", parse=positive, metavar="N")
 
     def __post_init__(self) -> None:
+        if self.keys is not None and self.api_key_sha256 is not None:
+            raise InputError("--api-key and --keys are both given: leave one out, or add the key with quire keys add")
         for name in ("step_seconds", "request_seconds", "body_seconds", "header_seconds", "load_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} is {getattr(self, name)}: give a number above 0")

@@ -49,6 +49,16 @@ def test_without_a_known_key_nothing_is_answered(tiny_server: RunningServer, giv
             assert client.get(path, headers=headers).status_code == 200
 
 
+def test_answers_and_refusals_say_what_is_left_of_a_keys_limits(tiny_server: RunningServer, keys: Any) -> None:
+    with tiny_server.client(keys.slow) as slow, tiny_server.client(keys.alice) as alice:
+        for answer in (slow.get("/v1/models"), chat(slow, max_tokens=401)):
+            assert answer.headers["x-ratelimit-limit-requests"] == "1"
+            assert answer.headers["x-ratelimit-remaining-requests"] == "1"
+            assert answer.headers["x-ratelimit-limit-tokens"] == "450"
+            assert 0 <= int(answer.headers["x-ratelimit-remaining-tokens"]) <= 450
+        assert not [name for name in alice.get("/v1/models").headers if name.startswith("x-ratelimit")]
+
+
 def test_the_same_prompt_is_found_within_a_scope_and_never_in_another(empty_server: RunningServer, keys: Any) -> None:
     assert hits(empty_server, keys.alice, PROMPT) == 0
     assert hits(empty_server, keys.bob, PROMPT) == 0
