@@ -39,6 +39,7 @@ STATUSES = {
     404: "Not here",
     405: "The path takes other methods: Allow says which",
     413: "The body is too large",
+    415: "The body has an encoding that is not supported: Accept-Encoding says which are",
     422: "As 400",
     429: "Come back later: Retry-After says when",
     503: "The engine starts, is gone or drains",

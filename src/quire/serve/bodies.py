@@ -1,4 +1,5 @@
-"""Bodies of requests: each is received whole, within limits of size and time; all of them together have a limit too.
+"""Bodies of requests: each is received whole and decompressed, within limits of size and time; all of them together have
+a limit too.
 
 A body counts from its first byte until its call has ended, because it stays in memory for so long.
 """
@@ -11,6 +12,7 @@ from contextlib import contextmanager
 
 from starlette.types import Message, Receive, Scope
 
+from quire.serve.encodings import BodyDecoder, too_large
 from quire.serve.errors import ApiError
 
 RETRY_SECONDS = 1
@@ -57,29 +59,26 @@ class ReceivedBody:
         """The body in one piece; a later message means the client has left."""
         length, seconds = header(self._scope, b"content-length"), self._bodies.seconds
         if length.isdigit() and int(length) > self._bodies.most_bytes:
-            raise _too_large(int(length), self._bodies.most_bytes)
+            raise too_large(int(length), self._bodies.most_bytes)
+        decoder = BodyDecoder(header(self._scope, b"content-encoding"), self._bodies.most_bytes)
         try:
             async with asyncio.timeout(seconds):
-                return Body(await self._read(), self._receive)
+                return Body(await self._read(decoder), self._receive)
         except TimeoutError:
             raise ApiError(408, f"the body was not here after {seconds:g} s: send it faster", "body_timeout") from None
 
-    async def _read(self) -> bytes:
+    async def _read(self, decoder: BodyDecoder) -> bytes:
         pieces, is_over = [], False
         while not is_over:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ApiError(400, "the connection was closed before the end of the body", "body_incomplete")
-            pieces.append(message.get("body", b""))
+            pieces.append(decoder.feed(message.get("body", b"")))
             is_over = not message.get("more_body", False)
-            self._hold(len(pieces[-1]))
+            self._bodies.hold(len(pieces[-1]))
+            self.held_bytes += len(pieces[-1])
+        decoder.finish()
         return b"".join(pieces)
-
-    def _hold(self, size: int) -> None:
-        if self.held_bytes + size > self._bodies.most_bytes:
-            raise _too_large(self.held_bytes + size, self._bodies.most_bytes)
-        self._bodies.hold(size)
-        self.held_bytes += size
 
 
 class Body:
@@ -94,7 +93,3 @@ class Body:
             return await self._receive()
         body, self._body = self._body, None
         return {"type": "http.request", "body": body, "more_body": False}
-
-
-def _too_large(size: int, most: int) -> ApiError:
-    return ApiError(413, f"the body has at least {size:,} bytes, {most:,} may be: send less", "body_too_large")

@@ -7,6 +7,7 @@
 405 invalid_request_error    a path that takes other methods (with Allow)
 408, 413, 431                a body or headers too slow or too large
 410 invalid_request_error    the call was aborted by another call
+415 invalid_request_error    a body in an encoding that is not supported (with Accept-Encoding)
 429 rate_limit_error         come back later: queue_full, requests_limit, tokens_limit (with Retry-After)
 503 server_error             the engine starts, is gone, or drains (with Retry-After); 504 it took too long; 500 a bug
 """
@@ -41,6 +42,8 @@ class ApiError(QuireError):
     numbers: Mapping[str, int] = field(default_factory=dict)
     allow: str | None = None
     """Methods that the path takes."""
+    accept_encoding: str | None = None
+    """Encodings that a body may have."""
 
     def __str__(self) -> str:
         return self.message
@@ -55,7 +58,7 @@ class ApiError(QuireError):
         return {"error": error | ({"numbers": dict(self.numbers)} if self.numbers else {})}
 
     def headers(self) -> dict[str, str]:
-        found = {"retry-after": self.retry_seconds, "allow": self.allow}
+        found = {"retry-after": self.retry_seconds, "allow": self.allow, "accept-encoding": self.accept_encoding}
         return {name: str(value) for name, value in found.items() if value is not None}
 
     def response(self) -> Response:

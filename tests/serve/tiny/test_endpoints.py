@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from typing import Any
@@ -92,6 +93,15 @@ def test_the_examples_of_the_page_are_accepted(client: httpx.Client) -> None:
     for path, example in examples:
         expected = 400 if path.endswith("/tokenize") else 200
         assert client.post(path, json=example).status_code == expected, (path, example)
+
+
+def test_a_compressed_body_is_read_and_limited_after_decompression(client: httpx.Client) -> None:
+    written, zipped = json.dumps(body(max_tokens=2)).encode(), {"content-encoding": "gzip"}
+    assert client.post(CHAT, content=gzip.compress(written), headers=zipped).status_code == 200
+    large = client.post(CHAT, content=gzip.compress(written + bytes(300_000)), headers=zipped)
+    assert (large.status_code, large.json()["error"]["code"]) == (413, "body_too_large")
+    other = client.post(CHAT, content=written, headers={"content-encoding": "br"})
+    assert (other.status_code, other.headers["accept-encoding"]) == (415, "gzip, deflate")
 
 
 def test_a_model_is_known_by_each_of_its_names_and_answers_with_the_first(client: httpx.Client) -> None:
