@@ -1,5 +1,5 @@
-"""Bodies of requests: each is received whole and decompressed, within limits of size and time; all of them together have
-a limit too.
+"""Bodies of requests: each is received whole and decompressed, within limits of size and time. All of them together
+have a limit too.
 
 A body counts from its first byte until its call has ended, because it stays in memory for so long.
 """

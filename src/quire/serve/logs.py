@@ -19,6 +19,8 @@ EVENTS = {
     "engine_died": "the engine's process ended; `exit_code`, `requests` that were under way",
     "engine_not_started": "no process could be made for it; `message`, `pause_seconds` until the next attempt",
     "engine_failed": "it could not boot; `message`",
+    "engine_stalled": "no step has finished for `seconds`; `step`, `requests` that are stuck, `names` of the first",
+    "engine_resumed": "steps finish again; `step`, `requests`",
     "books_do_not_balance": "the audit of an idle engine found a bug; `message`",
     "request": "an answer is complete; see below",
     "keys_unreadable": "the file of keys changed and cannot be read; `message`; the old keys stay",

@@ -9,6 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
 
+from quire.core.reasons import Why
 from quire.plan.plan import Plan
 from quire.prefix.gap import CAUSES
 from quire.serve.client import EngineClient, PendingRequest
@@ -16,6 +17,11 @@ from quire.serve.messages import EngineTick
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
+SUBMITTED = "submitted"
+"""Why a request waits that the engine has not reported yet."""
+_QUEUED = (Why.QUEUED, Why.ROWS, Why.STEP_TOKENS, Why.PREFIX, Why.MEMORY, Why.CACHED_FIRST, Why.FIRST_PAGE)
+WAITING = tuple(why.value for why in (*_QUEUED, Why.MUST_STAY, Why.PREEMPTED, Why.LOAD_FAILED))
+"""Reasons of queued requests: each has a sample, also when no request waits for it."""
 REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 
 
@@ -76,7 +82,7 @@ class _Engine:
         yield from self._health()
         yield from self._of_the_plan()
         yield from _pages(self._client.tick)
-        yield from _requests(self._client.tick)
+        yield from _requests(self._client)
         yield from _events(self._client.tick)
         yield from _tiers(self._client.tick)
         yield from _handed(self._client.tick)
@@ -122,15 +128,18 @@ def _pages(tick: EngineTick) -> Iterable[Metric]:
     yield from (pages, sheets, free)
 
 
-def _requests(tick: EngineTick) -> Iterable[Metric]:
+def _requests(client: EngineClient) -> Iterable[Metric]:
+    """Open requests that the engine's last status does not have yet count as submitted: while a step takes long, or
+    never ends, running and waiting requests still add up to at least the open ones."""
+    status, handed = client.tick.status, client.tick.handed.get("waiting", 0)
+    running, by_reason = (status.running, status.waiting) if status else (0, {})
+    unread = len(client.tickets) - running - sum(by_reason.values()) - handed
     waiting = GaugeMetricFamily(
         "quire_requests_waiting", "Queued requests, by the code of the reason", labels=("reason",)
     )
-    for reason, count in (tick.status.waiting if tick.status else {}).items():
+    for reason, count in {**dict.fromkeys(WAITING, 0), **by_reason, SUBMITTED: max(0, unread)}.items():
         waiting.add_metric((reason,), count)
-    yield _gauge(
-        "quire_requests_running", "Running requests (occupied batch slots)", tick.status.running if tick.status else 0
-    )
+    yield _gauge("quire_requests_running", "Running requests (occupied batch slots)", running)
     yield waiting
 
 

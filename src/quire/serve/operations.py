@@ -14,11 +14,12 @@ from quire.core.reasons import Reason, without_others
 from quire.explain.explanation import KindShort, explained_without_others
 from quire.explain.sentences import sentence, why
 from quire.serve.calls import unavailable
-from quire.serve.client import EngineAway
+from quire.serve.client import EngineAway, EngineClient, EngineSilent
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import Tenant
 from quire.serve.messages import RequestReport
 from quire.serve.service import Service
+from quire.serve.silence import silent_report
 
 router = APIRouter()
 ANSWER_SECONDS = 5.0
@@ -67,11 +68,27 @@ async def explain(call: str, request: Request) -> Response:
     service, tenant = _service(request), request.state.tenant
     names = _names(call, request)
     try:
-        reports: tuple[RequestReport, ...] = await service.client.explain(names, ANSWER_SECONDS)
+        reports = await _reports(service.client, names)
+    except EngineSilent:
+        return json_response({"id": call, "choices": [_silent(service.client, name) for name in names]})
     except EngineAway as error:
         raise unavailable(error) from None
     own = service.names_of_tenant(tenant)
     return json_response({"id": call, "choices": [_report(one, tenant, own) for one in reports]})
+
+
+async def _reports(client: EngineClient, names: tuple[str, ...]) -> tuple[RequestReport, ...]:
+    """An engine that makes no progress would not answer: it is not asked."""
+    if client.is_ready and not client.progress.is_progressing():
+        raise EngineSilent("the engine makes no progress: look at /health/progress")
+    reports: tuple[RequestReport, ...] = await client.explain(names, ANSWER_SECONDS)
+    return reports
+
+
+def _silent(client: EngineClient, name: str) -> dict[str, Any]:
+    bounds = {"kinds": (), "at_most_steps": None, "at_most_load_seconds": None, "after": (), "events": ()}
+    choice = {"choice": _choice(name), "requests": (), "because": None}
+    return {**choice, **silent_report(client, name), **bounds}
 
 
 @router.post("/v1/requests/{call}/abort")

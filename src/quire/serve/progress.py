@@ -43,6 +43,11 @@ class Progress:
         self._steps, self._at = 0, self._clock()
 
     @property
+    def steps(self) -> int:
+        """Settled, as of the last progress."""
+        return self._steps
+
+    @property
     def seconds_since(self) -> float | None:
         """Since the last progress; None before the first."""
         return None if self._at is None else self._clock() - self._at

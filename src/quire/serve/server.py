@@ -37,6 +37,7 @@ from quire.serve.protocol import protocol
 from quire.serve.rate_limits import RateLimitHeaders
 from quire.serve.service import Service
 from quire.serve.settings import ServeSettings
+from quire.serve.silence import Watch
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GREATEST_PORT = 65_535
@@ -138,12 +139,13 @@ async def _serve(
     serving = asyncio.ensure_future(server.serve([listener]))
     failing = asyncio.ensure_future(client.given_up.wait())
     telling = asyncio.ensure_future(_announce(server, listener, service, announce))
+    watching = asyncio.ensure_future(Watch(client, logs.write).run())
     try:
         await asyncio.wait({serving, failing}, return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await serving
     finally:
-        for task in (failing, telling):
+        for task in (failing, telling, watching):
             task.cancel()
         logs.write("stopped", requests=service.allowances.total)
         has_tiers = not setup.options.tiers.is_empty

@@ -40,6 +40,7 @@ class ServeSettings:
         "--api-key",
         parse=shared_key_digest,
         metavar="KEY",
+    )
     """Only the hash is kept."""
     log_level: str = option("info", "http", "least severe messages to log (default info)", choices=LOG_LEVELS)
     log_text: bool = option(False, "http", "include prompts and answers in the logs")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,36 @@ def test_a_runner_that_stands_still_is_no_progress_and_an_idle_one_is(
             freeze_file.unlink()
         tiny_server.until("progress is true", lambda: progress(tiny_server))
         assert "[DONE]" in "".join(lines)
+
+
+@pytest.mark.story
+def test_a_stalled_engine_is_logged_explained_and_counted(
+    tiny_server: RunningServer, keys: Any, freeze_file: Path
+) -> None:
+    """The log had no line, the explainer was silent and nothing ran or waited in the metrics, exactly then."""
+    tiny_server.until("it is idle", tiny_server.is_idle)
+    before = len(tiny_server.told("engine_stalled")), len(tiny_server.told("engine_resumed"))
+    asked, named = body(max_tokens=4, n=3, ignore_eos=True), {"x-request-id": "stuck-one"}
+    freeze_file.touch()
+    try:
+        with tiny_server.client(keys.alice) as client, ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(client.post, CHAT, json=asked, headers=named)
+            tiny_server.until("it is logged", lambda: len(tiny_server.told("engine_stalled")) > before[0])
+            line = tiny_server.told("engine_stalled")[-1]
+            assert (line["level"], line["requests"], len(line["names"])) == ("error", 3, 3)
+            seconds = tiny_server.get("/health/progress").json()["step_seconds"]
+            assert line["seconds"] >= seconds
+            open_requests = ("quire_requests_running", "quire_requests_waiting")
+            assert sum(map(tiny_server.metric, open_requests)) == 3
+            found = client.get("/v1/requests/stuck-one/explain")
+            assert found.status_code == 200
+            assert [choice["code"] for choice in found.json()["choices"]] == ["engine_silent"] * 3
+            assert all(choice["numbers"]["seconds_since_step"] >= seconds for choice in found.json()["choices"])
+            freeze_file.unlink()
+            assert answer.result().status_code == 200
+    finally:
+        freeze_file.unlink(missing_ok=True)
+    tiny_server.until("it goes on", lambda: len(tiny_server.told("engine_resumed")) > before[1])
 
 
 def test_a_crowd_that_does_as_it_pleases_leaves_balanced_books(tiny_server: RunningServer, keys: Any) -> None:
