@@ -11,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 from quire import __version__
 from quire.serve import generation, operations, pages, tokens
@@ -32,6 +33,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
+ROUTERS = (generation.router, operations.router, tokens.router, pages.router)
 STATUSES = {
     400: "It cannot be done as asked",
     401: "No key, or one that is not known",
@@ -55,7 +57,7 @@ def make_app(service: Service) -> FastAPI:
         description="Language models on a memory that explains itself: OpenAI's protocol, and a few questions more.",
     )  # fmt: skip
     app.state.service = service
-    for router in (generation.router, operations.router, tokens.router, pages.router):
+    for router in ROUTERS:
         app.include_router(router)
     app.openapi = lambda: _document(app, service)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refused)
@@ -106,14 +108,21 @@ async def _not_here(request: Request, error: Exception) -> Response:
     """Unknown paths and methods, and bodies that cannot be parsed at all."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
-        refusal = ApiError(404, f"there is no such path: {_near(request)}/openapi.json has all of them", "not_found")
+        refusal = ApiError(404, f"the path is not known: {_near(request)}see /docs for all paths", "not_found")
     elif error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
+        allow = _methods(request)
         message = f"the path does not take {request.method}: it takes {allow}"
         refusal = ApiError(405, message, "method_not_allowed", allow=allow)
     else:
         refusal = ApiError(400, "the body cannot be read: send JSON in UTF-8", "invalid_json")
     return await _refused(request, refusal)
+
+
+def _methods(request: Request) -> str:
+    """Of all routes with this path: one path may have a route for each method."""
+    routes = [route for router in (request.app, *ROUTERS) for route in router.routes if isinstance(route, Route)]
+    found = [route.methods or () for route in routes if route.matches(request.scope)[0] is not Match.NONE]
+    return ", ".join(sorted({method for methods in found for method in methods}))
 
 
 def _near(request: Request) -> str:

@@ -15,6 +15,7 @@ from quire.serve.bodies import Bodies, Body, header
 from quire.serve.errors import ApiError, internal_error
 from quire.serve.fields import Ignored, noting_ignored
 from quire.serve.keys import EVERYBODY, KeyRing, Tenant
+from quire.serve.logs import shown_path
 from quire.serve.metrics import Metrics
 from quire.serve.settings import ServeSettings
 
@@ -118,7 +119,8 @@ class Edge:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.note_response(path, method if path != "unknown" else "any", answer.status, seconds)
         level = "debug" if path.startswith(("/health", "/metrics")) else "info"
-        fields = {"request": answer.request_id, "method": method, "path": path, "status": answer.status}
+        shown = path if route is not None else shown_path(scope["path"])
+        fields = {"request": answer.request_id, "method": method, "path": shown, "status": answer.status}
         logs.write("request", level, **fields, seconds=round(seconds, 4), **record)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from quire.serve.errors import ApiError
 from quire.text.conversation import TEXT_ALONE
 
+THE_BODY = "the body"
 MOST_CHARACTERS, MOST_ITEMS = 40, 3
 """Most characters and items of a given value that a message quotes."""
 ALLOWED = {
@@ -37,12 +38,12 @@ ALLOWED = {
     "greater_than": "more than {gt}",
     "greater_than_equal": "at least {ge}",
     "less_than_equal": "at most {le}",
-    "too_short": "at least {min_length} item(s)",
+    "too_short": "at least {min_length} item{s}",
     "too_long": "at most {max_length} items",
-    "string_too_short": "at least {min_length} character(s)",
+    "string_too_short": "at least {min_length} character{s}",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "text that matches {pattern}",
-    "literal_error": "one of {expected}",
+    "literal_error": "{one_of}{expected}",
     "union_tag_invalid": "one whose {discriminator} is one of {expected_tags}",
     "union_tag_not_found": "an object with a {discriminator}",
 }
@@ -75,21 +76,24 @@ def refusal_of(mistakes: Sequence[Mistake], body: Any) -> ApiError:
 
 
 def _name(path: Sequence[str]) -> str:
-    return ".".join(path) or "the body"
+    return ".".join(path) or THE_BODY
 
 
 def _sentence(name: str, mistakes: Sequence[Mistake]) -> str:
     first = mistakes[0]
     if first["type"] == "missing":
-        return f"{name} is missing: give it"
+        return f"{name} is missing: give it" if name != THE_BODY else "the body is empty: send a JSON object"
     verb = "has the key" if first["loc"][-1] == "[key]" else "is"
     allowed = dict.fromkeys(_allowed(mistake) for mistake in mistakes)
     return f"{name} {verb} {_shown(first['input'])}: give {' or '.join(allowed)}"
 
 
 def _allowed(mistake: Mistake) -> str:
-    told = {key: _told(value) for key, value in mistake.get("ctx", {}).items()}
-    return ALLOWED.get(mistake["type"], "something else").format(**told)
+    context = mistake.get("ctx", {})
+    told = {key: _told(value) for key, value in context.items()}
+    plural = "" if context.get("min_length") == 1 else "s"
+    one_of = "one of " if " or " in told.get("expected", "") else ""
+    return ALLOWED.get(mistake["type"], "something else").format(**told, s=plural, one_of=one_of)
 
 
 def _told(value: Any) -> str:

@@ -33,6 +33,8 @@ EVENTS = {
     "http": "a connection that is no HTTP, one too many, or one that cannot be accepted; `message`",
 }
 """By name: what it reports. Each appears in docs/operations.md."""
+MOST_PATH = 128
+"""Characters of an unknown path."""
 OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
 """Other loggers, whose warnings are events here."""
 _logger = logging.getLogger("quire.serve")
@@ -55,6 +57,12 @@ def set_up(level: str = "warning") -> None:
         logger.setLevel(max(LEVELS[level], logging.WARNING))
         logger.propagate = False
     _logger.setLevel(LEVELS[level])
+
+
+def shown_path(path: str) -> str:
+    """A path that a client made up, as a line of the log may have it: short, and printable ASCII alone."""
+    shown = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in path[:MOST_PATH])
+    return shown + ("…" if len(path) > MOST_PATH else "")
 
 
 def write(event: str, level: str = "info", **fields: Any) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from quire import __version__
+from quire.serve.logs import shown_path
 from quire.serve.pages import HEADERS, STYLE
 from running_server import RunningServer
 from serve_kit import CHAT, body, chat, wait_for_tokens
@@ -139,3 +140,20 @@ def _is_aborted(server: RunningServer, keys: Any, key: str, asked: dict[str, Any
         assert "[DONE]" not in rest
         assert other.post(f"/v1/requests/{call}/abort").json()["aborted"] == 0
         return True
+
+
+@pytest.mark.story
+def test_an_unknown_path_is_logged_as_it_was_and_counted_as_one(
+    tiny_server: RunningServer, client: httpx.Client
+) -> None:
+    """Operators could not see what a client looks for. A label for each such path would fill the metrics."""
+    client.get("/v1/embedings", headers={"x-request-id": "lost-one"})
+    client.get("/" + "x" * 200 + "%0a%22", headers={"x-request-id": "lost-long"})
+    tiny_server.until("both are logged", lambda: len(_lines(tiny_server, "lost-")) == 2)
+    assert [line["path"] for line in _lines(tiny_server, "lost-")] == ["/v1/embedings", "/" + "x" * 127 + "…"]
+    assert shown_path("/a\n\u202e") == "/a??"
+    assert "embedings" not in tiny_server.get("/metrics").text
+
+
+def _lines(server: RunningServer, prefix: str) -> list[dict[str, Any]]:
+    return [line for line in server.told("request") if line["request"].startswith(prefix)]

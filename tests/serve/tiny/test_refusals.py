@@ -28,7 +28,7 @@ SHORT = said("the quick fox")
         ("/chat/completions", "did you mean /v1/chat/completions?"),
         ("/v1/chat/completion", "did you mean /v1/chat/completions?"),
         ("/heath/ready", "did you mean /health/ready?"),
-        ("/favicon.ico", "there is no such path: /openapi.json has all of them"),
+        ("/favicon.ico", "the path is not known: see /docs for all paths"),
     ],
 )
 def test_a_path_that_there_is_none_of_says_which_was_probably_meant(
@@ -47,6 +47,13 @@ def test_a_method_that_a_path_does_not_take_is_a_request_that_cannot_be_done(cli
     assert error["message"] == "the path does not take GET: it takes POST"
 
 
+@pytest.mark.story
+def test_a_path_with_a_route_for_each_method_lists_all_of_them(client: httpx.Client) -> None:
+    answer = client.post("/v1/cache")
+    assert {"GET", "DELETE"} <= set(answer.headers["allow"].split(", "))
+    assert answer.json()["error"]["message"].endswith(f"it takes {answer.headers['allow']}")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -55,11 +62,12 @@ def test_a_method_that_a_path_does_not_take_is_a_request_that_cannot_be_done(cli
         ({"messages": [{"role": "user", "content": "x", "images": []}]}, "messages.0.images is not supported"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "'input_audio' is not supported"),
         ({"messages": [{"role": "user", "content": "half \ud83d"}]}, "half of a surrogate pair"),
+        ({"messages": []}, "messages is []: give at least 1 item"),
+        ({"stop": ""}, 'stop is "": give at least 1 character or a list'),
         ({"temperature": -1}, "temperature is -1: give at least 0"),
         ({"temperature": float("nan")}, "temperature is NaN: give at most 2"),
         ({"temperature": "hot"}, 'temperature is "hot": give a number'),
         ({"model": None}, "model is null: give text"),
-        ({"messages": []}, "messages is []: give at least 1 item"),
         ({"messages": ["x"]}, 'messages.0 is "x": give an object'),
         ({"messages": [{"content": "x"}]}, "messages.0.role is missing: give it"),
         ({"messages": [{"role": "king"}]}, 'messages.0.role is "king": give one of "system", "developer", "user", '),
@@ -82,7 +90,7 @@ def test_a_method_that_a_path_does_not_take_is_a_request_that_cannot_be_done(cli
         ({"logit_bias": {"1": 1000}}, "logit_bias.1 is 1000: give at most 100"),
         ({"user": "u" * 600}, 'uuu…": give at most 512 characters'),
         ({"stream": "perhaps"}, "give true or false"),
-        ({"store": True}, "store is true: give one of false"),
+        ({"store": True}, "store is true: give false"),
         ({"max_tokens": 1.5}, "max_tokens is 1.5: give a whole number"),
         ({"logit_bias": {"999999": 1}}, "logit_bias names token 999999"),
         ({"top_logprobs": 3}, "top_logprobs needs logprobs"),
@@ -112,7 +120,7 @@ def test_an_assistants_message_with_calls_needs_no_content(client: httpx.Client,
 @pytest.mark.parametrize(
     ("sent", "words"),
     [
-        (b"", "the body is missing: give it"),
+        (b"", "the body is empty: send a JSON object"),
         (b"{", "the body is not JSON"),
         (b"[1", "the body is not JSON"),
         (b"\xff\xfe", "the body is not JSON"),
