@@ -205,6 +205,13 @@ def test_a_grammar_that_cannot_be_used_refuses_its_own_prompt(llm: LLM) -> None:
         llm.generate(["the fox"] * 3, [WHOLE, WHOLE])
 
 
+@pytest.mark.story
+@pytest.mark.parametrize("given", [5, [5], "hot", {"temperature": 1}])
+def test_what_is_no_sampling_is_refused_in_its_place(llm: LLM, given: Any) -> None:
+    with pytest.raises(InputError, match=r"sampling is .*: give a Sampling, or one for each prompt"):
+        llm.generate("the fox", given)
+
+
 def test_a_single_prompt_that_cannot_run_raises(llm: LLM) -> None:
     with pytest.raises(NeverFits, match="the longest that fits is 512"):
         llm.generate([[5, 6, 7] * 200])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
 from command import refused
+from quire.cli import generate
 from quire.cli.main import main
 from tiny_folder import make_folder
 
@@ -29,6 +31,22 @@ def test_an_answer_that_is_cut_to_what_fits_says_so(
     assert "an answer of 500 tokens does not fit behind this prompt of 2, the longest request has 64" in line
     assert line.endswith("it is cut to 62")
     assert not caplog.messages, "the library does not say it again"
+
+
+@pytest.mark.story
+def test_a_prompt_on_standard_input_is_the_same_as_a_typed_one(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """echo ends its text with a newline, which is not part of the prompt; a second one would be."""
+    seen: list[str] = []
+    monkeypatch.setattr(generate, "_pieces", lambda _llm, prompt, _options: seen.append(prompt) or iter([""]))
+    for text in ("the fox", "the fox\n", "the\nfox\n\n"):
+        monkeypatch.setattr("sys.stdin", io.StringIO(text))
+        assert main([*arguments, "--prompt", "-"]) == 0
+    assert seen == ["the fox", "the fox", "the\nfox\n"]
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+    assert main([*arguments, "--prompt", "-"]) == 2
+    assert "the prompt is empty" in capsys.readouterr().err
 
 
 def test_a_prompt_that_can_never_run_ends_with_the_code_of_what_does_not_fit(

@@ -89,7 +89,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
 
 
 def run(options: argparse.Namespace) -> None:
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    prompt = sys.stdin.read().removesuffix("\n") if options.prompt == "-" else options.prompt  # echo adds a newline
     if not prompt:
         raise InputError("the prompt is empty: give some text")
     sampling_of(options)  # so that errors are reported before anything is loaded

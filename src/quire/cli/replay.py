@@ -33,7 +33,8 @@ def run(options: argparse.Namespace) -> None:
         _show(engine)
 
 
-def _explain(engine: Engine, name: str) -> None:
+def _explain(engine: Engine, given: str) -> None:
+    name = _engine_name(given, engine.history.names)
     explanation, events = explain(engine, name), engine.history.of(name)
     if explanation is None and not events:
         raise InputError(_not_there(name, engine.history.names, engine.scheduler.steps))
@@ -42,6 +43,13 @@ def _explain(engine: Engine, name: str) -> None:
     rows = [(f"{e.step:,}", e.name, text, _why(e)) for e, text in zip(events, numbers, strict=True)]
     print()
     table(("step", "event", "numbers", "reason"), rows, left=(1, 2, 3))
+
+
+def _engine_name(name: str, names: Sequence[str]) -> str:
+    """A server names requests by the answer's id without its prefix, and the choice: chatcmpl-5f0c is 5f0c-0."""
+    call = name.partition("-")[2] or name
+    choices = sorted(one for one in names if one.rpartition("-")[0] == call)
+    return choices[0] if choices and name not in names else name
 
 
 def _why(event: RequestEvent) -> str:

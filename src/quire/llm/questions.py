@@ -113,6 +113,8 @@ def require_prompts(prompts: Sequence[Prompt]) -> None:
 def one_for_each(sampling: Sampling | Sequence[Sampling] | None, prompts: int) -> Sequence[Sampling]:
     if sampling is None or isinstance(sampling, Sampling):
         return [sampling or Sampling()] * prompts
+    if not isinstance(sampling, Sequence) or not all(isinstance(one, Sampling) for one in sampling):
+        raise InputError(f"sampling is {sampling!r}: give a Sampling, or one for each prompt; lengths are max_tokens=")
     if len(sampling) != prompts:
         raise InputError(f"{len(sampling)} samplings for {prompts} prompts: give one for all, or one for each")
     return sampling

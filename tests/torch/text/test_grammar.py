@@ -95,6 +95,11 @@ def test_a_preempted_request_goes_on_where_it_was(tokenizer: Tokenizer, grammars
         (GrammarSort.REGEX, "a(b", "the regex grammar cannot be used: .*unclosed group"),
         (GrammarSort.LARK, 'start: "a" foo', "the lark grammar cannot be used: .*unknown name"),
         (GrammarSort.JSON, '{"type": "objekt"}', "the json grammar cannot be used: Invalid type: objekt"),
+        (
+            GrammarSort.JSON,
+            '{"type": "array", "uniqueItems": true}',
+            "uniqueItems cannot be enforced while .*leave it out",
+        ),
         (GrammarSort.JSON, '{"type":', "the json grammar is not JSON: .*; give a JSON schema"),
         (GrammarSort.JSON, "[1]", "the json grammar is a list: give a JSON schema, an object"),
     ],
