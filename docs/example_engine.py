@@ -1,4 +1,4 @@
-"""An engine in 60 lines on `quire.memory`: first come, first served, one pool, any mix of kinds.
+"""An engine in 80 lines on `quire.memory`: first come, first served, one pool, any mix of kinds.
 
 It plans, admits what could run alone, decodes in lockstep, and when pages are short compacts, then sends the youngest
 away: so everyone ends in any pool that the plan accepts. Replace `compute` by a model that writes K and V to the
@@ -77,4 +77,8 @@ def grow(memory: StageMemory, row: int, settled: int, new: int) -> bool:
 if __name__ == "__main__":
     settings = Settings(max_requests=8, batch_tokens=512, max_length=4096)
     plan = make_plan(read_model("gemma-3-270m"), settings, Budget(pool_bytes=256 << 20)).require_fit()
-    print(serve(plan, [(1500, 40), (700, 30), (3000, 20), (10, 60)]))
+    work = [(1500, 40), (700, 30), (3000, 20), (10, 60), (4096, 1)]
+    yielded = serve(plan, work)
+    for request, (prompt, outputs) in enumerate(work):
+        ending = f"{yielded[request]} tokens" if request in yielded else f"refused: more than {plan.max_length} tokens"
+        print(f"request {request}, prompt {prompt}, outputs {outputs}: {ending}")

@@ -319,7 +319,7 @@ def run(
         for rows, length in case.sizes:
             tell(f"{case.name}: {rows} rows of {length:,} tokens")
             table.append({"shape": case.name, **measure(decoding, rows, length, bandwidth, options.device)})
-            tell(", ".join(f"{name}: {value}" for name, value in table[-1].items()))
+            tell("; ".join(f"{name} {value}" for name, value in table[-1].items()))
         del decoding
         forget()
     compiled = options.compile or options.deterministic

@@ -46,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes", type=int, metavar="P", help="with --exhaustive: number of parallel processes (default 1)"
     )
+    parser.add_argument("--counts", action="store_true", help="also print how often each event was exercised")
     parser.add_argument("--json", action="store_true", help="print the verdict and counts as JSON")
 
 
@@ -176,7 +177,7 @@ class _Progress:
 
 
 def _report(campaign: Campaign, options: argparse.Namespace) -> None:
-    if options.episode_seed is None and campaign.failure is None:
+    if options.counts:
         heading("How often each was exercised")
         rows = [(name, *("–" if n is None else f"{n:,}" for n in counts)) for name, counts in campaign.coverage.rows()]
         table(("what", *KINDS), rows)

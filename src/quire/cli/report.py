@@ -72,7 +72,7 @@ def _title(plan: Plan, planned_for: str, target: Target | None, has_memory: bool
     print(f"{bold(plan.model)} ({plan.family}), {dtypes}: {bold(answer)}")
     ranks = f", {plan.tensor_parallel} tensor-parallel ranks" if plan.tensor_parallel > 1 else ""
     stages = f", {plan.pipeline_parallel} pipeline stages" if plan.pipeline_parallel > 1 else ""
-    alone = "" if target is None else f"; one engine with the ranks asked for {fits}"
+    alone = "" if target is None else f"; one engine of {format_count(len(plan.ranks), 'device')} {fits}"
     print(f"planned for {planned_for}{ranks}{stages}{alone}")
 
 
@@ -105,7 +105,7 @@ def _ledger(plan: Plan) -> None:
     lines = plan.ranks[plan.bottleneck_rank].ledger
     closed = "" if lines[-1].name in ("margin", "missing") else " (no memory given: only the pool is checked)"
     heading("Ledger" + (f" of rank {plan.bottleneck_rank}, the bottleneck" if len(plan.ranks) > 1 else "") + closed)
-    rows = [(line.name, format_bytes(line.bytes), line.basis, line.detail) for line in lines]
+    rows = [(line.name, format_bytes(abs(line.bytes)), line.basis, line.detail) for line in lines]  # missing is below 0
     table(("use", "bytes", "basis", ""), rows, left=(0, 2, 3))
     if lines[-1].name == "margin":
         heading("Memory")
@@ -229,9 +229,7 @@ def _target(target: Target | None, has_memory: bool) -> None:
         return
     heading(f"For {_whom(target)}")
     sheets = ", ".join(f"{count:,}" for count in target.sheets)
-    print(
-        f"  with the ranks asked for: a pool of {format_bytes(target.pool_bytes)} per rank (sheets per stage: {sheets})"
-    )
+    print(f"  in one engine: a pool of {format_bytes(target.pool_bytes)} per device (sheets per stage: {sheets})")
     fleet = target.fleet
     if fleet is not None:
         print(f"  fewest devices of this kind: {fleet.devices:,}, as {fleet.replicas:,} × (--tensor-parallel "

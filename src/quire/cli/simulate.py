@@ -248,7 +248,7 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
         [_memory(line) for line in first["memory"]],
     )
     if any(one["tenants"] for one in reports):
-        heading("Seconds to first token, p95, by tenant")
+        heading("ms to first token, p95, by tenant")
         names = sorted({name for one in reports for name in one["tenants"]})
         table(("tenant", *head[1:]), [(name, *(_tenant(one, name) for one in reports)) for name in names])
 
@@ -310,4 +310,4 @@ def _memory(line: dict[str, Any]) -> tuple[str, ...]:
 
 def _tenant(one: dict[str, Any], name: str) -> str:
     value = one["tenants"].get(name, {}).get("seconds_to_first_token", {}).get("p95")
-    return "–" if value is None else f"{value:,.2f}"
+    return "–" if value is None else f"{1e3 * value:,.1f}"

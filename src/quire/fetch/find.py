@@ -6,6 +6,7 @@ name ──▶ source: a folder or a GGUF file ──▶ configuration: enough f
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from quire.fetch.folder import Progress, cache_folder, in_silence
 from quire.models.catalogue import find_entry
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*\Z")
+"""As the hub of models writes names: OWNER/MODEL."""
 
 
 def find_folder(model: str | Path | None, progress: Progress = in_silence) -> Path:
@@ -29,13 +32,19 @@ def find_source(model: str | Path | None, progress: Progress = in_silence) -> Pa
 
         return fetch_default(progress)
     if not path.is_dir() and not is_gguf(path):
-        is_shape = find_entry(str(model)) is not None
-        known = "the catalogue has its shape, for plans and benches, not its weights; " if is_shape else ""
         raise InputError(
-            f"{model}: there is no such folder or GGUF file; {known}give a folder with config.json, a file *.gguf, "
-            f"or none for the default model, {DEFAULT_MODEL}"
+            f"{model}: there is no such folder or GGUF file; {_next_step(str(model))}give a folder with config.json, "
+            f"a file *.gguf, or none for the default model, {DEFAULT_MODEL}"
         )
     return path
+
+
+def _next_step(model: str) -> str:
+    """For the name of a model whose weights are not here."""
+    if HUB_ID.match(model):
+        return f"download it first (hf download {model} --local-dir {model.partition('/')[2]}) and give that folder; "
+    is_shape = find_entry(model) is not None
+    return "the catalogue has its shape for plans, not its weights: download those; " if is_shape else ""
 
 
 def as_checkpoint(source: Path, progress: Progress = in_silence) -> Path:

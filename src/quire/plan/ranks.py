@@ -101,7 +101,7 @@ def _close(lines: tuple[LedgerLine, ...], budget: Budget) -> tuple[LedgerLine, .
                 "missing",
                 rest,
                 "computed",
-                f"of the device, of which {1 - budget.memory_fraction:.0%} should stay free as well",
+                f"beyond the device's memory, of which {1 - budget.memory_fraction:.0%} should stay free in addition",
             ),
         )
     asked = f"{1 - budget.memory_fraction:.0%}"

@@ -107,8 +107,11 @@ def test_what_was_exercised_too_seldom_fails_a_long_run() -> None:
 def test_the_command_ends_with_its_verdict(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = run_text(capsys, "check", "--steps", "300", "--seed", "3")
     assert re.fullmatch(r"clean: \d+ steps, \d+ episodes, every promise kept", out.splitlines()[-1])
-    assert "priority, abort" in out
+    assert out.count("\n") == 1
     assert err == ""
+    counted, _ = run_text(capsys, "check", "--steps", "300", "--seed", "3", "--counts")
+    assert "priority, abort" in counted
+    assert counted.endswith(out)
 
 
 def test_the_command_says_how_to_repeat_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:

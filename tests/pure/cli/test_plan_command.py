@@ -73,7 +73,7 @@ def test_the_headline_of_a_target_is_what_it_needs(
     report, complaint = run_text(capsys, "plan", *asked, code=code)
     first, second = report.splitlines()[:2]
     assert first.endswith(f": 40 requests of 32,768 tokens {told}")
-    assert second.endswith(f"; one engine with the ranks asked for {alone}")
+    assert second.endswith(f"; one engine of 1 device {alone}")
     held = (
         "holds even one request of 32,768 tokens of meta-llama-3.1-405b on such devices; of one: weights and run-time"
     )
@@ -91,7 +91,7 @@ def test_a_target_that_nothing_holds_does_not_fit_even_where_an_engine_for_short
     report, complaint = run_text(capsys, *asked, code=3)
     first, second = report.splitlines()[:2]
     assert first.endswith(": 1 request of 8,388,608 tokens DOES NOT FIT")
-    assert second.endswith("; one engine with the ranks asked for fits")
+    assert second.endswith("; one engine of 1 device fits")
     assert complaint.endswith("holds even one request of 8,388,608 tokens of narrow on such devices\n")
 
 

@@ -74,6 +74,13 @@ def test_the_example_engine_ends_in_the_smallest_pool_whatever_the_work(mix: str
         assert yielded == {number: outputs for number, (_, outputs) in enumerate(work)}
 
 
-def test_the_example_engine_has_about_sixty_lines_of_code() -> None:
-    lines = [line for line in EXAMPLE.read_text().splitlines() if line.strip() and not line.strip().startswith("#")]
-    assert len(lines) <= 75
+def test_the_example_engine_is_as_long_as_it_says_and_names_a_request_that_it_refuses(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    lines = [line for line in EXAMPLE.read_text().splitlines() if line.strip()]
+    assert "in 80 lines" in lines[0]
+    assert len(lines) <= 80
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    *served, refused = capsys.readouterr().out.splitlines()
+    assert served[0] == "request 0, prompt 1500, outputs 40: 40 tokens"
+    assert refused == "request 4, prompt 4096, outputs 1: refused: more than 4096 tokens"

@@ -1,4 +1,4 @@
-"""The bar of a ledger: one line of blocks in proportion."""
+"""The ledger as it is printed: sizes, and a bar of blocks in proportion."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command import run_json, run_text
 from quire.cli.text import _cells, bar
+from quire.core.units import format_bytes
 
 
 @pytest.mark.story
@@ -29,3 +31,15 @@ def test_cells_are_shared_out_whole_and_a_larger_part_never_has_fewer(sizes: lis
     assert [count > 0 for count in cells] == [size > 0 for size in sizes] or not any(sizes)
     pairs = sorted(zip(sizes, cells, strict=True))
     assert all(small[1] <= large[1] + 1 for small, large in pairwise(pairs))
+
+
+@pytest.mark.story
+def test_what_a_device_lacks_is_printed_as_a_size(capsys: pytest.CaptureFixture[str]) -> None:
+    """The ledger adds up with a number below 0; a reader sees how much is missing."""
+    asked = ("llama-3.1-405b", "--memory", "80GiB")
+    lacking = run_json(capsys, *asked, code=3)["ledger"][-1]
+    report, _ = run_text(capsys, "plan", *asked, code=3)
+    (line,) = [line for line in report.splitlines() if line.startswith("  missing ")]
+    assert lacking["bytes"] < 0
+    assert f" {format_bytes(-lacking['bytes'])} " in line
+    assert line.endswith("beyond the device's memory, of which 8% should stay free in addition")
