@@ -1,10 +1,13 @@
-"""A conversation with a model on this machine, in the terminal. An empty line or end of input leaves."""
+"""A conversation with a model on this machine, in the terminal. An empty line, /exit or end of input leaves."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 
 from quire.cli.generate import add_model_arguments, fitting, sampling_of, start
+
+HELP = "/help   this list\n/exit   leave (an empty line and Ctrl-D do so too)\nAll other lines are sent to the model."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     sampling = sampling_of(options)  # so that errors are reported before anything is loaded
     llm = start(options)
+    print(f"{llm.plan.model}: an empty line leaves, /help lists commands", file=sys.stderr)
     messages = [{"role": "system", "content": options.system}] if options.system else []
     while text := _ask():
         messages.append({"role": "user", "content": text})
@@ -29,8 +33,13 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _ask() -> str:
-    try:
-        return input("> ").strip()
-    except EOFError:
-        print()
-        return ""
+    """The next message; empty: the conversation is over."""
+    while True:
+        try:
+            text = input("> ").strip()
+        except EOFError:
+            print()
+            return ""
+        if text != "/help":
+            return "" if text == "/exit" else text
+        print(HELP, file=sys.stderr)

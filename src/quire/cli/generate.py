@@ -7,6 +7,7 @@ Without MODEL the default model is used: smollm2-135m-instruct, downloaded once.
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--prompt", required=True, metavar="TEXT", help="prompt text; - reads standard input")
+    parser.add_argument("--prompt", metavar="TEXT", help="prompt text (required); - reads standard input")
     add_model_arguments(parser)
     parser.add_argument(
         "--n",
@@ -90,6 +91,8 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
 
 def run(options: argparse.Namespace) -> None:
     prompt = sys.stdin.read().removesuffix("\n") if options.prompt == "-" else options.prompt  # echo adds a newline
+    if prompt is None:
+        raise InputError(_without_prompt(options.model))
     if not prompt:
         raise InputError("the prompt is empty: give some text")
     sampling_of(options)  # so that errors are reported before anything is loaded
@@ -105,6 +108,13 @@ def run(options: argparse.Namespace) -> None:
     llm.close()
     if options.stats:
         report(llm, seconds, first if options.n == 1 else None)
+
+
+def _without_prompt(model: str | None) -> str:
+    """A question in the model's place was probably meant as the prompt."""
+    if model is not None and (" " in model.strip() or model.endswith("?")):
+        return f"the prompt is missing: did you mean quire generate --prompt {shlex.quote(model)}?"
+    return 'the prompt is missing: give --prompt "…", or --prompt - to read standard input'
 
 
 def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]:

@@ -62,8 +62,8 @@ def main(connection: Connection) -> None:
     """The first message is the setup."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    logs.set_up()
     setup: EngineSetup = connection.recv()
+    logs.set_up(form=setup.log_format)
     updates = Updates()
     try:
         built = _boot(setup, updates)

@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line on standard error. Never a key, a prompt or a token's text.
+"""Structured logs on standard error: an event a line, as JSON or as text. Never a key, a prompt or a token's text.
 
 A bug is logged by its place, not by its message: the text of an exception may quote a prompt.
 """
@@ -33,6 +33,7 @@ EVENTS = {
     "http": "a connection that is no HTTP, one too many, or one that cannot be accepted; `message`",
 }
 """By name: what it reports. Each appears in docs/operations.md."""
+_QUOTED = set(' "=')
 MOST_PATH = 128
 """Characters of an unknown path."""
 OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
@@ -40,18 +41,44 @@ OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recor
 _logger = logging.getLogger("quire.serve")
 
 
-class _Lines(logging.Formatter):
+class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        event = getattr(record, "event", None) or OTHERS[record.name]
-        fields: dict[str, Any] = getattr(record, "fields", {"message": record.getMessage()})
-        return json.dumps({"time": stamp, "level": record.levelname.lower(), "event": event, **fields})
+        return json.dumps(
+            {"time": stamp, "level": record.levelname.lower(), "event": _event(record), **_fields(record)}
+        )
 
 
-def set_up(level: str = "warning") -> None:
-    """Other loggers report only warnings, never the text of an exception."""
+class _TextLines(logging.Formatter):
+    """`14:02:11 info request method=GET path=/v1/models status=200`. Text with blanks or odd characters is quoted."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%H:%M:%S", time.localtime(record.created))
+        fields = (f"{name}={_shown(value)}" for name, value in _fields(record).items() if value is not None)
+        return " ".join((stamp, record.levelname.lower(), _event(record), *fields))
+
+
+def _event(record: logging.LogRecord) -> str:
+    event: str = getattr(record, "event", None) or OTHERS[record.name]
+    return event
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    fields: dict[str, Any] = getattr(record, "fields", {"message": record.getMessage()})
+    return fields
+
+
+def _shown(value: Any) -> str:
+    is_plain = isinstance(value, str) and value and value.isascii() and value.isprintable() and not _QUOTED & set(value)
+    return value if is_plain else json.dumps(value)
+
+
+def set_up(level: str = "warning", form: str = "auto") -> None:
+    """`form`: text, json, or auto: text on a terminal. Other loggers report only warnings, never the text of an
+    exception."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
+    is_text = form == "text" or (form == "auto" and sys.stderr.isatty())
+    handler.setFormatter(_TextLines() if is_text else _JsonLines())
     for logger in (_logger, *map(logging.getLogger, OTHERS)):
         logger.handlers[:] = [handler]
         logger.setLevel(max(LEVELS[level], logging.WARNING))

@@ -33,6 +33,7 @@ class EngineSetup:
     """For the device that was chosen; connectors by name."""
     freeze_file: Path | None = None
     """For drills: while this file exists, the runner stops."""
+    log_format: str = "auto"
 
 
 @dataclass(frozen=True, slots=True)

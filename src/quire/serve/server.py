@@ -88,11 +88,11 @@ def run(
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serves until a signal arrives, on the socket from `listen`. Raises if the engine cannot boot."""
-    logs.set_up(settings.log_level)
+    logs.set_up(settings.log_level, settings.log_format)
     settings = replace(settings, connections=_connections(settings.connections, announce))
     ring = KeyRing(settings.keys, key_sha256=settings.api_key_sha256)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
-    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file)
+    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file, settings.log_format)
     asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
 
 
@@ -134,11 +134,12 @@ async def _serve(
     server = _Server(_configuration(Edge(app, settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)
     asyncio.get_running_loop().set_exception_handler(_log_trouble)
-    client.on_first_ready = lambda ready: _announce_start(ready, announce)
+    ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+    client.on_first_ready = ready.set_result
     client.start()
     serving = asyncio.ensure_future(server.serve([listener]))
     failing = asyncio.ensure_future(client.given_up.wait())
-    telling = asyncio.ensure_future(_announce(server, listener, service, announce))
+    telling = asyncio.ensure_future(_announce(server, listener, service, ready, announce))
     watching = asyncio.ensure_future(Watch(client, logs.write).run())
     try:
         await asyncio.wait({serving, failing}, return_when=asyncio.FIRST_COMPLETED)
@@ -169,20 +170,23 @@ def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
 
 
 async def _announce(
-    server: uvicorn.Server, listener: socket.socket, service: Service, announce: Callable[[str], None]
+    server: uvicorn.Server,
+    listener: socket.socket,
+    service: Service,
+    ready: asyncio.Future[Ready],
+    announce: Callable[[str], None],
 ) -> None:
-    """Reports the address as soon as the server listens; the port is known only then if it was 0."""
+    """One line as soon as the server listens (the port is known only then if it was 0), the address when it serves."""
     while not server.started:
         await asyncio.sleep(0.02)
     host, port = listener.getsockname()[:2]
     logs.write("started", host=host, port=port, model=service.model)
-    announce(f"\nserving {service.model} at http://{host}:{port}/v1")
-
-
-def _announce_start(ready: Ready, announce: Callable[[str], None]) -> None:
-    for title, lines in (("Device", ready.started), ("Tiers", ready.tiers)):
+    announce(f"\nloading {service.model}: http://{host}:{port}/health/ready answers 200 when it is ready")
+    started = await ready
+    for title, lines in (("Device", started.started), ("Tiers", started.tiers)):
         if lines:
             announce("\n".join((f"\n{title}", *lines)))
+    announce(f"\nserving {service.model} at http://{host}:{port}/v1")
 
 
 def _log_trouble(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

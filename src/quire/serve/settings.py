@@ -14,6 +14,7 @@ from quire.options.texts import parse_bytes, positive
 from quire.serve.keys import shared_key_digest
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("auto", "text", "json")
 SECONDS: dict[str, Any] = {"parse": float, "metavar": "S"}
 BYTES: dict[str, Any] = {"parse": parse_bytes, "metavar": "BYTES"}
 
@@ -43,6 +44,9 @@ class ServeSettings:
     )
     """Only the hash is kept."""
     log_level: str = option("info", "http", "least severe messages to log (default info)", choices=LOG_LEVELS)
+    log_format: str = option(
+        "auto", "http", "log lines as text or json (default auto: text on a terminal, else json)", choices=LOG_FORMATS
+    )
     log_text: bool = option(False, "http", "include prompts and answers in the logs")
     step_seconds: float = option(
         30.0,
