@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.build.identity import model_identity
-from quire.build.machine import resolve_device
+from quire.build.machine import let_threads_sleep, resolve_device
 from quire.build.model import meter_of, place_model, read_text, read_weights
 from quire.build.peers import attach_tiers, loop_hooks
 from quire.build.plan import plan_checkpoint, run_settings
@@ -84,7 +84,10 @@ def prepare(
     if options.record is not None:
         require_recordable(options.record)
     options = replace(options, tiers=replace(options.tiers, connectors=load_connectors(options.tiers)))
-    options, source = resolve_device(options), find_source(model, progress)
+    options = resolve_device(options)
+    if options.device == "cpu":
+        let_threads_sleep()
+    source = find_source(model, progress)
     draft = None if options.draft_model is None else find_source(options.draft_model, progress)
     options = replace(options, draft_model=draft)
     plan = plan or plan_checkpoint(source, run_settings(settings or Settings(), options), budget, options)

@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -74,6 +75,12 @@ def chosen_device(asked: str, has_cuda: Callable[[], bool] = torch_has_cuda) -> 
 def resolve_device(options: RunOptions, has_cuda: Callable[[], bool] = torch_has_cuda) -> RunOptions:
     """The options for the device that runs the model. Raises if they ask for what it cannot do."""
     return replace(options, device=chosen_device(options.device, has_cuda))
+
+
+def let_threads_sleep(environment: MutableMapping[str, str] = os.environ) -> None:
+    """torch's CPU threads wait for each other asleep, not spinning, unless the environment says otherwise. OpenMP's
+    library reads this once, when torch loads it: call it before."""
+    environment.setdefault("OMP_WAIT_POLICY", "passive")
 
 
 def _accelerator() -> Machine | None:

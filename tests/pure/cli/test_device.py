@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire.build import machine
-from quire.build.machine import Machine, chosen_device, machine_of
+from quire.build.machine import Machine, chosen_device, let_threads_sleep, machine_of
 from quire.core.errors import InputError
 from quire.core.units import GIB, MIB
 
@@ -132,3 +132,11 @@ def test_what_a_container_may_still_take_is_its_limit_less_what_it_holds(
     assert machine.available_bytes() == 0
     (tmp_path / limit).write_text("max\n")
     assert machine.available_bytes() > 10_000
+
+
+def test_threads_sleep_unless_the_environment_says_otherwise() -> None:
+    chosen: dict[str, str] = {}
+    own = {"OMP_WAIT_POLICY": "active"}
+    for environment in (chosen, own):
+        let_threads_sleep(environment)
+    assert (chosen, own) == ({"OMP_WAIT_POLICY": "passive"}, {"OMP_WAIT_POLICY": "active"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 from typing import Any
 
@@ -157,3 +158,10 @@ def test_an_unknown_path_is_logged_as_it_was_and_counted_as_one(
 
 def _lines(server: RunningServer, prefix: str) -> list[dict[str, Any]]:
     return [line for line in server.told("request") if line["request"].startswith(prefix)]
+
+
+@pytest.mark.story
+def test_threads_of_the_engine_sleep_while_they_wait(tiny_server: RunningServer) -> None:
+    """As OpenMP's own library reports it when torch loads it: spinning threads made shared CPUs many times slower."""
+    policies = [line.partition("=")[2].strip() for line in tiny_server.raw_logs if "OMP_WAIT_POLICY" in line]
+    assert policies == [f"'{os.environ.get('OMP_WAIT_POLICY', 'passive').upper()}'"]
