@@ -152,6 +152,21 @@ def test_a_saved_plan_is_what_the_server_runs_on_and_differences_are_printed(
     assert "max_length: 256 in the file, 1024 here" in report
 
 
+@pytest.mark.story
+def test_a_saved_plan_for_another_device_or_dtype_is_a_difference(
+    tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan without --device is for an accelerator, whose keys and values are in bf16: on a CPU neither is usual."""
+    file = tmp_path / "plan.json"
+    assert main(["plan", str(tiny_folder), *SIZE, "--output", str(file)]) == 0
+    capsys.readouterr()
+    plan, _ = booted(tiny_folder, plan=file)
+    report = capsys.readouterr().out
+    assert plan.kv_dtype == "bf16"
+    assert "kv_dtype: bf16 in the file, fp32 here" in report
+    assert "planned for: an accelerator of any size" in report
+
+
 def test_a_draft_model_is_in_the_plan_that_a_server_boots_from(tiny_folder: Path) -> None:
     size = {"pool": 4 << 20, "max_length": 256, "max_requests": 8, "batch_tokens": 64}
     alone, _ = booted(tiny_folder, **size)

@@ -67,7 +67,9 @@ def _saved(path: Path, source: Path, options: RunOptions, ignore_fields: Sequenc
     except PlanError as error:
         served = f"{source.name} as it is served here, with or without a draft model"
         raise InputError(f"the plan in {path}, made for {plan.model}, does not suit {served}: {error}") from None
-    differences = compare(document(plan), document(here))
+    differences = compare(document(plan), document(here) | {"kv_dtype": options.weights_dtype.value})
+    if not str(saved.get("planned_for", "")).startswith(machine.name):
+        differences["planned for"] = (saved.get("planned_for", "an unnamed device"), machine.name)
     planned_for = f"{saved.get('planned_for', 'an unnamed device')} (saved in {path})"
     print_plan(plan, document(plan), planned_for)
     print(f"\nThe plan compared with what {machine.name} would get: {'the same' if not differences else ''}")

@@ -82,7 +82,14 @@ def _needed(target: Target, has_memory: bool) -> str:
         return f"{whom} {'DOES' if is_one else 'DO'} NOT FIT"
     pool = f"a pool of {format_bytes(target.pool_bytes)} per rank"
     needed = pool if target.fleet is None else format_count(target.fleet.devices, "device")
-    return f"{whom} {'needs' if is_one else 'need'} {needed}"
+    return f"{whom} {'needs' if is_one else 'need'} {needed}{_today(target)}"
+
+
+def _today(target: Target) -> str:
+    """What the target needs with engines that Quire runs today, where that is not the same."""
+    if target.fleet is None or target.fleet == target.servers:
+        return ""
+    return f" ({target.servers.devices:,} as Quire runs today)" if target.servers else " (Quire cannot run it today)"
 
 
 def _whom(target: Target) -> str:
@@ -235,10 +242,17 @@ def _target(target: Target | None, has_memory: bool) -> None:
         print(f"  fewest devices of this kind: {fleet.devices:,}, as {fleet.replicas:,} × (--tensor-parallel "
               f"{fleet.tensor_parallel} --pipeline-parallel {fleet.pipeline_parallel}), each holding "
               f"{fleet.requests_each:,}")  # fmt: skip
+        print(f"  on one device each, as Quire runs a model today: {_servers(target)}")
     elif has_memory:
         print("  no number of ranks and stages that we try holds even one of them on this device")
     else:
         print("  devices: give --device or --memory to learn how many")
+
+
+def _servers(target: Target) -> str:
+    if target.servers is None:
+        return "not even one of them fits"
+    return f"{format_count(target.servers.replicas, 'server')}, each holding {target.servers.requests_each:,}"
 
 
 def _served(served: Served | None) -> None:

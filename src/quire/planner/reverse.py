@@ -29,6 +29,10 @@ class Fleet:
     requests_each: int
     """Requests of the length that one replica holds."""
 
+    @property
+    def engine_devices(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -40,6 +44,8 @@ class Target:
     """Per stage."""
     fleet: Fleet | None
     """The fewest devices; None: no memory was given, or no combination that is tried holds even one request."""
+    servers: Fleet | None = None
+    """The same with engines of one device each, which Quire runs today; None: one device holds not even one request."""
 
 
 def reverse(model: ModelShape, settings: Settings, budget: Budget, plan: Plan, length: int, requests: int) -> Target:
@@ -51,13 +57,16 @@ def reverse(model: ModelShape, settings: Settings, budget: Budget, plan: Plan, l
         together = int(bound.sheets_needed(stage.kinds, pages, plan.reserved_pages))
         sheets.append(max(together, bound.minimum(stage.kinds, length, plan.lookahead, plan.reserved_pages)))
     pool = max(count * stage.sheet_bytes for count, stage in zip(sheets, plan.stages, strict=True))
-    return Target(length, requests, pool, tuple(sheets), _fewest_devices(model, settings, budget, length, requests))
+    fleets = _fleets(model, settings, budget, length, requests)
+    fewest = min(fleets, key=lambda f: (f.devices, f.engine_devices, f.pipeline_parallel), default=None)
+    servers = next((fleet for fleet in fleets if fleet.engine_devices == 1), None)
+    return Target(length, requests, pool, tuple(sheets), fewest, servers)
 
 
-def _fewest_devices(model: ModelShape, settings: Settings, budget: Budget, length: int, requests: int) -> Fleet | None:
-    """Plans every combination of ranks and stages; among equals, takes the one with the fewest ranks."""
+def _fleets(model: ModelShape, settings: Settings, budget: Budget, length: int, requests: int) -> list[Fleet]:
+    """One for every combination of ranks and stages that holds at least one request."""
     if budget.memory_bytes is None:
-        return None
+        return []
     memory_only = replace(budget, pool_bytes=None, sheets=None)
     settings = replace(settings, max_length=length, max_requests=max(settings.max_requests, min(requests, MOST_ROWS)))
     fleets = []
@@ -68,9 +77,7 @@ def _fewest_devices(model: ModelShape, settings: Settings, budget: Budget, lengt
             if held:
                 replicas = ceil_div(requests, held)
                 fleets.append(Fleet(ranks * stages * replicas, replicas, ranks, stages, held))
-    return min(
-        fleets, key=lambda f: (f.devices, f.tensor_parallel * f.pipeline_parallel, f.pipeline_parallel), default=None
-    )
+    return fleets
 
 
 def _held(model: ModelShape, settings: Settings, budget: Budget, length: int) -> int:
