@@ -6,6 +6,8 @@ import gzip
 import json
 import os
 import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -141,6 +143,22 @@ def _is_aborted(server: RunningServer, keys: Any, key: str, asked: dict[str, Any
         assert "[DONE]" not in rest
         assert other.post(f"/v1/requests/{call}/abort").json()["aborted"] == 0
         return True
+
+
+def test_a_call_without_a_stream_is_aborted_by_its_request_id_even_while_the_engine_stands_still(
+    tiny_server: RunningServer, client: httpx.Client, freeze_file: Path
+) -> None:
+    named, path = {"x-request-id": "to-be-aborted"}, "/v1/requests/to-be-aborted/abort"
+    freeze_file.touch()
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(client.post, CHAT, json=body(max_tokens=9, n=2, ignore_eos=True), headers=named)
+            tiny_server.until("it is known", lambda: client.post(path).status_code == 200)
+            refused = answer.result()
+    finally:
+        freeze_file.unlink()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (410, "aborted")
+    tiny_server.until("it is idle", tiny_server.is_idle)
 
 
 @pytest.mark.story
