@@ -33,7 +33,8 @@ def test_what_a_killed_engine_did_can_be_played_back(
         asked = {"model": client.get("/v1/models").json()["data"][0]["id"], "prompt": "the fox " * 40, "max_tokens": 12}
 
         def ask() -> None:
-            answer = client.post("/v1/completions", json={**asked, "temperature": 1, "seed": 7}).json()
+            body = {**asked, "temperature": 1, "seed": 7}
+            answer = client.post("/v1/completions", json=body, headers={"x-request-id": "bob-5"}).json()
             assert answer["usage"]["completion_tokens"] > 0
             server.until("it is idle", server.is_idle)
 
@@ -51,6 +52,8 @@ def test_what_a_killed_engine_did_can_be_played_back(
     assert told["message"].endswith(f"is recorded in {tmp_path / 'run-1.jsonl'}")
     assert main(["replay", str(tmp_path / "run-1.jsonl")]) == 0
     assert "after" in capsys.readouterr().out
+    assert main(["replay", str(path), "--explain", "bob-5"]) == 0
+    assert "has ended" in capsys.readouterr().out
 
 
 def test_the_library_records_too(tiny_folder: Path, tmp_path: Path) -> None:

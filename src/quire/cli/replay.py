@@ -14,7 +14,7 @@ from quire.engine.engine import Engine
 from quire.explain.request import explain
 from quire.explain.sentences import describe, sentence, way
 from quire.options.spelling import near_to
-from quire.recording.replay import replay
+from quire.recording.replay import names_of, replay
 
 NAMES_SHOWN = 10
 
@@ -28,13 +28,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     engine = replay(options.recording, options.to_step)
     if options.explain:
-        _explain(engine, options.explain)
+        _explain(engine, _engine_name(options.explain, engine.history.names, options.recording))
     else:
         _show(engine)
 
 
-def _explain(engine: Engine, given: str) -> None:
-    name = _engine_name(given, engine.history.names)
+def _explain(engine: Engine, name: str) -> None:
     explanation, events = explain(engine, name), engine.history.of(name)
     if explanation is None and not events:
         raise InputError(_not_there(name, engine.history.names, engine.scheduler.steps))
@@ -45,11 +44,15 @@ def _explain(engine: Engine, given: str) -> None:
     table(("step", "event", "numbers", "reason"), rows, left=(1, 2, 3))
 
 
-def _engine_name(name: str, names: Sequence[str]) -> str:
-    """A server names requests by the answer's id without its prefix, and the choice: chatcmpl-5f0c is 5f0c-0."""
-    call = name.partition("-")[2] or name
+def _engine_name(name: str, names: Sequence[str], recording: Path) -> str:
+    """A server names requests by the answer's id without its prefix, and the choice: chatcmpl-5f0c is 5f0c-0. Clients
+    may also give the x-request-id that they sent: then the latest call that had it is meant."""
+    if name in names:
+        return name
+    by_client = [one for one in names_of(recording, name) if one in names]
+    call = by_client[-1].rpartition("-")[0] if by_client else name.partition("-")[2] or name
     choices = sorted(one for one in names if one.rpartition("-")[0] == call)
-    return choices[0] if choices and name not in names else name
+    return choices[0] if choices else name
 
 
 def _why(event: RequestEvent) -> str:

@@ -43,6 +43,8 @@ class Request:
     """How its tokens are chosen; the scheduler reads only whether drafts are allowed."""
     deadline: float | None = None
     """A time on the engine's clock: the request ends then if unfinished. Only code in the engine's process sets it."""
+    client_id: str = ""
+    """The client's own name for it, which recordings keep. Nothing is decided by it."""
 
     def __post_init__(self) -> None:
         if len(self.prompt) < 1:

@@ -145,6 +145,12 @@ def replay(
     return engine
 
 
+def names_of(path: Path, client_id: str) -> list[str]:
+    """The engine's names of the requests that a client called so, in the order of their arrival."""
+    submitted = (line["submit"] for line in _lines(path, lambda _where: None) if "submit" in line)
+    return [one["name"] for one in submitted if one.get("client_id") == client_id]
+
+
 def _play(engine: Engine, line: Line) -> None:
     if "submit" in line:
         with contextlib.suppress(QuireError):  # it was refused in the recording too

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -41,15 +42,17 @@ class Call:
         tokenizer: Tokenizer,
         *,
         seconds: float,
+        request_id: str = "",
     ) -> None:
-        """Counts the call and submits it; raises if it is not accepted."""
+        """Counts the call and submits it; raises if it is not accepted. `request_id`: the client's name for it."""
         self.id = secrets.token_hex(12)
         self.question, self.tenant = question, tenant
         self._client, self._allowances = client, allowances
         self._ends_at, self._seconds = time.monotonic() + seconds, seconds
         self._updates: Updates = asyncio.Queue()
         names = (f"{self.id}-{number}" for number in count())
-        requests = question.requests(names, tokenizer, tenant.name, tenant.scope)
+        made = question.requests(names, tokenizer, tenant.name, tenant.scope)
+        requests = [replace(one, client_id=request_id) for one in made]
         self.answers = question.answers(tokenizer)
         self.prompt_logprobs: dict[int, tuple[Logprob, ...]] = {}
         """By prompt, if requested: they come with the first token of its first answer."""

@@ -70,8 +70,15 @@ class Service:
                 503, "the server is about to stop: send the request to another one", "draining", retry_seconds=1
             )
         question = question.within(self.allowances.room(tenant))
-        seconds = self.settings.request_seconds
-        call = Call(question, tenant, self.client, self.allowances, self.tokenizer, seconds=seconds)
+        call = Call(
+            question,
+            tenant,
+            self.client,
+            self.allowances,
+            self.tokenizer,
+            seconds=self.settings.request_seconds,
+            request_id=request_id,
+        )
         names = tuple(ticket.request.name for ticket in call.tickets)
         self._calls[call.id] = (tenant.name, request_id, names)
         if len(self._calls) > CALLS_REMEMBERED:

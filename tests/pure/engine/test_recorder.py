@@ -89,14 +89,17 @@ def test_a_name_that_never_came_is_told_with_those_that_did(tmp_path: Path, caps
 
 
 @pytest.mark.story
-def test_a_request_is_found_by_the_id_of_its_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A server's names are the id without its prefix, and the number of the choice: the first one is meant."""
+def test_a_request_is_found_by_the_id_of_its_answer_and_by_the_clients_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A server's names are the id without its prefix, and the number of the choice: the first one is meant. Of several
+    calls to which a client gave one id, it is the latest."""
     path = tmp_path / "run.jsonl"
     with path.open("w") as file:
         engine = RecordingEngine(file, small_plan(["full"], None), ShadowRunner())
-        for name in ("5f0c-1", "5f0c-0", "77aa-0"):
-            engine.submit(request(name, 100, 20))
-    for name in ("chatcmpl-5f0c", "cmpl-5f0c", "5f0c", "5f0c-0"):
+        for name, own in (("66bb-0", "bob-5"), ("5f0c-1", "bob-5"), ("5f0c-0", "bob-5"), ("77aa-0", "")):
+            engine.submit(request(name, 100, 20, client_id=own))
+    for name in ("chatcmpl-5f0c", "cmpl-5f0c", "5f0c", "5f0c-0", "bob-5"):
         assert main(["replay", str(path), "--explain", name]) == 0
         assert capsys.readouterr().out.startswith("5f0c-0 ")
     assert main(["replay", str(path), "--explain", "chatcmpl-5f0"]) == 2
