@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
