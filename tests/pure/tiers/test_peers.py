@@ -197,23 +197,6 @@ def test_strangers_and_too_many_at_once_are_turned_away(server: PeerServer, monk
 
 
 @pytest.mark.story
-def test_callers_that_say_nothing_do_not_keep_a_peer_out(server: PeerServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many there are: one more ends the oldest. They would have a minute here to prove the secret."""
-    monkeypatch.setattr(offering, "STRANGER_SECONDS", 60.0)
-    monkeypatch.setattr(offering, "MOST_STRANGERS", 4)
-    monkeypatch.setattr(offering, "MOST_CONNECTIONS", 2)
-    address = ("127.0.0.1", server.port)
-    with contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(address, timeout=20)) for _ in range(12)]
-        until(lambda: server.counters["strangers"] == 8)
-        call(server).socket.close()
-        for oldest in silent[:8]:
-            while oldest.recv(4096):
-                pass
-        until(lambda: server.connections == 3)
-
-
-@pytest.mark.story
 @pytest.mark.parametrize(
     ("owner", "method", "error"),
     [
