@@ -53,9 +53,10 @@ class ChatTemplate:
         """The conversation as the model was trained to read it; `more` goes to the template (enable_thinking, ...)."""
         if not messages:
             raise InputError("the conversation has 0 messages: give at least 1")
-        values = {"tools": tools, "documents": None, **self._special_tokens, **more}
+        own = {"messages": messages, "add_generation_prompt": add_generation_prompt}
+        values = {"tools": tools, "documents": None, **self._special_tokens, **more, **own}
         try:
-            return self._template.render(messages=messages, add_generation_prompt=add_generation_prompt, **values)
+            return self._template.render(values)  # as one mapping: a switch may be called self
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(f"the model's chat template refuses these {len(messages)} messages: {error}") from None
 

@@ -155,6 +155,13 @@ def test_templates_have_what_models_count_on() -> None:
     assert template.render([{"content": "a"}, {"content": "b"}], tools, mood="!") == ('a|[{"name": "wölf <b>"}]|4|<s>!')
 
 
+@pytest.mark.story
+@pytest.mark.parametrize("name", ["self", "environment", "args", "kwargs", "messages_"])
+def test_a_switch_may_have_any_name(name: str) -> None:
+    template = ChatTemplate("{{ messages[0].content }}", {})
+    assert template.render([{"content": "a"}], **{name: True}) == "a"
+
+
 def test_a_template_that_refuses_says_why() -> None:
     template = ChatTemplate("{{ raise_exception('roles must alternate') }}", {})
     with pytest.raises(InputError, match="refuses these 2 messages: roles must alternate"):

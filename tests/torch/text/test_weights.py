@@ -21,6 +21,7 @@ from quire.text.gguf import tokenizer_config, tokenizer_of
 from quire.text.prompts import Prompts
 from quire.text.tokenizer import Tokenizer
 from quire.worker.weights.gguf import gguf_config, open_gguf
+from quire.worker.weights.gguf_header import read_header
 from quire.worker.weights.safetensors import read_checkpoint
 from quire.worker.weights.write import write_checkpoint
 
@@ -234,3 +235,14 @@ def test_a_checkpoint_of_several_files_is_read_through_its_index(tmp_path: Path)
     (tmp_path / "two.safetensors").unlink()
     with pytest.raises(ModelError, match="lacks 1 of 2 files of weights, two"):
         list(read_checkpoint(tmp_path))
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("size", [2**63 - 1, 2**63, 2**64 - 1])
+def test_a_gguf_file_with_a_length_beyond_all_memory_is_refused_in_a_sentence(tmp_path: Path, size: int) -> None:
+    file = tmp_path / "huge.gguf"
+    head = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (2).to_bytes(8, "little")
+    file.write_bytes(head + size.to_bytes(8, "little") + b"general.architecture" + bytes(64))
+    for read in (read_header, open_gguf):
+        with pytest.raises(ModelError, match="cannot be read as GGUF"):
+            read(file)

@@ -132,7 +132,7 @@ def open_gguf(path: Path) -> GgufFile:
     """Maps the file; refuses by name what would be read wrongly."""
     try:
         reader = GGUFReader(path)
-    except (OSError, ValueError, IndexError) as error:
+    except (OSError, ValueError, OverflowError, IndexError) as error:
         raise ModelError(f"{path} cannot be read as GGUF: {error}") from None
     fields = {name: field.contents() for name, field in reader.fields.items()}
     _refuse(path.name, fields, {tensor.name: tensor.tensor_type for tensor in reader.tensors})

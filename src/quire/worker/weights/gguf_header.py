@@ -36,7 +36,7 @@ def read_header(path: Path) -> GgufHeader:
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _Reader(data).header()
-    except (OSError, ValueError, struct.error, KeyError) as error:
+    except (OSError, ValueError, OverflowError, struct.error, KeyError) as error:
         raise ModelError(f"{path} cannot be read as GGUF: {error}") from None
 
 
