@@ -51,12 +51,12 @@ TOO_LONG = {
 }
 
 
-def keys_in(folder: Path) -> tuple[str, str]:
+def keys_in(folder: Path) -> tuple[str, str, str]:
     """Two keys of one scope, and one of another: as an option of the server."""
     file = folder / "keys.json"
     for name, scope in (("one", "one"), ("one's other", "one"), ("another", "another")):
         KEYS[name] = add_key(file, Tenant(name, scope))
-    return "--keys", str(file)
+    return "--keys", str(file), "--open-metrics"
 
 
 def client_of(address: str, key: str, connections: int) -> httpx.AsyncClient:

@@ -55,6 +55,18 @@ def test_only_reading_the_open_paths_themselves_needs_no_key(method: str, path: 
 
 
 @pytest.mark.story
+def test_metrics_need_a_key_where_there_are_keys_unless_they_are_opened(tmp_path: Path) -> None:
+    """They reveal how long each request is. Any key will do, for scrapers have one place for it."""
+    key = add_key(tmp_path / "keys.json", Tenant("prometheus", "none"))
+    closed, with_key = edge(tmp_path / "keys.json"), {"authorization": f"Bearer {key}"}
+    assert made(Call("GET", "/metrics"), closed).status == 401
+    assert made(Call("GET", "/metrics", with_key, [b""]), closed).status == 200
+    for opened in (edge(tmp_path / "keys.json", open_metrics=True), edge()):
+        call = made(Call("GET", "/metrics", {"content-length": "9", "host": "any.example"}, [b"x"] * 9), opened)
+        assert (call.status, call.received) == (200, 0)
+
+
+@pytest.mark.story
 def test_a_refused_call_is_not_read_on(key_file: Path) -> None:
     """Its answer says that the connection closes, and comes whole before it does."""
     call = made(Call("POST", headers={"transfer-encoding": "chunked"}, pieces=[b"a"] * 10_000), edge(key_file))

@@ -17,11 +17,13 @@ from quire.serve.fields import Ignored, noting_ignored
 from quire.serve.keys import EVERYBODY, KeyRing, Tenant
 from quire.serve.logs import shown_path
 from quire.serve.metrics import Metrics
+from quire.serve.origins import Headers, Origins
 from quire.serve.settings import ServeSettings
 
+METRICS = "/metrics"
+"""Needs a key if there are any, unless the operator opens it: sums over all tenants reveal the size of each request."""
 OPEN_PATHS = (
-    "/", "/docs", "/openapi.json", "/version", "/ping", "/metrics",
-    "/health", "/health/live", "/health/ready", "/health/progress",
+    "/", "/docs", "/openapi.json", "/version", "/ping", "/health", "/health/live", "/health/ready", "/health/progress",
 )  # fmt: skip
 """To read these, no key is needed, and no body is received."""
 OPEN_METHODS = ("GET", "HEAD")
@@ -44,6 +46,8 @@ class Edge:
     def __init__(self, app: ASGIApp, settings: ServeSettings, ring: KeyRing, metrics: Metrics) -> None:
         self._app, self._settings, self._ring, self._metrics = app, settings, ring, metrics
         self._bodies = Bodies(settings.body_bytes, settings.bodies_bytes, settings.body_seconds)
+        self._origins = Origins(settings.host, settings.allow_origin, has_keys=not ring.is_open)
+        self._open_paths = (*OPEN_PATHS, METRICS) if ring.is_open or settings.open_metrics else OPEN_PATHS
         self._key_problem = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +55,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         ignored = Ignored(self._settings.strict_fields)
-        answer = _Answer(send, _request_id(scope), ignored)
+        answer = _Answer(send, _request_id(scope), self._origins.headers(scope), ignored)
         record: dict[str, Any] = {}
         begin = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "record": record, "request_id": answer.request_id}
@@ -72,16 +76,32 @@ class Edge:
 
     async def _let_in(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         self._check_headers(scope)
+        if (preflight := self._origins.preflight(scope)) is not None:
+            answer.is_last = _has_body(scope)
+            await preflight(scope, receive, answer)
+            return
+        is_open = scope["path"] in self._open_paths and scope["method"] in OPEN_METHODS
+        if not is_open:
+            self._origins.check(scope)
         _read_as_json(scope)
-        tenant = self._tenant(scope)
+        tenant = EVERYBODY if is_open else self._tenant(scope)
         scope["state"]["tenant"] = tenant
         scope["state"]["record"]["tenant"] = tenant.name
-        if _is_open(scope):
+        if is_open:
             answer.is_last = _has_body(scope)
-            await self._app(scope, Body(b"", receive), answer)
+            await self._answer(scope, Body(b"", receive), answer)
             return
         with self._bodies.receiving(scope, receive) as body:
-            await self._app(scope, await body.received(), answer)
+            await self._answer(scope, await body.received(), answer)
+
+    async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        """HEAD is answered as GET; uvicorn leaves the body out."""
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        inner = {**scope, "method": method}
+        try:
+            await self._app(inner, receive, answer)
+        finally:
+            scope["route"] = inner.get("route")
 
     # ── limits ────────────────────────────────────────────────────────────
 
@@ -94,7 +114,7 @@ class Edge:
     # ── keys ──────────────────────────────────────────────────────────────
 
     def _tenant(self, scope: Scope) -> Tenant:
-        if self._ring.is_open or _is_open(scope):
+        if self._ring.is_open:
             return EVERYBODY
         key = _key(scope)
         tenant = self._ring.find(key) if key else None
@@ -125,22 +145,22 @@ class Edge:
 
 
 class _Answer:
-    """Passes an answer on, with the request's id and the names of ignored fields in its headers, and remembers its
-    status."""
+    """Passes an answer on, with headers of its own and the names of ignored fields, and remembers its status."""
 
-    def __init__(self, send: Send, request_id: str, ignored: Ignored) -> None:
+    def __init__(self, send: Send, request_id: str, more_headers: Headers, ignored: Ignored) -> None:
         self._send, self.request_id, self.status, self._ignored = send, request_id, 0, ignored
+        own = [(b"x-request-id", request_id.encode()), (b"x-content-type-options", b"nosniff")]
+        self._headers = [*own, *more_headers]
         self.is_last = False
         """The body was not read: the connection closes after this answer, whose end is sent by `end`."""
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            more = [(b"x-request-id", self.request_id.encode()), (b"x-content-type-options", b"nosniff")]
+            last = [(b"connection", b"close")] if self.is_last else []
             if self._ignored.names:
-                more.append((b"x-quire-ignored", self._ignored.header().encode()))
-            more += [(b"connection", b"close")] if self.is_last else []
-            message = {**message, "headers": [*message.get("headers", []), *more]}
+                last.append((b"x-quire-ignored", self._ignored.header().encode()))
+            message = {**message, "headers": [*message.get("headers", []), *self._headers, *last]}
         elif self.is_last:
             message = {**message, "more_body": True}
         await self._send(message)
@@ -150,10 +170,6 @@ class _Answer:
         read. What arrives meanwhile is not read, so that the client has to stop."""
         await asyncio.sleep(seconds)
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-def _is_open(scope: Scope) -> bool:
-    return scope["path"] in OPEN_PATHS and scope["method"] in OPEN_METHODS
 
 
 def _has_body(scope: Scope) -> bool:

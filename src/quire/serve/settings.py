@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from quire.options.flags import option
 from quire.options.texts import parse_bytes, positive
 from quire.serve.keys import shared_key_digest
 
+ANY = "*"
+"""Every origin."""
+_ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]+)?\Z")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "text", "json")
 SECONDS: dict[str, Any] = {"parse": float, "metavar": "S"}
@@ -43,6 +47,13 @@ class ServeSettings:
         metavar="KEY",
     )
     """Only the hash is kept."""
+    allow_origin: tuple[str, ...] = option(
+        (),
+        "http",
+        "web pages of this origin may use the server, * for all (default: none; may be repeated)",
+        metavar="ORIGIN",
+    )
+    open_metrics: bool = option(False, "http", "with --keys: answer /metrics without a key")
     log_level: str = option("info", "http", "least severe messages to log (default info)", choices=LOG_LEVELS)
     log_format: str = option(
         "auto", "http", "log lines as text or json (default auto: text on a terminal, else json)", choices=LOG_FORMATS
@@ -81,6 +92,8 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if self.keys is not None and self.api_key_sha256 is not None:
             raise InputError("--api-key and --keys are both given: leave one out, or add the key with quire keys add")
+        for origin in self.allow_origin:
+            _check_origin(origin)
         for name in ("step_seconds", "request_seconds", "body_seconds", "header_seconds", "load_seconds"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} is {getattr(self, name)}: give a number above 0")
@@ -90,3 +103,9 @@ class ServeSettings:
             raise InputError(f"bodies_bytes is {self.bodies_bytes:,}: give at least body_bytes, {self.body_bytes:,}")
         if not 0 <= self.port < 1 << 16:
             raise InputError(f"port is {self.port}: give 0 to 65,535; 0 takes a free one")
+
+
+def _check_origin(text: str) -> None:
+    """`*`, or a scheme, a host and perhaps a port, as browsers send them."""
+    if text != ANY and not _ORIGIN.match(text):
+        raise InputError(f"--allow-origin {text!r} is none: write * or scheme://host[:port], in lower case, no path")

@@ -250,6 +250,14 @@ def test_methods_that_there_are_none_of_are_counted_together(client: httpx.Clien
     assert "MKCOL" not in tiny_server.get("/metrics").text
 
 
+def test_head_is_answered_as_get_without_the_body(client: httpx.Client, tiny_server: RunningServer) -> None:
+    for path in ("/v1/models", "/v1/plan", "/health/live"):
+        whole, head = client.get(path), client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == whole.headers["content-length"]
+    assert tiny_server.metric("quire_http_calls_total", method="HEAD", path="/v1/models") == 1
+
+
 @pytest.mark.story
 def test_a_models_name_may_have_a_slash(client: httpx.Client) -> None:
     for name in ("some/model", "some%2Fmodel"):
