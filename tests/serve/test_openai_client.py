@@ -162,10 +162,12 @@ def test_a_tool_call_streams_and_its_result_can_be_answered(client: OpenAI) -> N
         stream=True,
     )
     chunks = [chunk.choices[0] for chunk in stream]
-    (call,) = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
-    assert call.index == 0
+    call, *pieces = [call for chunk in chunks for call in chunk.delta.tool_calls or []]
     assert call.function is not None
-    assert json.loads(call.function.arguments or "")["unit"] in "CF"
+    assert (call.index, call.type, call.function.name, call.function.arguments) == (0, "function", "weather", "")
+    assert {(piece.index, piece.id, piece.type) for piece in pieces} == {(0, None, None)}
+    call.function.arguments = "".join(piece.function.arguments or "" for piece in pieces if piece.function)
+    assert json.loads(call.function.arguments)["unit"] in "CF"
     assert chunks[-1].finish_reason == "tool_calls"
     said: list[Any] = [
         *QUESTION,
@@ -176,6 +178,16 @@ def test_a_tool_call_streams_and_its_result_can_be_answered(client: OpenAI) -> N
         model=MODEL, messages=said, tools=[WEATHER], max_tokens=4, extra_body={"ignore_eos": True}
     )
     assert answer.choices[0].finish_reason == "length"
+
+
+def test_the_clients_own_accumulator_makes_whole_calls_of_a_stream(client: OpenAI) -> None:
+    with client.chat.completions.stream(
+        model=MODEL, messages=QUESTION, tools=[WEATHER], tool_choice="required", max_tokens=60, temperature=0
+    ) as stream:
+        message = stream.get_final_completion().choices[0].message
+    (call,) = message.tool_calls or []
+    assert call.function.name == "weather"
+    assert set(json.loads(call.function.arguments)) == {"city", "unit"}
 
 
 def test_tools_that_need_not_be_called_leave_text_as_it_is(client: OpenAI) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 import pytest
 
 from quire.core.errors import InputError
+from quire.text.dialects.calls import ToolCall, join_calls
+from quire.text.dialects.reader import ToolCalls
 from quire.text.reasoning import Parted, Reasoning
 from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
-from quire.text.tools import ToolCall, ToolCalls, call_schema
+from quire.text.tools import ToolUse
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": name}} for name in ("weather", "time")]
 
@@ -22,7 +23,7 @@ def read_tools(text: str, size: int) -> tuple[str, list[ToolCall]]:
     """Fed in pieces of `size` characters."""
     reader = ToolCalls(TOOLS)
     parts = [reader.feed(text[i : i + size]) for i in range(0, len(text), size)] + [reader.finish()]
-    return "".join(part.content for part in parts), [call for part in parts for call in part.calls]
+    return "".join(part.content for part in parts), list(join_calls(call for part in parts for call in part.calls))
 
 
 CALL = '{"name": "weather", "arguments": {"city": "Rome"}}'
@@ -57,11 +58,14 @@ def test_calls_are_read_out_of_text_however_it_is_cut(
     assert (shown.rstrip() if calls else shown, found) == (content.rstrip() if calls else content, calls)
 
 
-def test_a_schema_of_calls_names_the_tools() -> None:
-    assert json.loads(call_schema(TOOLS, "time"))["properties"]["name"] == {"const": "time"}
-    assert len(json.loads(call_schema(TOOLS))["anyOf"]) == 2
+def test_a_required_call_is_of_one_of_the_tools_that_are_offered() -> None:
+    tools = tuple(TOOLS)
+    for only, names in ((None, {"weather", "time"}), ("time", {"time"})):
+        grammar = ToolUse(tools, True, only).grammar({})
+        assert grammar is not None
+        assert {name for name in ("weather", "time") if name in grammar.text} == names
     with pytest.raises(InputError, match="weather, time"):
-        call_schema(TOOLS, "nothing")
+        ToolUse(tools, True, "nothing").grammar({})
 
 
 def read_reasoning(text: str, size: int, prompt: str = "") -> Parted:

@@ -92,6 +92,15 @@ def test_a_required_tool_is_called_and_its_result_goes_on_with_the_conversation(
     assert streamed.tool_calls == answer.tool_calls
 
 
+def test_the_dialect_of_an_llm_can_be_given(folder: Path) -> None:
+    """Its template is in no dialect: the form of the call shows that the option counts."""
+    named = {"type": "function", "function": {"name": "weather"}}
+    with LLM(folder, settings=SETTINGS, budget=POOL, tool_dialect="mistral-args") as llm:
+        answer = llm.chat(FOX, tools=[WEATHER], tool_choice=named, max_tokens=60)
+        assert llm.tokenizer.decode(answer.token_ids).startswith('[TOOL_CALLS]weather[ARGS]{"city": "')
+        assert [call.name for call in answer.tool_calls] == ["weather"]
+
+
 def test_tools_that_are_not_offered_are_not_in_the_prompt(llm: LLM) -> None:
     plain = llm.chat(FOX, max_tokens=1).prompt_tokens
     assert llm.chat(FOX, tools=[WEATHER], tool_choice="none", max_tokens=1).prompt_tokens == plain

@@ -68,6 +68,7 @@ class BuiltEngine:
     """A line for each of these caches: what it holds, or why it is not in use."""
     hooks: HandOverHooks = field(default_factory=HandOverHooks)
     """Hand-over to or from another engine: for the engine's loop, once per turn."""
+    options: RunOptions = DEFAULTS
 
 
 def prepare(
@@ -119,7 +120,9 @@ def build_engine(
     hooks = loop_hooks(engine, plan, attached, options.tiers.peer, identity)
     tiers = () if stack is None else tuple(describe(plan, options.tiers, stack.tiers))
     vocabulary = placed.model.vocab_size
-    return BuiltEngine(engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks)
+    return BuiltEngine(
+        engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks, options
+    )
 
 
 def make_engine(

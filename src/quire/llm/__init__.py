@@ -5,6 +5,6 @@ from quire.llm.llm import LLM
 from quire.llm.questions import Prompt
 from quire.llm.schema import Schema
 from quire.text.answer import Delta
-from quire.text.tools import ToolCall
+from quire.text.dialects.calls import ToolCall
 
 __all__ = ["LLM", "Completion", "Delta", "Prompt", "Schema", "TokenLogprob", "ToolCall"]

@@ -12,8 +12,8 @@ from quire.core.logprobs import Logprob
 from quire.engine.engine import Engine, Stream
 from quire.llm.schema import Schema, parse
 from quire.text.answer import Answer, Delta, join_deltas
+from quire.text.dialects.calls import ToolCall
 from quire.text.spelling import Spelling
-from quire.text.tools import ToolCall
 
 REFUSED, FAILED = "refused", "failed"
 
@@ -49,7 +49,7 @@ class Completion:
     error: str = ""
     """Why it was refused or failed, or why there is nothing in `parsed`."""
     reasoning: str = ""
-    """Of `chat`: what the model wrote between <think> and </think>."""
+    """Of `chat`: what the model wrote between its marks of reasoning, such as <think> and </think>."""
     tool_calls: tuple[ToolCall, ...] = ()
     """Of `chat` with tools."""
     parsed: Any = None

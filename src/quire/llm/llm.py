@@ -35,10 +35,10 @@ from quire.options.run import RunOptions
 from quire.options.spelling import near_to
 from quire.plan.settings import Budget, Settings
 from quire.text.answer import Answer, Delta
+from quire.text.dialects.calls import Tool
 from quire.text.question import Question
 from quire.text.spelling import Spelling
 from quire.text.templates import Message
-from quire.text.tools import NO_TOOLS, Tool, tool_use
 
 DEFAULT_TOKENS = 256
 
@@ -103,7 +103,7 @@ class LLM:
         asked = [prompts] if isinstance(prompts, str) else prompts
         require_prompts(asked)
         options = Options(max_tokens, n, priority)
-        samplings = [with_grammar(one, schema, NO_TOOLS) for one in one_for_each(sampling, len(asked))]
+        samplings = [with_grammar(one, schema) for one in one_for_each(sampling, len(asked))]
         return self._answers(
             [
                 partial(self._questions.plain, prompt, raw, one, options)
@@ -158,8 +158,9 @@ class LLM:
         """Several conversations together, `n` answers to each, in the order of `generate`; of several, one that cannot
         run is refused alone."""
         self._require_open("chat was called")
-        options, use = Options(max_tokens, n, priority), tool_use(tools or (), tool_choice, parallel_tool_calls)
-        samplings = [with_grammar(one, schema, use) for one in one_for_each(sampling, len(conversations))]
+        options = Options(max_tokens, n, priority)
+        use, call = self._questions.tool_use(tools or (), tool_choice, parallel_tool_calls)
+        samplings = [with_grammar(one, schema, call) for one in one_for_each(sampling, len(conversations))]
         return self._answers(
             [
                 partial(self._questions.chat, messages, one, options, use, chat_template_kwargs)
@@ -182,10 +183,11 @@ class LLM:
         parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> Iterator[Delta]:
-        """`chat` in pieces, each with text, reasoning, complete tool calls, and at last an ending."""
+        """`chat` in pieces, each with text, reasoning, tool calls, and at last an ending. A call may come in pieces:
+        `quire.text.answer.join_deltas` makes whole calls of them."""
         self._require_open("chat_stream was called")
-        use = tool_use(tools or (), tool_choice, parallel_tool_calls)
-        chosen = with_grammar(sampling or Sampling(), schema, use)
+        use, call = self._questions.tool_use(tools or (), tool_choice, parallel_tool_calls)
+        chosen = with_grammar(sampling or Sampling(), schema, call)
         options = Options(max_tokens, priority=priority)
         return self._deltas(self._questions.chat(messages, chosen, options, use, chat_template_kwargs))
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import InputError
 from quire.core.request import Tokens
-from quire.core.sampling import Sampling
+from quire.core.sampling import Grammar, Sampling
+from quire.text.dialects.calls import Tool
 from quire.text.prompts import Prompts
 from quire.text.question import Question
 from quire.text.templates import Message
@@ -42,7 +43,7 @@ class Questions:
     """Raises if a prompt could not run: a grammar that cannot be compiled, a token that the model does not have."""
 
     def __init__(self, parts: BuiltEngine) -> None:
-        self._prompts = Prompts(parts.tokenizer, parts.vocabulary_tokens)
+        self._prompts = Prompts(parts.tokenizer, parts.vocabulary_tokens, parts.options.tool_dialect)
         self._grammars, self._longest = parts.grammars, parts.plan.max_length
         self._has_warned = False
 
@@ -58,9 +59,16 @@ class Questions:
         switches: Mapping[str, Any] | None = None,
     ) -> Question:
         text = self._prompts.render(messages, tools.tools, switches)
-        has_reasoning = self._prompts.has_reasoning and sampling.grammar is None
+        reasoning = self._prompts.reasoning if sampling.grammar is None else None
         tokens = self._prompts.encode(text, False)
-        return self._question(tokens, text, sampling, options, tools=tools, has_reasoning=has_reasoning)
+        return self._question(tokens, text, sampling, options, tools=tools, reasoning=reasoning)
+
+    def tool_use(
+        self, tools: Sequence[Tool], choice: str | Mapping[str, Any], parallel: bool
+    ) -> tuple[ToolUse, Grammar | None]:
+        """The tools that an answer may call, and the grammar of its call if it must."""
+        use = self._prompts.tool_use(tools, choice, parallel)
+        return use, use.grammar(self._prompts.tokenizer.added_tokens)
 
     def count(self, prompt: Prompt, raw: bool) -> int:
         return len(self._read(prompt, raw)[0])

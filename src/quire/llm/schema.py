@@ -10,16 +10,15 @@ from typing import Any
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.text.answer import Delta
-from quire.text.tools import ToolUse
 
 Schema = Mapping[str, Any] | type[Any]
 """A class needs `model_json_schema` and `model_validate`, as pydantic's models have them."""
 
 
-def with_grammar(sampling: Sampling, schema: Schema | None, tools: ToolUse) -> Sampling:
+def with_grammar(sampling: Sampling, schema: Schema | None, call: Grammar | None = None) -> Sampling:
     """The sampling with the grammar of a schema, or of a tool call that is required."""
-    wanted = [tools.schema(), None if schema is None else _json_schema(schema)]
-    grammars = [Grammar(GrammarSort.JSON, text) for text in wanted if text is not None]
+    wanted = [call, None if schema is None else Grammar(GrammarSort.JSON, _json_schema(schema))]
+    grammars = [grammar for grammar in wanted if grammar is not None]
     if len(grammars) + (sampling.grammar is not None) > 1:
         raise InputError(
             "an answer keeps one grammar: give one of schema, sampling.grammar and a tool_choice that requires a call"

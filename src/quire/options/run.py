@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from quire.core.dialects import TOOL_DIALECTS, ToolDialect
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.rules import Rules
@@ -65,6 +66,13 @@ class RunOptions:
         "record everything the engine is given, prompts included, for quire replay",
         parse=Path,
         metavar="FILE",
+    )
+    tool_dialect: ToolDialect | None = option(
+        None,
+        "engine",
+        "how the model writes tool calls and reasoning (default: recognised from its chat template)",
+        choices=TOOL_DIALECTS,
+        parse=ToolDialect,
     )
     draft_model: str | Path | None = option(
         None, "draft", "smaller model with the same tokenizer that drafts tokens", metavar="MODEL"

@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from quire.core.logprobs import Logprob
 from quire.serve.calls import Call
 from quire.serve.errors import ApiError, dumps
 from quire.text.answer import Delta
+from quire.text.dialects.calls import ToolCall
 from quire.text.spelling import Spelling
 
 DONE = b"data: [DONE]\n\n"
@@ -93,6 +94,12 @@ class ChunkFormat(Format):
         }
 
     def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
+        """A call that begins has no arguments in its first chunk, as clients expect: they follow in a second one."""
+        first, second = _parted(delta)
+        more = b"" if second is None else self._chunk(index, second, False)
+        return self._chunk(index, first, is_first) + more
+
+    def _chunk(self, index: int, delta: Delta, is_first: bool) -> bytes:
         more: Json = {"usage": None} if self._extras.usage else {}
         if self._extras.running_usage:
             more = {"usage": usage(self.call)}
@@ -129,6 +136,21 @@ def _finite(logprob: float) -> float:
     return max(logprob, -9999.0)
 
 
+def _parted(delta: Delta) -> tuple[Delta, Delta | None]:
+    begun = tuple(call for call in delta.tool_calls if not call.continues and call.arguments)
+    if not begun:
+        return delta, None
+    names = tuple(replace(call, arguments="") if call in begun else call for call in delta.tool_calls)
+    arguments = tuple(replace(call, continues=True) for call in begun)
+    return replace(delta, tool_calls=names, ending=""), Delta(tool_calls=arguments, ending=delta.ending)
+
+
+def _call_piece(call: ToolCall) -> Json:
+    """A call that begins has its id and its name; a piece that continues it has arguments alone."""
+    more = {"function": {"arguments": call.arguments}} if call.continues else call.message_part
+    return {"index": call.index, **more}
+
+
 class ChatFormat(ChunkFormat):
     whole_name, chunk_name = "chat.completion", "chat.completion.chunk"
 
@@ -139,7 +161,7 @@ class ChatFormat(ChunkFormat):
         if delta.reasoning:
             said["reasoning_content"] = delta.reasoning
         if delta.tool_calls:
-            said["tool_calls"] = [{"index": call.index, **call.message_part} for call in delta.tool_calls]
+            said["tool_calls"] = [_call_piece(call) for call in delta.tool_calls]
         piece = {"index": index, "delta": said, "logprobs": self._logprobs(delta)}
         return {**piece, "finish_reason": delta.ending or None}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quire.core.dialects import ToolDialect
 from quire.core.request import Tokens
 from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, Sampling
 from quire.plan.plan import Plan
@@ -15,12 +16,12 @@ from quire.serve.errors import ApiError, naming_field
 from quire.serve.fields import note_ignored
 from quire.serve.limits import Limits
 from quire.serve.schemas import ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
-from quire.serve.structured import schema_grammar, wanted_grammar
+from quire.serve.structured import limited, wanted_grammar
 from quire.serve.trial import Trial
 from quire.text.prompts import Prompts
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
-from quire.text.tools import NO_TOOLS, ToolUse, tool_use
+from quire.text.tools import NO_TOOLS, ToolUse
 
 DEFAULT_COMPLETION_TOKENS = 16
 LOOK_CHARACTERS = 65_536
@@ -29,10 +30,18 @@ LOOK_CHARACTERS = 65_536
 
 class BodyReader:
     def __init__(
-        self, tokenizer: Tokenizer, plan: Plan, model: str, vocabulary_tokens: int, *, aliases: Sequence[str] = ()
+        self,
+        tokenizer: Tokenizer,
+        plan: Plan,
+        model: str,
+        vocabulary_tokens: int,
+        *,
+        aliases: Sequence[str] = (),
+        dialect: ToolDialect | None = None,
     ) -> None:
-        """`aliases`: other names of the model that clients may send."""
-        self.model, self.prompts = model, Prompts(tokenizer, vocabulary_tokens)
+        """`aliases`: other names of the model that clients may send. `dialect`: how the model writes tool calls; None:
+        as its chat template says."""
+        self.model, self.prompts = model, Prompts(tokenizer, vocabulary_tokens, dialect)
         self._models = (model, *aliases)
         self._limits, self._trial = Limits(plan), Trial(tokenizer)
 
@@ -42,7 +51,7 @@ class BodyReader:
             raise ApiError(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
         with naming_field("tools"):
             choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
-            tools = tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
+            tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
         text = self.render(body.messages, tools.tools, self._switches(body), bool(body.continue_final_message))
         prompt = self._known(self.encode(text, False, "messages"), "messages")
         grammar = self._grammar(body, tools)
@@ -58,7 +67,7 @@ class BodyReader:
             self._sampling(body, grammar, logprobs, body.prompt_logprobs),
             body.n or 1,
             tools=tools,
-            has_reasoning=self.prompts.has_reasoning and grammar is None,
+            reasoning=self.prompts.reasoning if grammar is None else None,
             priority=body.priority or 0,
             is_length_open=asked is None,
             stop_tokens=self._stop_tokens(body),
@@ -147,13 +156,13 @@ class BodyReader:
     def _grammar(self, body: Sampled, tools: ToolUse) -> Grammar | None:
         """Compiled first in a separate process: the engine gets no grammar that is invalid or takes too long."""
         with naming_field("tool_choice"):
-            schema = tools.schema()
+            required = tools.grammar(self.prompts.tokenizer.added_tokens)
         wanted = wanted_grammar(body)
-        if schema is not None and wanted is not None:
+        if required is not None and wanted is not None:
             message = f"a required tool call with {wanted.field} is not supported: leave one of them out"
             raise ApiError(400, message, "unsupported_field", wanted.field)
-        if schema is not None:
-            wanted = schema_grammar(schema, "tools")
+        if required is not None:
+            wanted = limited(required, "tools")
         if wanted is None:
             return None
         with naming_field(wanted.field, "invalid_schema"):

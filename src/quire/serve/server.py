@@ -129,7 +129,15 @@ async def _serve(
     announce: Callable[[str], None],
 ) -> None:
     client = EngineClient(setup, Progress(settings.step_seconds), logs.write)
-    service = Service(planned.plan, planned.folder, settings, ring, client, planned.planned_for)
+    service = Service(
+        planned.plan,
+        planned.folder,
+        settings,
+        ring,
+        client,
+        planned.planned_for,
+        dialect=setup.options.tool_dialect,
+    )
     app = RateLimitHeaders(make_app(service), service.allowances)
     server = _Server(_configuration(Edge(app, settings, ring, service.metrics), settings))
     _listen_to_signals(service, server)

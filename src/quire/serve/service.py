@@ -9,6 +9,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
+from quire.core.dialects import ToolDialect
 from quire.plan.file import fingerprint
 from quire.plan.plan import Plan
 from quire.planner.document import document
@@ -33,15 +34,24 @@ SMALL_BYTES = 16_384
 
 class Service:
     def __init__(
-        self, plan: Plan, folder: Path, settings: ServeSettings, ring: KeyRing, client: EngineClient, planned_for: str
+        self,
+        plan: Plan,
+        folder: Path,
+        settings: ServeSettings,
+        ring: KeyRing,
+        client: EngineClient,
+        planned_for: str,
+        *,
+        dialect: ToolDialect | None = None,
     ) -> None:
+        """`dialect`: how the model writes tool calls; None: as its chat template says."""
         self.plan, self.settings, self.ring, self.client = plan, settings, ring, client
         self.tokenizer = Tokenizer.load(folder)
         self.models = settings.model_name or (folder.name,)
         """Names that are accepted; the first is the model's own."""
         self.model, *others = self.models
         vocabulary = _vocabulary_tokens(folder, self.tokenizer)
-        self.reader = BodyReader(self.tokenizer, plan, self.model, vocabulary, aliases=others)
+        self.reader = BodyReader(self.tokenizer, plan, self.model, vocabulary, aliases=others, dialect=dialect)
         self.spelling = Spelling(self.tokenizer)
         self.allowances = Allowances(plan.max_requests + settings.queue)
         self.is_draining = False

@@ -38,7 +38,7 @@ def wanted_grammar(body: Sampled) -> WantedGrammar | None:
     return found[0] if found else None
 
 
-def schema_grammar(schema: str, field: str) -> WantedGrammar:
+def _schema(schema: str, field: str) -> WantedGrammar:
     return _limited(GrammarSort.JSON, schema, field)
 
 
@@ -69,15 +69,15 @@ def _response_format(body: Sampled) -> WantedGrammar | None:
     if isinstance(wanted, AsTags):
         return _tags(wanted.structures, wanted.triggers, "response_format")
     schema = json.dumps(wanted.json_schema.schema_) if isinstance(wanted, AsSchema) else ANY_OBJECT
-    return schema_grammar(schema, "response_format")
+    return _schema(schema, "response_format")
 
 
 def _json(value: Mapping[str, Any] | str, field: str) -> WantedGrammar:
-    return schema_grammar(value if isinstance(value, str) else json.dumps(value), field)
+    return _schema(value if isinstance(value, str) else json.dumps(value), field)
 
 
 def _any_object(_is_wanted: bool, field: str) -> WantedGrammar:
-    return schema_grammar(ANY_OBJECT, field)
+    return _schema(ANY_OBJECT, field)
 
 
 def _regex(text: str, field: str) -> WantedGrammar:
@@ -129,9 +129,14 @@ def _tag_text(text: str, field: str) -> WantedGrammar:
 
 
 def _limited(sort: GrammarSort, text: str, field: str) -> WantedGrammar:
-    if len(text) > MOST_CHARACTERS:
-        raise _too_long(text, field)
-    return WantedGrammar(Grammar(sort, text), field)
+    return limited(Grammar(sort, text), field)
+
+
+def limited(grammar: Grammar, field: str) -> WantedGrammar:
+    """Raises if the grammar is too long."""
+    if len(grammar.text) > MOST_CHARACTERS:
+        raise _too_long(grammar.text, field)
+    return WantedGrammar(grammar, field)
 
 
 def _too_long(text: str, field: str) -> ApiError:

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.core.logprobs import Logprob
+from quire.text.dialects.calls import Read, ToolCall, join_calls
+from quire.text.dialects.harmony import Channels
+from quire.text.dialects.reader import ToolCalls
 from quire.text.reasoning import Parted, Reasoning
 from quire.text.stops import StopStrings
 from quire.text.tokenizer import Tokenizer
-from quire.text.tools import Read, ToolCall, ToolCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +25,9 @@ class Delta:
 
     text: str = ""
     reasoning: str = ""
-    """Text that the model wrote between <think> and </think>, if its template has these marks."""
+    """Text that the model wrote between its marks of reasoning, such as <think> and </think>."""
     tool_calls: tuple[ToolCall, ...] = ()
+    """Calls, or pieces of them: one that continues has the next part of a call's arguments."""
     tokens: tuple[int, ...] = ()
     logprobs: tuple[Logprob, ...] = ()
     """One for each of `tokens`, if requested."""
@@ -40,7 +43,7 @@ def join_deltas(pieces: Sequence[Delta]) -> Delta:
     return Delta(
         "".join(piece.text for piece in pieces),
         "".join(piece.reasoning for piece in pieces),
-        tuple(call for piece in pieces for call in piece.tool_calls),
+        join_calls(call for piece in pieces for call in piece.tool_calls),
         tuple(token for piece in pieces for token in piece.tokens),
         tuple(one for piece in pieces for one in piece.logprobs),
         next((piece.ending for piece in pieces if piece.ending), ""),
@@ -53,7 +56,7 @@ class Answer:
         tokenizer: Tokenizer,
         stop_tokens: Sequence[int] = (),
         stop_strings: Sequence[str] = (),
-        reasoning: Reasoning | None = None,
+        reasoning: Reasoning | Channels | None = None,
         tools: ToolCalls | None = None,
     ) -> None:
         """`stop_tokens` end a request and have no text. `reasoning` and `tools` None: such marks are text."""
@@ -61,7 +64,7 @@ class Answer:
         self.ending = ""
         """Empty while the answer is incomplete."""
         self._stop_tokens = frozenset(stop_tokens)
-        self._text = tokenizer.stream()
+        self._text = tokenizer.stream(keep=(*(reasoning.marks if reasoning else ()), *(tools.marks if tools else ())))
         self._stops = StopStrings(stop_strings)
         self._reasoning, self._tools = reasoning, tools
         self._held = Delta()
@@ -89,7 +92,8 @@ class Answer:
             pieces.append(self._read(self._reasoning.finish()))
         if self._tools is not None:
             pieces.append(_piece(self._tools.finish()))
-            ending = "tool_calls" if self._tools.count and ending == "stop" else ending
+            is_called = self._tools.count and self._tools.is_whole
+            ending = "tool_calls" if is_called and ending == "stop" else ending
         self.ending = ending
         return join_deltas([*pieces, Delta(ending=ending)])
 

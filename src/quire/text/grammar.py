@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort
+from quire.text.refusals import refusal_of
 from quire.text.tokenizer import Tokenizer
 
 _LOG = logging.getLogger("quire.text")
@@ -72,7 +72,7 @@ class Grammars:
         if grammar not in self._compiled:
             matcher = LLMatcher(self._tokenizer, _source(grammar), log_level=0)
             if matcher.is_error():
-                raise InputError(_refusal(_sort(grammar), _one_line(matcher.get_error())))
+                raise InputError(refusal_of(grammar, matcher.get_error()))
             if len(self._compiled) >= MOST_COMPILED:
                 del self._compiled[next(iter(self._compiled))]
             self._compiled[grammar] = matcher
@@ -140,18 +140,6 @@ def _from_schema(text: str) -> str:
         raise InputError(
             f"the json grammar cannot be used: {wrong}: give whole characters and numbers of 64 bits"
         ) from None
-
-
-def _sort(grammar: Grammar) -> str:
-    return GrammarSort(grammar.sort).value
-
-
-def _refusal(sort: str, said: str) -> str:
-    """`said`: the compiler's own message, replaced where it says which keywords of a schema it does not have."""
-    if found := re.match(r"Unimplemented keys: \[(.*)\]", said):
-        keys = found.group(1).replace('"', "")
-        return f"the {sort} grammar cannot be used: {keys} cannot be enforced while text is generated, so leave it out"
-    return f"the {sort} grammar cannot be used: {said}"
 
 
 def _one_line(text: str) -> str:

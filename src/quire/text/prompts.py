@@ -11,26 +11,33 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from quire.core.dialects import ToolDialect
 from quire.core.errors import InputError
 from quire.core.request import Tokens
 from quire.text.conversation import template_messages, with_system_text
-from quire.text.reasoning import marks_reasoning
+from quire.text.dialects.calls import Tool
+from quire.text.dialects.table import DIALECTS, dialect_of
 from quire.text.templates import Message
 from quire.text.tokenizer import Tokenizer
-from quire.text.tools import Tool, instructions
+from quire.text.tools import ToolUse, instructions, tool_use
 
 OURS = ("messages", "tools")
 """Template arguments that a caller's switches cannot replace."""
 
 
 class Prompts:
-    def __init__(self, tokenizer: Tokenizer, vocabulary_tokens: int) -> None:
-        """`vocabulary_tokens`: how many tokens the model has columns for."""
+    def __init__(self, tokenizer: Tokenizer, vocabulary_tokens: int, dialect: ToolDialect | None = None) -> None:
+        """`vocabulary_tokens`: how many tokens the model has columns for. `dialect`: how the model writes tool calls;
+        None: as its chat template says."""
         self.tokenizer, self.vocabulary_tokens = tokenizer, vocabulary_tokens
         template = tokenizer.template.text if tokenizer.template else ""
         self._template_has_tools = "tools" in template
-        self.has_reasoning = marks_reasoning(template)
-        """The template has marks for reasoning: answers are split at them."""
+        self.dialect = dialect_of(template) if dialect is None else DIALECTS[dialect]
+        self.reasoning = self.dialect.reasoning_in(template)
+        """How the template marks reasoning: answers are split at these marks. None: it does not."""
+
+    def tool_use(self, tools: Sequence[Tool], choice: str | Mapping[str, Any] | None, parallel: bool = True) -> ToolUse:
+        return tool_use(tools, choice, parallel, self.dialect)
 
     def effort_switches(self, effort: str) -> dict[str, Any]:
         """Switches of the template for an effort of reasoning, as far as it has any; none, if it has not."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from quire.core.request import MOST_STOP_TOKENS, Request, Tokens
 from quire.core.sampling import Sampling
 from quire.text.answer import Answer
-from quire.text.reasoning import Reasoning
+from quire.text.dialects.harmony import CHANNELS, Channels
+from quire.text.reasoning import Reasoning, ReasoningMarks
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import NO_TOOLS, ToolUse
 
@@ -28,8 +29,8 @@ class Question:
     samples: int = 1
     """Answers to each prompt."""
     tools: ToolUse = NO_TOOLS
-    has_reasoning: bool = False
-    """Reasoning is separated from the answer."""
+    reasoning: ReasoningMarks | None = None
+    """How reasoning is marked, to separate it from the answer; None: it is not separated."""
     priority: int = 0
     is_length_open: bool = False
     """The caller gave no length: `within` may shorten the answers."""
@@ -86,12 +87,17 @@ class Question:
                 tokenizer,
                 self._stop_tokens(tokenizer),
                 self.sampling.stop,
-                Reasoning.after(text) if self.has_reasoning else None,
+                self._splitter(text),
                 self.tools.reader(),
             )
             for text in self.texts
             for _ in range(self.samples)
         ]
+
+    def _splitter(self, prompt: str) -> Reasoning | Channels | None:
+        if self.reasoning is None:
+            return None
+        return Channels() if self.reasoning == CHANNELS else Reasoning.after(prompt, self.reasoning)
 
     def _stop_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         ends = () if self.sampling.ignore_eos else tuple(tokenizer.eos_token_ids)

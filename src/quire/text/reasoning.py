@@ -1,4 +1,4 @@
-"""Separates reasoning from the answer: what a model writes between <think> and </think>.
+"""Separates reasoning from the answer: what a model writes between <think> and </think>, or marks of its own.
 
 A template that ends its prompt with the opening mark has begun the reasoning already; otherwise it begins where the
 answer begins with the mark. Marks later in the answer are text like any other.
@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-BEGIN, END = "<think>", "</think>"
+
+@dataclass(frozen=True, slots=True)
+class ReasoningMarks:
+    begin: str
+    end: str
+    left_out: tuple[str, ...] = ()
+    """Marks around the answer after it, which are not text."""
+
+
+THINK = ReasoningMarks("<think>", "</think>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,24 +26,21 @@ class Parted:
     content: str = ""
 
 
-def marks_reasoning(template: str | None) -> bool:
-    """Whether a chat template has the marks of reasoning."""
-    return template is not None and END in template
-
-
 class Reasoning:
     """Splits streamed text. What could be the beginning of a mark is held back until it is one or cannot be one."""
 
-    def __init__(self, has_begun: bool) -> None:
+    def __init__(self, has_begun: bool, marks: ReasoningMarks = THINK) -> None:
+        self.marks = frozenset((marks.begin, marks.end, *marks.left_out))
+        self._begin_mark, self._end_mark, self._left_out = marks.begin, marks.end, marks.left_out
         self._state = "reasoning" if has_begun else "before"
         self._is_new = True
         """Nothing of this part was returned yet: line ends next to a mark belong to neither side."""
         self._held = ""
 
     @classmethod
-    def after(cls, prompt: str) -> Reasoning:
+    def after(cls, prompt: str, marks: ReasoningMarks = THINK) -> Reasoning:
         """For an answer to this prompt, as the template wrote it."""
-        return cls(has_begun=prompt.rstrip().endswith(BEGIN))
+        return cls(prompt.rstrip().endswith(marks.begin), marks)
 
     def feed(self, text: str) -> Parted:
         self._held += text
@@ -54,24 +60,27 @@ class Reasoning:
     def _begin(self) -> None:
         """Blanks before the opening mark do not count."""
         text = self._held.lstrip()
-        if text.startswith(BEGIN):
-            self._state, self._held = "reasoning", text[len(BEGIN) :]
-        elif not BEGIN.startswith(text):
+        if text.startswith(self._begin_mark):
+            self._state, self._held = "reasoning", text[len(self._begin_mark) :]
+        elif not self._begin_mark.startswith(text):
             self._state, self._is_new = "content", False
 
     def _reason(self) -> Parted:
         self._open()
-        before, mark, behind = self._held.partition(END)
+        before, mark, behind = self._held.partition(self._end_mark)
         if mark:
             self._state, self._is_new, self._held = "content", True, behind
             return Parted(before.rstrip("\n"), self._content().content)
-        sure = len(self._held[: len(self._held) - beginning_of(END, self._held)].rstrip("\n"))
+        sure = len(self._held[: len(self._held) - beginning_of(self._end_mark, self._held)].rstrip("\n"))
         shown, self._held = self._held[:sure], self._held[sure:]
         return Parted(reasoning=shown)
 
     def _content(self) -> Parted:
+        while found := [mark for mark in self._left_out if mark in self._held]:
+            self._held = self._held.replace(found[0], "")
         self._open()
-        shown, self._held = self._held, ""
+        sure = len(self._held) - max((beginning_of(mark, self._held) for mark in self._left_out), default=0)
+        shown, self._held = self._held[:sure], self._held[sure:]
         return Parted(content=shown)
 
     def _open(self) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,10 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cl
 class TextStream:
     """Tokens in, text out as soon as it is certain: never half a character."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, skip_special_tokens: bool) -> None:
-        self._tokenizer, self._skips = tokenizer, skip_special_tokens
-        self._stream = DecodeStream(skip_special_tokens=skip_special_tokens)
+    def __init__(self, tokenizer: tokenizers.Tokenizer, skipped: Collection[int] = ()) -> None:
+        """`skipped`: tokens without text."""
+        self._tokenizer, self._skipped = tokenizer, skipped
+        self._stream = DecodeStream(skip_special_tokens=False)
         self._shown: list[int] = []
         """Tokens of the piece that was returned last."""
         self._held: list[int] = []
@@ -29,7 +31,7 @@ class TextStream:
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that these tokens complete."""
-        return "".join(self._next(int(token)) for token in tokens)
+        return "".join(self._next(int(token)) for token in tokens if int(token) not in self._skipped)
 
     def _next(self, token: int) -> str:
         self._held.append(token)
@@ -44,7 +46,7 @@ class TextStream:
     def _begin_anew(self) -> str:
         """Byte-fallback tokenizers decode a run of bytes as a whole: characters that were returned may prove invalid
         later, which the stream does not accept. They stay, and the held tokens are decoded without them."""
-        self._stream = DecodeStream(skip_special_tokens=self._skips)
+        self._stream = DecodeStream(skip_special_tokens=False)
         return "".join(self._stream.step(self._tokenizer, token) or "" for token in self._held)
 
     def finish(self) -> str:
@@ -55,7 +57,7 @@ class TextStream:
         return text
 
     def _decoded(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=self._skips)
+        return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 class Tokenizer:
@@ -71,6 +73,8 @@ class Tokenizer:
         self.inner, self.eos_token_ids, self.template, self.name = inner, eos_token_ids, template, name
         self.special_tokens = {token: (special_tokens or {}).get(token) for token in _SPECIAL}
         """None: the model has no such token."""
+        self._skipped: dict[frozenset[str], frozenset[int]] = {}
+        """By marks to keep: the special tokens that have no text."""
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -103,8 +107,25 @@ class Tokenizer:
     def decode(self, tokens: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self.inner.decode([int(token) for token in tokens], skip_special_tokens=skip_special_tokens)
 
-    def stream(self, skip_special_tokens: bool = True) -> TextStream:
-        return TextStream(self.inner, skip_special_tokens)
+    def stream(self, skip_special_tokens: bool = True, keep: Collection[str] = ()) -> TextStream:
+        """`keep`: texts in which special tokens are not skipped, such as the marks of tool calls."""
+        if not skip_special_tokens:
+            return TextStream(self.inner)
+        marks = frozenset(keep)
+        if marks not in self._skipped:
+            special = ((token.content, number) for number, token in self._added.items() if token.special)
+            skipped = (number for content, number in special if not any(content in text for text in marks))
+            self._skipped[marks] = frozenset(skipped)
+        return TextStream(self.inner, self._skipped[marks])
+
+    @cached_property
+    def added_tokens(self) -> dict[str, int]:
+        """The tokens outside of the vocabulary proper, special or not, by their text."""
+        return {token.content: number for number, token in self._added.items()}
+
+    @cached_property
+    def _added(self) -> dict[int, tokenizers.AddedToken]:
+        return self.inner.get_added_tokens_decoder()
 
 
 def _template_text(folder: Path, settings: Mapping[str, Any]) -> str | None:

@@ -53,7 +53,7 @@ def freeze_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_server(tiny_folder: Path, keys: Keys, freeze_file: Path) -> Iterator[RunningServer]:
-    names = ("--model-name", "tiny", "--model-name", "tiny-alias")
+    names = ("--model-name", "tiny", "--model-name", "tiny-alias", "--tool-dialect", "hermes")
     more = ("--keys", str(keys.file), "--open-metrics", *names, "--step-seconds", str(STEP_SECONDS))
     limits = ("--body-bytes", "256KiB", "--body-seconds", "2", "--header-seconds", "2", "--request-seconds", "600")
     drill = {"QUIRE_DRILL_FREEZE_FILE": str(freeze_file), "OMP_DISPLAY_ENV": "true"}

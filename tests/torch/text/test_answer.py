@@ -8,9 +8,9 @@ import pytest
 
 from quire.core.logprobs import Logprob
 from quire.text.answer import Answer, Delta, join_deltas
+from quire.text.dialects.reader import ToolCalls
 from quire.text.reasoning import Reasoning
 from quire.text.tokenizer import Tokenizer
-from quire.text.tools import ToolCalls
 
 TOOLS = [{"type": "function", "function": {"name": "weather"}}]
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Rome"}}</tool_call>'
@@ -61,7 +61,7 @@ def test_an_end_of_text_has_no_text_unless_it_is_no_stop_token(tokenizer: Tokeni
 
 
 def test_what_is_held_back_comes_with_the_ending(tokenizer: Tokenizer) -> None:
-    """Half a character, the beginning of a stop string, and a call that was not closed."""
+    """Half a character, the beginning of a stop string, and a call whose name comes after its arguments."""
     half = [tokenizer.inner.get_vocab()[sign] for sign in ("ð", "Ł")]
     answer = Answer(tokenizer, (), ["STOP"])
     before = answer.feed([*tokenizer.encode("the ST")])
@@ -69,9 +69,9 @@ def test_what_is_held_back_comes_with_the_ending(tokenizer: Tokenizer) -> None:
     assert answer.feed(half).is_empty
     last = answer.feed([], ending="length")
     assert (last.text, last.ending) == ("ST\ufffd", "length")
-    unclosed = Answer(tokenizer, (), (), None, ToolCalls(TOOLS))
-    assert unclosed.feed(tokenizer.encode(CALL.removesuffix("</tool_call>"))).is_empty
-    (call,) = unclosed.feed([], ending="stop").tool_calls
+    held = Answer(tokenizer, (), (), None, ToolCalls(TOOLS))
+    assert held.feed(tokenizer.encode('<tool_call>{"arguments": {}, "name": "weather"')).is_empty
+    (call,) = held.feed(tokenizer.encode("}"), ending="stop").tool_calls
     assert call.name == "weather"
 
 

@@ -1,0 +1,83 @@
+"""Rules for arguments that a dialect writes one by one, each between its own marks.
+
+Text for a string is any text without the closing mark, or one of an enum; other types are JSON on one line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.text.dialects.dialect import Parameters
+from quire.text.dialects.rules import json_rule, quoted, spelled
+
+_OBJECT_KEYS = frozenset(
+    (
+        "type",
+        "properties",
+        "required",
+        "additionalProperties",
+        "title",
+        "description",
+        "$defs",
+        "definitions",
+        "$schema",
+    )
+)
+_STRING_KEYS = frozenset(("type", "enum", "title", "description", "default", "examples"))
+_JSON_TYPES = ("integer", "number", "boolean", "object", "array", "null")
+_PLAIN_KEY = re.compile(r"[A-Za-z0-9_.-]+")
+_PLAIN_TEXT = re.compile(r"[^<>\s]([^<>\r\n]*[^<>\s])?")
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterRules:
+    parameters: Parameters
+    tokens: Mapping[str, int]
+    """Added tokens of the tokenizer, by their text."""
+    tool: str
+
+    def of(self, name: str, schema: Mapping[str, Any]) -> list[str] | None:
+        """A rule of this name for all arguments, in the order of the schema, and the rules it uses. None: the schema
+        asks for more than this notation can show."""
+        properties, required = schema.get("properties", {}), schema.get("required", [])
+        is_plain = schema["type"] == "object" and schema.keys() <= _OBJECT_KEYS
+        if not is_plain or schema.get("additionalProperties") or not set(required) <= set(properties):
+            return None
+        uses, rules = [], []
+        shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        for number, (key, own) in enumerate(properties.items()):
+            value = self._value(f"{name}_{number}", own, shared, f"properties.{key}")
+            if value is None or not _PLAIN_KEY.fullmatch(key):
+                return None
+            begin = spelled(self.parameters.begin.replace("{key}", key) + self.parameters.line, self.tokens)
+            rules += [f"{name}_{number}: {begin} {value[0]} {quoted(chr(10))}", *value[1:]]
+            uses.append(f"{name}_{number}" + ("" if key in required else "?"))
+        return [f"{name}: {' '.join(uses) or quoted('')}", *rules]
+
+    def _value(self, name: str, schema: Any, shared: Mapping[str, Any], place: str) -> list[str] | None:
+        """The text of a value and of its closing mark, and the rules that it uses."""
+        if not isinstance(schema, Mapping) or "type" not in schema:
+            return None
+        end = spelled(self.parameters.line + self.parameters.end, self.tokens)
+        if schema["type"] in _JSON_TYPES:
+            whole = {**schema, **shared} if "$ref" in json.dumps(schema) else schema
+            return [f"{name}_value {end}", json_rule(f"{name}_value", whole, self.tool, place)]
+        if schema["type"] != "string" or not schema.keys() <= _STRING_KEYS:
+            return None
+        if "enum" not in schema:
+            return self._text(name)
+        choices = schema["enum"]
+        is_plain = choices and all(isinstance(one, str) and _PLAIN_TEXT.fullmatch(one) for one in choices)
+        return [f"({' | '.join(map(quoted, choices))}) {end}"] if is_plain else None
+
+    def _text(self, name: str) -> list[str]:
+        """Text up to the closing mark, which is a token or the first text that reads so."""
+        end = self.parameters.end
+        if end not in self.tokens:
+            return [f"{name}_text", f"{name}_text[suffix={quoted(end)}]: /(?s:.*)/"]
+        mark, rule = re.escape(end).replace("/", r"\/"), f"{name.upper()}_TEXT"
+        return [f"{rule} {spelled(end, self.tokens)}", f"{rule}: /(?s:.*)/ & ~/(?s:.*){mark}(?s:.*)/"]
