@@ -156,6 +156,8 @@ class BodyReader:
     def _grammar(self, body: Sampled, tools: ToolUse) -> Grammar | None:
         """Compiled first in a separate process: the engine gets no grammar that is invalid or takes too long."""
         with naming_field("tool_choice"):
+            tools.require_known()
+        with naming_field("tools", "invalid_schema"):
             required = tools.grammar(self.prompts.tokenizer.added_tokens)
         wanted = wanted_grammar(body)
         if required is not None and wanted is not None:

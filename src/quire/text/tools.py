@@ -35,12 +35,16 @@ class ToolUse:
         """The grammar of the answer if a call is required. `tokens`: added tokens of the tokenizer, by their text."""
         if not self.must_call:
             return None
+        self.require_known()
         chosen = [tool for tool in self.tools if self.only in (None, tool["function"]["name"])]
-        if not chosen:
-            names = ", ".join(names_of(self.tools))
-            raise InputError(f"tool_choice names {self.only!r}, and the tools are {names}: name one of them")
         is_single = self.only is not None or self.most_calls == 1
         return call_grammar(self.dialect, chosen, tokens, is_single)
+
+    def require_known(self) -> None:
+        """Raises if the one tool to call is not offered."""
+        names = names_of(self.tools)
+        if self.only is not None and self.only not in names:
+            raise InputError(f"tool_choice names {self.only!r}, and the tools are {', '.join(names)}: name one of them")
 
     def reader(self) -> ToolCalls | None:
         return ToolCalls(self.tools, self.most_calls, self.dialect) if self.tools else None

@@ -11,9 +11,8 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-import tokenizers
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
+from byte_tokenizer import MARKS, byte_tokenizer
 from quire.core.dialects import ToolDialect
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort
@@ -26,49 +25,7 @@ from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolUse
 
 MOST_TOKENS = 400
-END = "<|end|>"
 WORDS = ("city", "days", "unit", "note", "list")
-
-
-def byte_tokenizer(marks: list[str]) -> Tokenizer:
-    """A token for every byte and for each of these marks."""
-    vocabulary = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
-    inner = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-    inner.add_special_tokens([AddedToken(mark, special=True) for mark in (END, *marks)])
-    return Tokenizer(inner, (inner.token_to_id(END),))
-
-
-MARKS = {
-    ToolDialect.HARMONY: ["<|channel|>", "<|message|>", "<|constrain|>", "<|call|>", "<|start|>"],
-    ToolDialect.KIMI: [
-        "<|tool_calls_section_begin|>",
-        "<|tool_calls_section_end|>",
-        "<|tool_call_begin|>",
-        "<|tool_call_argument_begin|>",
-        "<|tool_call_end|>",
-    ],
-    ToolDialect.DEEPSEEK_V3: [
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁calls▁end｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁sep｜>",
-    ],
-    ToolDialect.DEEPSEEK_V31: [
-        "<｜tool▁calls▁begin｜>",
-        "<｜tool▁calls▁end｜>",
-        "<｜tool▁call▁begin｜>",
-        "<｜tool▁sep｜>",
-    ],
-    ToolDialect.GLM: ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
-    ToolDialect.HERMES: ["<tool_call>", "</tool_call>"],
-    ToolDialect.MISTRAL: ["[TOOL_CALLS]"],
-    ToolDialect.MISTRAL_ARGS: ["[TOOL_CALLS]", "[ARGS]"],
-    ToolDialect.GRANITE: ["<|tool_call|>"],
-    ToolDialect.PHI: ["<|tool_call|>", "<|/tool_call|>"],
-    ToolDialect.MINIMAX: ["<minimax:tool_call>", "</minimax:tool_call>"],
-}
-"""Of each family's tokenizer, the tokens that are marks."""
 
 
 def random_schema(draw: random.Random, depth: int = 0) -> dict[str, Any]:
@@ -281,6 +238,58 @@ def test_a_keyword_that_cannot_be_enforced_is_named_with_its_place_and_what_to_d
         assert grammar is not None
         with pytest.raises(InputError, match=place.format("parameters of lists")):
             grammars.compile(grammar)
+
+
+KEYWORDS = (
+    "type",
+    "properties",
+    "required",
+    "enum",
+    "const",
+    "anyOf",
+    "allOf",
+    "items",
+    "additionalProperties",
+    "$ref",
+)
+
+
+def nonsense(draw: random.Random, depth: int = 0) -> Any:
+    """JSON of keywords with values of any sort."""
+    if depth > 3 or draw.random() < 0.3:
+        return draw.choice((None, True, 5, -1.5, "string", "object", "integer", "#/properties/a", ""))
+    if draw.random() < 0.3:
+        return [nonsense(draw, depth + 1) for _ in range(draw.randint(0, 3))]
+    return {draw.choice((*KEYWORDS, "a")): nonsense(draw, depth + 1) for _ in range(draw.randint(0, 4))}
+
+
+@pytest.mark.parametrize("name", [ToolDialect.JSON, ToolDialect.GLM])
+def test_a_schema_that_is_none_is_refused_or_read_and_never_an_error_of_the_server(name: ToolDialect) -> None:
+    """Keywords with values of the wrong sort, in required calls and in calls that are read."""
+    said = "<tool_call>t\n<arg_key>a</arg_key>\n<arg_value>5</arg_value>\n</tool_call>"
+    refused = 0
+    for seed in range(400):
+        draw = random.Random(seed)
+        schema = {"type": "object", "properties": {"a": nonsense(draw)}, draw.choice(KEYWORDS): nonsense(draw)}
+        use = ToolUse((tool("t", schema),), True, dialect=DIALECTS[name])
+        try:
+            use.grammar({})
+        except InputError:
+            refused += 1
+        reader = use.reader()
+        assert reader is not None
+        assert len([*reader.feed(said).calls, *reader.finish().calls]) == (name is ToolDialect.GLM)
+    assert 0 < refused < 100
+
+
+def test_arguments_are_an_object_whatever_the_type_of_the_parameters() -> None:
+    with pytest.raises(InputError, match="the parameters of t have the type 'string': arguments are an object"):
+        ToolUse((tool("t", {"type": "string"}),), True).grammar({})
+    for schema in ({"properties": {"a": {"const": 1}}, "required": ["a"]}, {"type": ["object", "null"]}):
+        grammar = ToolUse((tool("t", schema),), True).grammar({})
+        assert grammar is not None
+        assert accepts(grammar, '{"name": "t", "arguments": {"a": 1}}', [])
+        assert not accepts(grammar, '{"name": "t", "arguments": null}', [])
 
 
 def test_half_of_a_surrogate_pair_in_a_schema_is_refused_and_is_no_error_of_the_server() -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from quire.text.dialects.values import listed
+
 _OPENS = ("additionalProperties", "patternProperties", "unevaluatedProperties", "allOf")
 NAMED = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
 ONE = ("items", "contains", "additionalProperties", "propertyNames", "not", "if", "then", "else")
@@ -42,7 +44,7 @@ def _inner(key: str, value: Any, shared: set[str], place: str) -> Any:
 
 def _has_open_branches(schema: Mapping[str, Any]) -> bool:
     """Whether parts of it describe properties of the same object."""
-    parts = [part for key in ("anyOf", "oneOf") for part in schema.get(key) or ()]
+    parts = [part for key in ("anyOf", "oneOf") for part in listed(schema.get(key))]
     parts += [schema[key] for key in ("then", "else", "$ref") if key in schema]
     return any(not isinstance(part, Mapping) or "properties" in part or "$ref" in part for part in parts)
 

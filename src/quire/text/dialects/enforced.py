@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort
 from quire.text.dialects.calls import Tool, parameters_of
 from quire.text.dialects.closed import closed
@@ -25,6 +26,7 @@ from quire.text.dialects.dialect import Dialect, Written
 from quire.text.dialects.parameters import ParameterRules
 from quire.text.dialects.rules import json_rule, spelled
 from quire.text.dialects.table import PLAIN
+from quire.text.dialects.values import listed
 
 _PLACES = re.compile(r"(\{(?:name|number|arguments|parameters)\})")
 
@@ -46,7 +48,13 @@ def call_grammar(dialect: Dialect, tools: Sequence[Tool], tokens: Mapping[str, i
 def _object_schema(tool: Tool) -> dict[str, Any]:
     """Arguments are an object, whether the schema says so or not."""
     schema = closed(parameters_of(tool))
-    return schema if "type" in schema else {"type": "object", **schema}
+    given = schema.get("type", "object")
+    if given != "object" and "object" not in listed(given):
+        name = tool["function"]["name"]
+        raise InputError(
+            f"the parameters of {name} have the type {given!r:.40}: arguments are an object, so give object"
+        )
+    return {**schema, "type": "object"}
 
 
 def _start(written: Written, tokens: Mapping[str, int], is_single: bool) -> str:

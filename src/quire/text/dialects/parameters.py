@@ -13,6 +13,7 @@ from typing import Any
 
 from quire.text.dialects.dialect import Parameters
 from quire.text.dialects.rules import json_rule, quoted, spelled
+from quire.text.dialects.values import listed
 
 _OBJECT_KEYS = frozenset(
     (
@@ -44,8 +45,9 @@ class ParameterRules:
         """A rule of this name for all arguments, in the order of the schema, and the rules it uses. None: the schema
         asks for more than this notation can show."""
         properties, required = schema.get("properties", {}), schema.get("required", [])
-        is_plain = schema["type"] == "object" and schema.keys() <= _OBJECT_KEYS
-        if not is_plain or schema.get("additionalProperties") or not set(required) <= set(properties):
+        if not isinstance(properties, Mapping) or any(key not in list(properties) for key in listed(required)):
+            return None
+        if not schema.keys() <= _OBJECT_KEYS or schema.get("additionalProperties") or not isinstance(required, list):
             return None
         uses, rules = [], []
         shared = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
@@ -70,7 +72,7 @@ class ParameterRules:
             return None
         if "enum" not in schema:
             return self._text(name)
-        choices = schema["enum"]
+        choices = listed(schema["enum"])
         is_plain = choices and all(isinstance(one, str) and _PLAIN_TEXT.fullmatch(one) for one in choices)
         return [f"({' | '.join(map(quoted, choices))}) {end}"] if is_plain else None
 

@@ -38,18 +38,17 @@ def types_of(schema: Any, root: Mapping[str, Any], references: int = MOST_REFERE
     if isinstance(schema.get("$ref"), str):
         return types_of(_target(schema["$ref"], root), root, references - 1)
     if "type" in schema:
-        given = schema["type"]
-        return {given} if isinstance(given, str) else {str(one) for one in given}
+        return {str(one) for one in listed(schema["type"]) or [schema["type"]]}
     if "const" in schema or "enum" in schema:
-        return {_type_of(one) for one in schema.get("enum", [schema.get("const")])}
-    branches = [*_branches(schema, "anyOf"), *_branches(schema, "oneOf")]
+        return {_type_of(one) for one in listed(schema.get("enum")) or [schema.get("const")]}
+    branches = [*listed(schema.get("anyOf")), *listed(schema.get("oneOf"))]
     found = [types_of(branch, root, references - 1) for branch in branches]
     return set().union(*found) if all(found) else set()
 
 
-def _branches(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    given = schema.get(keyword)
-    return given if isinstance(given, list) else []
+def listed(value: Any) -> list[Any]:
+    """What a keyword lists; nothing, if its value is no list, which is a fault of the schema."""
+    return value if isinstance(value, list) else []
 
 
 def _target(reference: str, root: Mapping[str, Any]) -> Any:
