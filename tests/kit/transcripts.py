@@ -160,6 +160,8 @@ LLAMA3 = [
     (ROME_LLAMA, "", ONE),
     (f"<|python_tag|>{ROME_LLAMA}", "", ONE),
     (f"I shall look.<|python_tag|>{ROME_LLAMA}; {OSLO_LLAMA}", "I shall look.", BOTH),
+    (f"{ROME_LLAMA}\n{OSLO_LLAMA}", "", BOTH),
+    (f"{ROME_LLAMA}; done", "; done", ONE),
     (UNKNOWN_LLAMA, None, ()),
     ('<|python_tag|>weather.call(city="Rome")', None, ()),
 ]
@@ -172,6 +174,7 @@ LLAMA4 = [
     ),
     (ROME_LLAMA, "", ONE),
     (f"<|python_start|>{ROME_LLAMA}<|python_end|>", "", ONE),
+    (ROME_LLAMA + OSLO_LLAMA, "", BOTH),
     (
         '[weather(city="[a, b)", days=-3, units={"wind": None})]',
         "",

@@ -6,7 +6,7 @@ The library passes its caller's messages, the server messages that its schemas h
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from quire.core.errors import InputError
@@ -17,9 +17,11 @@ MOST_LEVELS = 100
 TEXT_ALONE = "Quire reads text alone, so send what it says as text"
 
 
-def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Raises with the place of the first message that cannot be read."""
-    return [_template_message(message, f"messages.{place}") for place, message in enumerate(messages)]
+def template_messages(messages: Sequence[Message], parses_arguments: bool = True) -> list[dict[str, Any]]:
+    """Raises with the place of the first message that cannot be read. `parses_arguments`: the template takes the
+    arguments of calls as objects, not as JSON text."""
+    read = _call if parses_arguments else dict
+    return [_template_message(message, f"messages.{place}", read) for place, message in enumerate(messages)]
 
 
 def with_system_text(messages: Sequence[Message], text: str) -> list[Message]:
@@ -27,6 +29,13 @@ def with_system_text(messages: Sequence[Message], text: str) -> list[Message]:
     if messages and messages[0]["role"] == "system":
         return [{**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
+
+
+def with_system_tools(messages: Sequence[Message], tools: str) -> list[Message]:
+    """The conversation with tools as a field of its system message, which is made if there is none."""
+    if messages and messages[0]["role"] == "system":
+        return [{**messages[0], "tools": tools}, *messages[1:]]
+    return [{"role": "system", "content": "", "tools": tools}, *messages]
 
 
 def why_no_part(part: Any) -> str:
@@ -58,7 +67,9 @@ def _inner(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
-def _template_message(message: Message, place: str) -> dict[str, Any]:
+def _template_message(
+    message: Message, place: str, read_call: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InputError(f"{place}.role is missing: give each message a role and content")
     role, content, calls = message["role"], message.get("content"), message.get("tool_calls")
@@ -66,7 +77,7 @@ def _template_message(message: Message, place: str) -> dict[str, Any]:
         raise InputError(f"{place}: {why}")
     known = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
     read = {**known, "role": "system" if role == "developer" else role, "content": _text(content, f"{place}.content")}
-    return {**read, "tool_calls": [_call(call) for call in calls]} if calls else read
+    return {**read, "tool_calls": [read_call(call) for call in calls]} if calls else read
 
 
 def _text(content: Any, place: str) -> str:

@@ -5,6 +5,7 @@ messages, tools ─▶ conversation ─▶ chat template ─▶ text ─▶ toke
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from quire.core.dialects import ToolDialect
 from quire.core.errors import InputError
 from quire.core.request import Tokens
-from quire.text.conversation import template_messages, with_system_text
+from quire.text.conversation import template_messages, with_system_text, with_system_tools
 from quire.text.dialects.calls import Tool
 from quire.text.dialects.table import DIALECTS, dialect_of
 from quire.text.templates import Message
@@ -32,6 +33,8 @@ class Prompts:
         self.tokenizer, self.vocabulary_tokens = tokenizer, vocabulary_tokens
         template = tokenizer.template.text if tokenizer.template else ""
         self._template_has_tools = "tools" in template
+        self._has_tools_in_message = "message['tools']" in template
+        """The template takes tools as JSON text in the system message (Phi-4-mini)."""
         self.dialect = dialect_of(template) if dialect is None else DIALECTS[dialect]
         self.reasoning = self.dialect.reasoning_in(template)
         """How the template marks reasoning: answers are split at these marks. None: it does not."""
@@ -57,9 +60,11 @@ class Prompts:
         the last message, an assistant's, which the answer continues."""
         if self.tokenizer.template is None:
             raise InputError("the model has no chat template: give a plain prompt instead of messages")
-        said: Sequence[Message] = template_messages(messages)
-        if tools and not self._template_has_tools:
-            said = with_system_text(said, instructions(tools))
+        said: Sequence[Message] = template_messages(messages, not self.dialect.has_text_arguments)
+        if tools and self._has_tools_in_message:
+            said = with_system_tools(said, json.dumps([tool["function"] for tool in tools], ensure_ascii=False))
+        elif tools and not self._template_has_tools:
+            said = with_system_text(said, instructions(tools, self.dialect))
         known = {name: value for name, value in (switches or {}).items() if name not in OURS}
         text = self.tokenizer.template.render(
             said, list(tools) or None, **{"add_generation_prompt": not continues, **known}

@@ -81,10 +81,10 @@ def _function_name(value: Any) -> str | None:
     return str(function["name"]) if isinstance(function, Mapping) and "name" in function else None
 
 
-def instructions(tools: Sequence[Tool]) -> str:
+def instructions(tools: Sequence[Tool], dialect: Dialect = PLAIN) -> str:
     """For models whose template has no place for tools: a text to put before the conversation instead."""
     listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     return (
         f"You can call these functions, one JSON description a line:\n{listed}\n"
-        'To call one, write <tool_call>{"name": ..., "arguments": {...}}</tool_call> with its name and its arguments.'
+        f"To call one, write {dialect.example} with its name and its arguments."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from typing import Any
 
@@ -119,6 +120,43 @@ def test_tools_are_explained_in_the_system_message_where_the_template_has_no_pla
     template = ChatTemplate("{{ tools[0].function.name }}: {{ messages[0].content }}", {})
     own = Prompts(Tokenizer(tokenizer.inner, template=template), 1)
     assert own.render([FOX], [TOOL]) == "weather: the fox?"
+
+
+@pytest.mark.parametrize(
+    ("marks", "example"),
+    [
+        ("", '<tool_call>{"name": ..., "arguments": {...}}</tool_call>'),
+        ("{# [TOOL_CALLS] [ARGS] #}", "[TOOL_CALLS]NAME[ARGS]{...}"),
+        ("{# <start_of_turn> #}", '{"name": "NAME", "parameters": {...}}'),
+        ("{# <arg_key> #}", "<tool_call>NAME\n<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n</tool_call>"),
+    ],
+)
+def test_the_explanation_shows_a_call_in_the_dialect_in_which_calls_are_read(
+    tokenizer: Tokenizer, marks: str, example: str
+) -> None:
+    template = ChatTemplate("{{ messages[0].content }}" + marks, {})
+    text = Prompts(Tokenizer(tokenizer.inner, template=template), 1).render([FOX], [TOOL])
+    assert text.endswith(f"To call one, write {example} with its name and its arguments.")
+
+
+@pytest.mark.story
+def test_arguments_of_earlier_calls_are_text_where_templates_append_them(tokenizer: Tokenizer) -> None:
+    """DeepSeek's templates refused conversations with tool calls: an object cannot be appended to text."""
+    append = "{{ messages[0].tool_calls[0].function.arguments + '.' }}{# <｜tool▁calls▁begin｜> #}"
+    prompts = Prompts(Tokenizer(tokenizer.inner, template=ChatTemplate(append, {})), 1)
+    call = {"id": "a", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Rome"}'}}
+    assert prompts.render([{"role": "assistant", "tool_calls": [call]}]) == '{"city": "Rome"}.'
+
+
+@pytest.mark.story
+def test_tools_are_in_the_system_message_where_the_template_reads_them_there(tokenizer: Tokenizer) -> None:
+    """As Phi-4-mini's template does. They used to be passed as a variable of their own, which it does not read."""
+    template = "{% for message in messages %}{{ message.role }}{{ message['tools'] }}.{% endfor %}"
+    prompts = Prompts(Tokenizer(tokenizer.inner, template=ChatTemplate(template, {})), 1)
+    shown = json.dumps([TOOL["function"]])
+    assert prompts.render([FOX], [TOOL]) == f"system{shown}.user."
+    assert prompts.render([{"role": "system", "content": "Be brief."}, FOX], [TOOL]) == f"system{shown}.user."
+    assert prompts.render([FOX]) == "user."
 
 
 def test_a_switch_reaches_the_template_and_replaces_no_message(tokenizer: Tokenizer) -> None:

@@ -52,7 +52,7 @@ class Dialect:
     json_ends: tuple[str, ...] = ()
     """What may come after it."""
     separator: str = ""
-    """What may stand between such objects."""
+    """What may stand between such objects; empty: there is one."""
     opening: str = ""
     """What may come before the first of `headers`."""
     headers: tuple[str, ...] = ()
@@ -65,6 +65,10 @@ class Dialect:
     """What comes before and after calls written as Python."""
     is_python: bool = False
     """An answer that begins with a list of calls in Python is read as such."""
+    explained: str = ""
+    """How a call is explained to the model if its template has no place for tools; empty: as it is enforced."""
+    has_text_arguments: bool = False
+    """Its templates take the arguments of earlier calls as JSON text, not as objects."""
     reasoning: tuple[ReasoningMarks, ...] = (THINK,)
     """Ways to mark reasoning, the most specific first."""
     has_channels: bool = False
@@ -83,6 +87,19 @@ class Dialect:
         parameters = () if self.parameters is None else (self.parameters.begin, self.parameters.end)
         python = (mark for pair in self.python_marks for mark in pair)
         return frozenset({*self.begins, *self.headers, *self.json_ends, *self.footers, *parameters, *python})
+
+    @property
+    def example(self) -> str:
+        """A call, as it is explained to the model."""
+        if self.explained:
+            return self.explained
+        parameters = ""
+        if self.parameters is not None:
+            begin, line = self.parameters.begin.replace("{key}", "KEY"), self.parameters.line
+            parameters = f"{begin}{line}VALUE{line}{self.parameters.end}\n"
+        written = f"{self.written.opening}{self.written.call}{self.written.closing}"
+        places = {"{name}": "NAME", "{number}": "0", "{arguments}": "{...}", "{parameters}": parameters}
+        return _PLACES.sub(lambda found: places.get(found[0], found[0]), written)
 
     def is_of(self, template: str) -> bool:
         has_marks = any(all(mark in template for mark in group) for group in self.found_by)

@@ -120,11 +120,9 @@ class ToolCalls:
         cursor = self._cursor
         yield from cursor.blanks()
         is_list = yield from cursor.literal("[")
-        separator = "," if is_list else self._dialect.separator
         if not (yield from self._json_call()):
             return False
-        while separator and (yield from self._optional(separator)):
-            yield from cursor.blanks()
+        while (yield from self._has_next(is_list)):
             if not (yield from self._json_call()):
                 self._say()
                 return True
@@ -132,6 +130,16 @@ class ToolCalls:
             yield from self._optional(end)
         cursor.drop()
         return True
+
+    def _has_next(self, is_list: bool) -> Waiting[bool]:
+        """Whether another object follows in the list, or where the dialect has several without one."""
+        begin, separator = self._cursor.at, "," if is_list else self._dialect.separator
+        is_separated = bool(separator) and (yield from self._optional(separator))
+        yield from self._cursor.blanks()
+        if separator and (is_separated or not is_list) and (yield from self._cursor.character()) == "{":
+            return True
+        self._cursor.at = begin
+        return False
 
     def _json_call(self) -> Waiting[bool]:
         cursor, scan = self._cursor, JsonText()
