@@ -78,9 +78,10 @@ class Reasoning:
     def _content(self) -> Parted:
         while found := [mark for mark in self._left_out if mark in self._held]:
             self._held = self._held.replace(found[0], "")
-        self._open()
+        self._held = self._held.lstrip("\n") if self._is_new else self._held
         sure = len(self._held) - max((beginning_of(mark, self._held) for mark in self._left_out), default=0)
         shown, self._held = self._held[:sure], self._held[sure:]
+        self._is_new = self._is_new and not shown
         return Parted(content=shown)
 
     def _open(self) -> None:

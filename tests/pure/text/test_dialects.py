@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,21 @@ def test_a_transcript_is_read_as_its_family_means_it_however_it_is_cut(transcrip
     assert [call.index for call in calls] == list(range(len(calls)))
     assert is_whole
     assert all(read(transcript.dialect, pieces) == whole for pieces in cuts(transcript.text))
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("dialect", ToolDialect)
+def test_nonsense_of_marks_and_calls_is_read_alike_however_it_is_cut(dialect: ToolDialect) -> None:
+    """Pieces of transcripts in any order: what is read depends on the characters alone."""
+    texts = [one.text for one in TRANSCRIPTS if one.dialect is dialect]
+    for seed in range(60):
+        draw = random.Random(f"{dialect.value} {seed}")
+        ends = [(text, sorted(draw.choices(range(len(text) + 1), k=2))) for text in draw.choices(texts, k=5)]
+        said = "".join(text[begin:end] for text, (begin, end) in ends)
+        sizes = [draw.randint(1, 9) for _ in said]
+        places = [0, *itertools.accumulate(sizes)]
+        pieces = [said[begin:end] for begin, end in itertools.pairwise(places)]
+        assert read(dialect, pieces) == read(dialect, list(said)) == read(dialect, [said])
 
 
 def test_every_dialect_has_transcripts_of_one_call_of_two_and_of_none() -> None:
@@ -196,6 +213,23 @@ def test_reasoning_is_separated_by_the_marks_of_the_dialect(
     assert isinstance(marks, ReasoningMarks)
     for pieces in ([text], *cuts(text)):
         assert parted(Reasoning.after("", marks), pieces) == expected
+
+
+WRAPPED = ReasoningMarks("<think>", "</think>", ("<response>", "</response>"))
+FRAGMENTS = [
+    *("<think>", "</think>", "<response>", "</response>", "\n", "a", "<", "res"),
+    *("<|channel|>", "analysis", "final", "commentary", " to=functions.f", "<|message|>", "<|end|>", "<|start|>", "<|"),
+]
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("make", [lambda: Reasoning.after("", WRAPPED), lambda: Reasoning.after("<think>"), Channels])
+def test_nonsense_of_marks_is_separated_alike_however_it_is_cut(make: Callable[[], Any]) -> None:
+    for seed in range(1500):
+        draw = random.Random(seed)
+        text = "".join(draw.choices(FRAGMENTS, k=draw.randint(1, 9)))
+        at = draw.randint(0, len(text))
+        assert parted(make(), [text]) == parted(make(), list(text)) == parted(make(), [text[:at], text[at:]]), text
 
 
 ANALYSIS = "<|channel|>analysis<|message|>The user asks.<|end|>"
