@@ -292,6 +292,14 @@ def test_arguments_are_an_object_whatever_the_type_of_the_parameters() -> None:
         assert not accepts(grammar, '{"name": "t", "arguments": null}', [])
 
 
+def test_parameters_that_are_nested_too_deep_are_refused() -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(5000):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(InputError, match="the parameters of t are nested deeper than 100 levels: flatten them"):
+        ToolUse((tool("t", {"type": "object", "properties": {"a": deep}}),), True).grammar({})
+
+
 def test_half_of_a_surrogate_pair_in_a_schema_is_refused_and_is_no_error_of_the_server() -> None:
     half = {"type": "object", "properties": {"a": {"type": "string", "enum": ["\ud800"]}}}
     for name in (ToolDialect.JSON, ToolDialect.GLM):

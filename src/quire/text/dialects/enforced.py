@@ -20,6 +20,7 @@ from typing import Any
 
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort
+from quire.text.conversation import MOST_LEVELS, is_deeper
 from quire.text.dialects.calls import Tool, parameters_of
 from quire.text.dialects.closed import closed
 from quire.text.dialects.dialect import Dialect, Written
@@ -47,10 +48,12 @@ def call_grammar(dialect: Dialect, tools: Sequence[Tool], tokens: Mapping[str, i
 
 def _object_schema(tool: Tool) -> dict[str, Any]:
     """Arguments are an object, whether the schema says so or not."""
-    schema = closed(parameters_of(tool))
+    name, parameters = tool["function"]["name"], parameters_of(tool)
+    if is_deeper(parameters, MOST_LEVELS):
+        raise InputError(f"the parameters of {name} are nested deeper than {MOST_LEVELS} levels: flatten them")
+    schema = closed(parameters)
     given = schema.get("type", "object")
     if given != "object" and "object" not in listed(given):
-        name = tool["function"]["name"]
         raise InputError(
             f"the parameters of {name} have the type {given!r:.40}: arguments are an object, so give object"
         )
