@@ -60,12 +60,16 @@ def test_the_tokenizer_says_what_evaluation_tools_ask_for(client: httpx.Client) 
     assert found["model_max_length"] == 512
 
 
-def test_version_ping_and_pages_need_no_key(tiny_server: RunningServer) -> None:
+def test_version_ping_and_pages_need_no_key(tiny_server: RunningServer, keys: Any) -> None:
+    """To read them; to post a ping does."""
     assert tiny_server.get("/version").json() == {"version": __version__}
     with tiny_server.client() as client:
-        assert client.get("/ping").json() == client.post("/ping").json() == {"ready": True, "reason": ""}
+        assert client.get("/ping").json() == {"ready": True, "reason": ""}
+        assert client.post("/ping").status_code == 401
         assert client.get("/").json()["model"] == "tiny"
         assert client.get("/v1/models").status_code == 401, "this one does"
+    with tiny_server.client(keys.alice) as client:
+        assert client.post("/ping").json() == {"ready": True, "reason": ""}
 
 
 def test_the_pages_list_every_path_and_load_nothing_from_elsewhere(tiny_server: RunningServer) -> None:
