@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from quire.core.logprobs import Logprob
 from quire.serve.calls import Call
 from quire.serve.errors import ApiError, dumps
 from quire.text.answer import Delta
@@ -21,8 +20,10 @@ STILL_HERE = b": still here\n\n"
 Json = dict[str, Any]
 
 
-def event(value: Any) -> bytes:
-    return b"data: " + dumps(value).encode() + b"\n\n"
+def event(value: Any, name: str = "") -> bytes:
+    """A server-sent event; `name`: for protocols that give each event one."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {dumps(value)}\n\n".encode()
 
 
 class Format(ABC):
@@ -131,6 +132,16 @@ def usage(call: Call) -> Json:
     }
 
 
+def logprob_entries(delta: Delta, spelling: Spelling) -> list[Json]:
+    """The tokens of a delta with their log-probabilities, in OpenAI's form."""
+
+    def entry(token: int, logprob: float) -> Json:
+        return {"token": spelling.text(token), "logprob": _finite(logprob), "bytes": spelling.bytes(token)}
+
+    pairs = zip(delta.tokens, delta.logprobs, strict=False)
+    return [{**entry(token, one.value), "top_logprobs": [entry(*top) for top in one.top]} for token, one in pairs]
+
+
 def _finite(logprob: float) -> float:
     """JSON has no infinity: the log-probability of an impossible token is -9999, as clients expect."""
     return max(logprob, -9999.0)
@@ -181,15 +192,7 @@ class ChatFormat(ChunkFormat):
     def _logprobs(self, delta: Delta) -> Json | None:
         if not self._extras.logprobs:
             return None
-        pairs = zip(delta.tokens, delta.logprobs, strict=False)
-        return {"content": [self._with_top(token, one) for token, one in pairs], "refusal": None}
-
-    def _with_top(self, token: int, one: Logprob) -> Json:
-        return {**self._entry(token, one.value), "top_logprobs": [self._entry(*top) for top in one.top]}
-
-    def _entry(self, token: int, logprob: float) -> Json:
-        spelling = self._spelling
-        return {"token": spelling.text(token), "logprob": _finite(logprob), "bytes": spelling.bytes(token)}
+        return {"content": logprob_entries(delta, self._spelling), "refusal": None}
 
 
 class CompletionFormat(ChunkFormat):

@@ -6,6 +6,7 @@ body ─▶ prompts (`text/prompts.py`) ─▶ grammar, tried (`trial.py`) ─�
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from quire.core.dialects import ToolDialect
@@ -28,6 +29,18 @@ LOOK_CHARACTERS = 65_536
 """Characters of a long text that are encoded first: if these alone are far too long, the rest is not encoded."""
 
 
+@dataclass(frozen=True, slots=True)
+class FieldNames:
+    """What a protocol calls the fields of a chat, for errors that name them."""
+
+    prompt: str = "messages"
+    limit: str = "max_tokens"
+    format: str = "response_format"
+
+
+CHAT_NAMES = FieldNames()
+
+
 class BodyReader:
     def __init__(
         self,
@@ -45,20 +58,22 @@ class BodyReader:
         self._models = (model, *aliases)
         self._limits, self._trial = Limits(plan), Trial(tokenizer)
 
-    def chat(self, body: ChatBody) -> Question:
+    def chat(self, body: ChatBody, names: FieldNames = CHAT_NAMES) -> Question:
+        """`names`: of the fields that the client sent."""
         self.require_model(body.model)
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
         with naming_field("tools"):
             choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
             tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
-        text = self.render(body.messages, tools.tools, self._switches(body), bool(body.continue_final_message))
-        prompt = self._known(self.encode(text, False, "messages"), "messages")
-        grammar = self._grammar(body, tools)
-        asked, limit = body.max_tokens, "max_tokens"
+        continues = bool(body.continue_final_message)
+        text = self.render(body.messages, tools.tools, self._switches(body), field=names.prompt, continues=continues)
+        prompt = self._known(self.encode(text, False, names.prompt), names.prompt)
+        grammar = self._grammar(body, tools, names.format)
+        asked, limit = body.max_tokens, names.limit
         if body.max_completion_tokens:
             asked, limit = body.max_completion_tokens, "max_completion_tokens"
-        most = self._limits.output_tokens(len(prompt), asked, "messages", limit)
+        most = self._limits.output_tokens(len(prompt), asked, names.prompt, limit)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return Question(
             (prompt,),
@@ -105,11 +120,13 @@ class BodyReader:
         messages: Sequence[Said],
         tools: Sequence[Mapping[str, Any]],
         switches: Mapping[str, Any] | None = None,
+        *,
+        field: str = "messages",
         continues: bool = False,
     ) -> str:
         if not self.prompts.tokenizer.has_chat_template:
-            raise ApiError(400, "the model has no chat template: use /v1/completions", "unsupported_field", "messages")
-        with naming_field("messages"):
+            raise ApiError(400, "the model has no chat template: use /v1/completions", "unsupported_field", field)
+        with naming_field(field):
             return self.prompts.render([_message(one) for one in messages], tools, switches, continues)
 
     def encode(self, text: str, add_special_tokens: bool, field: str) -> Tokens:
@@ -153,13 +170,14 @@ class BodyReader:
             sampling.require_known_biases(self.prompts.vocabulary_tokens)
         return sampling
 
-    def _grammar(self, body: Sampled, tools: ToolUse) -> Grammar | None:
-        """Compiled first in a separate process: the engine gets no grammar that is invalid or takes too long."""
+    def _grammar(self, body: Sampled, tools: ToolUse, name: str = CHAT_NAMES.format) -> Grammar | None:
+        """Compiled first in a separate process: the engine gets no grammar that is invalid or takes too long. `name`:
+        the client's name of response_format."""
         with naming_field("tool_choice"):
             tools.require_known()
         with naming_field("tools", "invalid_schema"):
             required = tools.grammar(self.prompts.tokenizer.added_tokens)
-        wanted = wanted_grammar(body)
+        wanted = wanted_grammar(body, name)
         if required is not None and wanted is not None:
             message = f"a required tool call with {wanted.field} is not supported: leave one of them out"
             raise ApiError(400, message, "unsupported_field", wanted.field)

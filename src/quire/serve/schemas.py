@@ -130,20 +130,14 @@ class StructuredOutputs(Body):
     structural_tag: GrammarText | None = None
 
 
-class Sampled(Body):
-    """How tokens are chosen; the same for chats and completions."""
+class Asked(Body):
+    """What every call that generates may say about itself."""
 
     model: str
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
-    stop: Stop = None
     seed: Annotated[int, Field(ge=-LARGEST_SEED, le=LARGEST_SEED)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    presence_penalty: Penalty = None
-    frequency_penalty: Penalty = None
-    logit_bias: Annotated[dict[BiasedToken, Bias], Field(max_length=MOST_BIASES), FewBiases] | None = None
     user: Annotated[str, Field(max_length=512)] | None = Field(None, description="For your own books; not looked at.")
     response_format: Annotated[AsText | AsObject | AsSchema | AsTags, Field(discriminator="type")] | None = None
     structured_outputs: StructuredOutputs | None = Field(None, description="vLLM's: one grammar for the answer.")
@@ -165,6 +159,17 @@ class Sampled(Body):
     priority: Annotated[int, Field(ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY)] | None = Field(
         None, description="Quire's own: greater is admitted first, among the requests of one key (default 0)."
     )
+
+
+class Sampled(Asked):
+    """How tokens are chosen; the same for chats and completions."""
+
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: Stop = None
+    presence_penalty: Penalty = None
+    frequency_penalty: Penalty = None
+    logit_bias: Annotated[dict[BiasedToken, Bias], Field(max_length=MOST_BIASES), FewBiases] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

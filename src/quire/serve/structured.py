@@ -28,9 +28,10 @@ class WantedGrammar:
     """The client's name for it."""
 
 
-def wanted_grammar(body: Sampled) -> WantedGrammar | None:
-    """None: any text may be the answer. Raises if two fields ask for a grammar, or if one cannot be read."""
-    found = [one for one in (*_direct(body), _response_format(body)) if one is not None]
+def wanted_grammar(body: Sampled, name: str = "response_format") -> WantedGrammar | None:
+    """None: any text may be the answer. Raises if two fields ask for a grammar, or if one cannot be read. `name`: the
+    client's name of response_format."""
+    found = [one for one in (*_direct(body), _response_format(body, name)) if one is not None]
     if len(found) > 1:
         names = f"{found[0].field} and {found[1].field}"
         message = f"{names} both say what the answer looks like: leave one of them out"
@@ -62,14 +63,14 @@ def _direct(body: Sampled) -> list[WantedGrammar]:
     return [read(value, field) for field, read, value in given if value is not None]
 
 
-def _response_format(body: Sampled) -> WantedGrammar | None:
+def _response_format(body: Sampled, name: str) -> WantedGrammar | None:
     wanted = body.response_format
     if wanted is None or isinstance(wanted, AsText):
         return None
     if isinstance(wanted, AsTags):
-        return _tags(wanted.structures, wanted.triggers, "response_format")
+        return _tags(wanted.structures, wanted.triggers, name)
     schema = json.dumps(wanted.json_schema.schema_) if isinstance(wanted, AsSchema) else ANY_OBJECT
-    return _schema(schema, "response_format")
+    return _schema(schema, name)
 
 
 def _json(value: Mapping[str, Any] | str, field: str) -> WantedGrammar:
