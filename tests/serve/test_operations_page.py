@@ -19,6 +19,8 @@ from quire.serve.logs import EVENTS
 from quire.serve.messages import EngineSetup
 from quire.serve.metrics import Metrics
 from quire.serve.progress import Progress
+from quire.serve.responses import routes as responses
+from quire.serve.responses.schemas import ResponseBody
 from quire.serve.schemas import ChatBody, CompletionBody, TokenizeBody
 from quire.serve.tokens import DetokenizeBody
 
@@ -74,16 +76,16 @@ def test_every_log_event_is_on_the_page() -> None:
 
 
 def test_every_path_and_field_is_on_the_page() -> None:
-    for route in (r for part in (generation, operations, pages, tokens) for r in part.router.routes):
+    for route in (r for part in (generation, operations, pages, responses, tokens) for r in part.router.routes):
         for method in route.methods:  # type: ignore[attr-defined]
             assert f"`{method} {route.path_format}`" in PAGE  # type: ignore[attr-defined]
-    bodies = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody)
+    bodies = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, ResponseBody)
     fields = {field for body in bodies for field in body.model_fields}
     assert not {field for field in fields if f"`{field}`" not in PAGE}
 
 
 def test_every_error_code_is_on_the_page() -> None:
-    source = "".join(path.read_text() for path in Path(operations.__file__).parent.glob("*.py"))
+    source = "".join(path.read_text() for path in Path(operations.__file__).parent.rglob("*.py"))
     codes = set(re.findall(r'ApiError\(\s*\d+,.*?, "([a-z_]+)"\s*[,)]', source, re.DOTALL))
     assert {"queue_full", "draining", "timeout", "context_length_exceeded"} <= codes
     codes |= {error.code for error in EngineAway.__subclasses__()}

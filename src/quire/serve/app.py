@@ -17,6 +17,7 @@ from quire import __version__
 from quire.serve import generation, operations, pages, tokens
 from quire.serve.errors import ApiError, internal_error
 from quire.serve.invalid import refusal_of
+from quire.serve.responses import routes as responses
 from quire.serve.schemas import LARGEST_TOKEN
 from quire.serve.service import Service
 
@@ -33,7 +34,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-ROUTERS = (generation.router, operations.router, tokens.router, pages.router)
+ROUTERS = (generation.router, responses.router, operations.router, tokens.router, pages.router)
 STATUSES = {
     400: "It cannot be done as asked",
     401: "No key, or one that is not known",

@@ -71,6 +71,10 @@ class Call:
         return sum(answer.output_tokens for answer in self.answers)
 
     @property
+    def reasoning_tokens(self) -> int:
+        return sum(answer.reasoning_tokens for answer in self.answers)
+
+    @property
     def cached_tokens(self) -> int:
         """Counted once for each prompt: its other samples reuse what the first computes."""
         return sum(ticket.hit_tokens or 0 for ticket in self.tickets[:: self.question.samples])

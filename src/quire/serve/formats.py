@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from quire.core.logprobs import Logprob
 from quire.serve.calls import Call
 from quire.serve.errors import ApiError, dumps
 from quire.text.answer import Delta

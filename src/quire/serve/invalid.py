@@ -52,6 +52,8 @@ _ADAPTER = "Quire runs no adapters, so merge it into the weights and serve the m
 INSTEAD = {
     **dict.fromkeys(("lora", "lora_name", "lora_path", "lora_request", "adapter", "adapter_id", "adapters"), _ADAPTER),
     **dict.fromkeys(("image", "images", "image_url", "video", "videos", "audio", "modalities"), TEXT_ALONE),
+    "conversation": "use previous_response_id",
+    "prompt": "send its text as instructions and input",
 }
 """By field that only other servers have: what to do without it."""
 Mistake = Mapping[str, Any]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
@@ -23,6 +23,8 @@ _QUEUED = (Why.QUEUED, Why.ROWS, Why.STEP_TOKENS, Why.PREFIX, Why.MEMORY, Why.CA
 WAITING = tuple(why.value for why in (*_QUEUED, Why.MUST_STAY, Why.PREEMPTED, Why.LOAD_FAILED))
 """Reasons of queued requests: each has a sample, also when no request waits for it."""
 REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+ANSWERING = ("/completions", "/responses")
+"""Endings of the paths whose calls generate."""
 
 
 class Metrics:
@@ -41,6 +43,8 @@ class Metrics:
         self._calls = Counter(
             "quire_http_calls", "HTTP responses", ("path", "method", "status"), registry=self.registry
         )
+        self.stored_bytes = Gauge("quire_stored_bytes", "Memory of stored responses", registry=self.registry)
+        self.stored_responses = Gauge("quire_stored_responses", "Stored responses", registry=self.registry)
         self.refused = Counter(
             "quire_refused", "HTTP requests refused, by error code", ("code",), registry=self.registry
         )
@@ -65,7 +69,7 @@ class Metrics:
 
     def note_response(self, path: str, method: str, status: int, seconds: float) -> None:
         self._calls.labels(path, method, str(status)).inc()
-        if path.endswith("/completions"):
+        if path.endswith(ANSWERING):
             self._whole.observe(seconds)
 
     def text(self) -> bytes:

@@ -20,6 +20,7 @@ from quire.serve.errors import ApiError, dumps
 from quire.serve.keys import KeyRing, Tenant
 from quire.serve.metrics import Metrics
 from quire.serve.questions import BodyReader
+from quire.serve.responses.store import ResponseStore
 from quire.serve.settings import ServeSettings
 from quire.serve.turns import Read, Turns
 from quire.text.question import Question
@@ -54,8 +55,11 @@ class Service:
         self.reader = BodyReader(self.tokenizer, plan, self.model, vocabulary, aliases=others, dialect=dialect)
         self.spelling = Spelling(self.tokenizer)
         self.allowances = Allowances(plan.max_requests + settings.queue)
+        self.responses = ResponseStore(settings.store_bytes)
         self.is_draining = False
         self.metrics = Metrics(plan, client, lambda: self.is_draining)
+        self.metrics.stored_bytes.set_function(lambda: self.responses.bytes)
+        self.metrics.stored_responses.set_function(lambda: self.responses.responses)
         self._identity = {"model": self.model, "system_fingerprint": "fp_" + fingerprint(plan)[:12]}
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._calls: OrderedDict[str, tuple[str, str, tuple[str, ...]]] = OrderedDict()
@@ -102,7 +106,7 @@ class Service:
     def names_of(self, call: str, tenant: Tenant) -> tuple[str, ...]:
         """The engine's names of a call's requests, by the answer's id or by the request's own (then of the latest call
         that had it); none if it is unknown or another tenant's."""
-        found = self._calls.get(call.partition("-")[2] or call)
+        found = self._calls.get(call.replace("_", "-").rpartition("-")[2])
         calls = reversed(self._calls.values()) if found is None else [found]
         for owner, request_id, names in calls:
             if (owner == tenant.name or tenant.is_admin) and (found is not None or request_id == call):

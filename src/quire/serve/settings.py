@@ -23,6 +23,10 @@ SECONDS: dict[str, Any] = {"parse": float, "metavar": "S"}
 BYTES: dict[str, Any] = {"parse": parse_bytes, "metavar": "BYTES"}
 
 
+def _bytes_or_none(text: str) -> int:
+    return 0 if text.strip() == "0" else parse_bytes(text)
+
+
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
     """How a server listens, limits and logs."""
@@ -87,6 +91,13 @@ class ServeSettings:
     body_seconds: float = option(30.0, "limits", "time limit for receiving a request body (default 30)", **SECONDS)
     header_bytes: int = option(16 * KIB, "limits", "maximum size of all headers of a request (default 16KiB)", **BYTES)
     header_seconds: float = option(10.0, "limits", "time limit for receiving the headers (default 10)", **SECONDS)
+    store_bytes: int = option(
+        64 * MIB,
+        "limits",
+        "memory for stored responses of /v1/responses; 0 stores none (default 64MiB)",
+        parse=_bytes_or_none,
+        metavar="BYTES",
+    )
     connections: int = option(2048, "limits", "maximum open connections (default 2048)", parse=positive, metavar="N")
 
     def __post_init__(self) -> None:

@@ -61,6 +61,8 @@ class Answer:
     ) -> None:
         """`stop_tokens` end a request and have no text. `reasoning` and `tools` None: such marks are text."""
         self.output_tokens = 0
+        self.reasoning_tokens = 0
+        """The first of `output_tokens`, up to the mark that ends the reasoning."""
         self.ending = ""
         """Empty while the answer is incomplete."""
         self._stop_tokens = frozenset(stop_tokens)
@@ -98,7 +100,13 @@ class Answer:
         return join_deltas([*pieces, Delta(ending=ending)])
 
     def _part(self, text: str) -> Delta:
-        return self._read(Parted(content=text) if self._reasoning is None else self._reasoning.feed(text))
+        if self._reasoning is None:
+            return self._read(Parted(content=text))
+        was_open = self._reasoning.is_open
+        parted = self._reasoning.feed(text)
+        if was_open or self._reasoning.is_open:
+            self.reasoning_tokens = self.output_tokens
+        return self._read(parted)
 
     def _read(self, parted: Parted) -> Delta:
         read = Read(parted.content) if self._tools is None else self._tools.feed(parted.content)

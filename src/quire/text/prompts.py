@@ -18,6 +18,7 @@ from quire.core.request import Tokens
 from quire.text.conversation import template_messages, with_system_text, with_system_tools
 from quire.text.dialects.calls import Tool
 from quire.text.dialects.table import DIALECTS, dialect_of
+from quire.text.reasoning import effort_switches
 from quire.text.templates import Message
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import ToolUse, instructions, tool_use
@@ -42,11 +43,9 @@ class Prompts:
     def tool_use(self, tools: Sequence[Tool], choice: str | Mapping[str, Any] | None, parallel: bool = True) -> ToolUse:
         return tool_use(tools, choice, parallel, self.dialect)
 
-    def effort_switches(self, effort: str) -> dict[str, Any]:
-        """Switches of the template for an effort of reasoning, as far as it has any; none, if it has not."""
-        template = self.tokenizer.template.text if self.tokenizer.template else ""
-        known = {"reasoning_effort": effort, "enable_thinking": effort != "none"}
-        return {name: value for name, value in known.items() if name in template}
+    def effort_switches(self, effort: str) -> dict[str, bool | str]:
+        """Switches of the template for an effort of reasoning, as far as it has any."""
+        return effort_switches(effort, self.tokenizer.template.variables) if self.tokenizer.template else {}
 
     def render(
         self,

@@ -6,6 +6,7 @@ answer begins with the mark. Marks later in the answer are text like any other.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 
@@ -26,6 +27,19 @@ class Parted:
     content: str = ""
 
 
+WITHOUT = ("none", "minimal")
+"""Efforts for which a template that can only switch reasoning on or off leaves it out."""
+LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
+"""Efforts that templates with levels do not know, and the nearest one that they do."""
+
+
+def effort_switches(effort: str, variables: Collection[str]) -> dict[str, bool | str]:
+    """For an effort in OpenAI's words: the switches of a template that reads these variables, as far as it has any."""
+    found: dict[str, bool | str] = dict.fromkeys(("enable_thinking", "thinking"), effort not in WITHOUT)
+    found["reasoning_effort"] = LEVELS.get(effort, effort)
+    return {name: value for name, value in found.items() if name in variables}
+
+
 class Reasoning:
     """Splits streamed text. What could be the beginning of a mark is held back until it is one or cannot be one."""
 
@@ -41,6 +55,11 @@ class Reasoning:
     def after(cls, prompt: str, marks: ReasoningMarks = THINK) -> Reasoning:
         """For an answer to this prompt, as the template wrote it."""
         return cls(prompt.rstrip().endswith(marks.begin), marks)
+
+    @property
+    def is_open(self) -> bool:
+        """The reasoning has begun and not ended."""
+        return self._state == "reasoning"
 
     def feed(self, text: str) -> Parted:
         self._held += text

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -39,6 +39,8 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         try:
             self._template = environment.from_string(text)
+            self.variables = frozenset(meta.find_undeclared_variables(environment.parse(text)))
+            """Names that the template reads, such as messages, tools and enable_thinking."""
         except TemplateError as error:
             raise ModelError(f"the model's chat template cannot be read: {error}") from None
 

@@ -47,7 +47,7 @@ def test_no_call_that_the_document_describes_breaks_the_server(
         _try(operation.ok(), mode, tiny_server, keys.admin, statuses)
     assert not [status for _, status in statuses if status >= 500], statuses
     if mode is GenerationMode.POSITIVE:
-        for paths in (set(document["paths"]), {CHAT}, {"/v1/completions"}):
+        for paths in (set(document["paths"]), {CHAT}, {"/v1/completions"}, {"/v1/responses"}):
             calls = {key: count for key, count in statuses.items() if key[0] in paths}
             answered = sum(count for (_, status), count in calls.items() if status < 300)
             assert answered >= LEAST_ANSWERED * sum(calls.values()), calls
@@ -71,6 +71,9 @@ def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
         body["required"] = [*body["required"], "max_tokens"]
         for field in GRAMMARS if keeps_to_it else ():
             del body["properties"][field]
+    body = document["components"]["schemas"]["ResponseBody"]
+    body["properties"]["max_output_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
+    body["required"] = [*body["required"], "max_output_tokens"]
     return document
 
 

@@ -183,14 +183,23 @@ def test_a_prompt_ends_within_the_message_that_is_to_be_continued(tokenizer: Tok
         hidden.render([FOX, {"role": "assistant", "content": "a dog"}], continues=True)
 
 
-def test_an_effort_of_reasoning_sets_the_switches_that_a_template_has(tokenizer: Tokenizer) -> None:
-    def switches(template: str, effort: str) -> dict[str, Any]:
-        return Prompts(Tokenizer(tokenizer.inner, template=ChatTemplate(template, {})), 1).effort_switches(effort)
-
-    assert switches("{{ reasoning_effort }}", "low") == {"reasoning_effort": "low"}
-    assert switches("{{ enable_thinking }}", "none") == {"enable_thinking": False}
-    assert switches("{{ enable_thinking }}", "high") == {"enable_thinking": True}
-    assert switches("{{ messages }}", "high") == {}
+@pytest.mark.parametrize(
+    ("template", "effort", "switches"),
+    [
+        ("{{ enable_thinking }}", "none", {"enable_thinking": False}),
+        ("{{ enable_thinking }}", "high", {"enable_thinking": True}),
+        ("{% if thinking is defined and thinking %}{% endif %}", "minimal", {"thinking": False}),
+        ("{{ reasoning_effort }}", "medium", {"reasoning_effort": "medium"}),
+        ("{{ reasoning_effort }}", "max", {"reasoning_effort": "high"}),
+        ("{% set thinking = 1 %}{{ messages }}{# enable_thinking #}", "high", {}),
+    ],
+)
+def test_an_effort_sets_the_switches_that_the_template_has(
+    tokenizer: Tokenizer, template: str, effort: str, switches: dict[str, Any]
+) -> None:
+    """What a template sets itself, or has in a comment, is no switch."""
+    prompts = Prompts(Tokenizer(tokenizer.inner, template=ChatTemplate(template, {})), 1)
+    assert prompts.effort_switches(effort) == switches
 
 
 # ── requests ──────────────────────────────────────────────────────────────

@@ -30,6 +30,8 @@ class Channels:
     def __init__(self) -> None:
         self._cursor = Cursor()
         self._reasoning = self._content = ""
+        self.is_open = False
+        """A message of reasoning has begun and not ended."""
         self._reading = self._read()
 
     def feed(self, text: str) -> Parted:
@@ -71,7 +73,7 @@ class Channels:
 
     def _pass_on(self, is_reasoning: bool) -> Waiting[str | None]:
         """Text up to the next mark."""
-        cursor = self._cursor
+        cursor, self.is_open = self._cursor, is_reasoning
         while True:
             text, mark = cursor.certain(_ENDS)
             if is_reasoning:

@@ -1,0 +1,114 @@
+"""/v1/responses: a call, and what the store keeps of it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from quire.serve.errors import ApiError, json_response
+from quire.serve.generation import ANSWERS, answer
+from quire.serve.responses.conversation import Conversation
+from quire.serve.responses.form import ResponseFormat, head_of
+from quire.serve.responses.items import ReferenceItem
+from quire.serve.responses.output import Json
+from quire.serve.responses.schemas import ResponseBody
+from quire.serve.responses.store import ResponseStore
+from quire.serve.responses.translation import NAMES, chat_of, item_document
+from quire.serve.schemas import AsText
+from quire.serve.service import Service
+
+router = APIRouter()
+MOST_LISTED = 100
+
+
+@router.post("/v1/responses", responses=ANSWERS)
+async def respond(body: ResponseBody, request: Request) -> Response:
+    service: Service = request.app.state.service
+    tenant, store = request.state.tenant, service.responses
+    stores = is_stored(body, store)
+    needs_time, size = _needs_time(body), len(await request.body())
+    reading = Conversation(store, tenant)
+    items = await service.read(lambda: reading.items(body), tenant, size, needs_time)
+    call = await service.open_call(lambda: service.reader.chat(chat_of(body, items), NAMES), request, needs_time)
+
+    def keep(response: Json) -> None:
+        store.keep(tenant, response, [item_document(item) for item in items])
+
+    spelling = service.spelling if body.wants_logprobs else None
+    form = ResponseFormat(call, head_of(body, stores), spelling, keep if stores else _forget)
+    return await answer(request, bool(body.stream), form)
+
+
+def _forget(response: Json) -> None:
+    del response
+
+
+def is_stored(body: ResponseBody, store: ResponseStore) -> bool:
+    if body.store and not store.is_on:
+        message = "store is true, and this server keeps no responses: leave it out, or start it with --store-bytes"
+        raise ApiError(400, message, "unsupported_field", "store")
+    return store.is_on if body.store is None else body.store
+
+
+def _needs_time(body: ResponseBody) -> bool:
+    """Whether a thread reads the body, however short it is: it has a grammar, or continues a conversation, which may
+    be long."""
+    has_format = body.text is not None and not isinstance(body.text.format, AsText | None)
+    is_list = isinstance(body.input, list)
+    refers = is_list and any(isinstance(item, ReferenceItem) for item in body.input)
+    return bool(body.tools) or has_format or refers or body.previous_response_id is not None
+
+
+@router.get("/v1/responses/{response}")
+async def retrieve(
+    response: str,
+    request: Request,
+    stream: Annotated[bool, Query(description="Only false: what is stored is returned whole.")] = False,
+) -> Response:
+    if stream:
+        message = "a stored response is returned whole: leave stream out"
+        raise ApiError(400, message, "unsupported_field", "stream")
+    found = _store(request).get(request.state.tenant, response)
+    return Response(found.response, media_type="application/json")
+
+
+@router.delete("/v1/responses/{response}")
+async def delete(response: str, request: Request) -> Response:
+    _store(request).delete(request.state.tenant, response)
+    return json_response({"id": response, "object": "response", "deleted": True})
+
+
+@router.get("/v1/responses/{response}/input_items")
+async def input_items(
+    response: str,
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 20,
+    order: Literal["asc", "desc"] = "desc",
+    after: Annotated[str | None, Query(max_length=128, description="The id of the last item that you have.")] = None,
+) -> Response:
+    """The items that a response answers, the conversation before them included; the newest first."""
+    items = _store(request).get(request.state.tenant, response).input_items()
+    if order == "desc":
+        items.reverse()
+    if after is not None:
+        items = items[_number(items, after) + 1 :]
+    page = items[:limit]
+    first, last = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    more = len(items) > len(page)
+    return json_response({"object": "list", "data": page, "first_id": first, "last_id": last, "has_more": more})
+
+
+def _number(items: list[Json], after: str) -> int:
+    for number, item in enumerate(items):
+        if item["id"] == after:
+            return number
+    raise ApiError(
+        400, f"after names {after[:64]!r}: give the id of an item of this response", "invalid_value", "after"
+    )
+
+
+def _store(request: Request) -> ResponseStore:
+    service: Service = request.app.state.service
+    return service.responses
