@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
+from openai.types.responses import ResponseItem
+from pydantic import TypeAdapter, ValidationError
 
 from quire.serve.errors import ApiError
 from quire.serve.invalid import refusal_of
@@ -17,6 +18,8 @@ from quire.serve.schemas import MOST_MESSAGES, ChatBody
 LOGPROBS = "message.output_text.logprobs"
 HOSTED = "the server runs no tools, so declare a function and run it in your client"
 MEDIA = "Quire reads text alone, so send what it says as text"
+ITEM: TypeAdapter[Any] = TypeAdapter(ResponseItem)
+"""The official client's type of a listed item."""
 FUNCTION = {"name": "weather", "description": "of a city", "parameters": {"type": "object"}, "strict": True}
 
 
@@ -175,6 +178,9 @@ def test_what_is_stored_of_an_item_is_read_as_the_same_item() -> None:
         {"type": "function_call_output", "call_id": "a", "output": "cold"},
     ]))  # fmt: skip
     documents = [item_document(item) for item in items]
+    assert [ITEM.validate_python(document).type for document in documents] == [
+        document["type"] for document in documents
+    ]
     assert messages_of(STORED.validate_python(documents)) == messages_of(items)
     assert documents[0]["content"] == [{"type": "input_text", "text": "Hi"}]
     assert [document["status"] for document in documents] == ["completed"] * 5

@@ -167,6 +167,20 @@ def test_refusals_name_the_fields_that_the_client_sent(
     assert "response_format" not in error["message"]
 
 
+@pytest.mark.story
+def test_what_is_ignored_may_be_as_deep_as_it_likes(client: httpx.Client) -> None:
+    """Nothing of it is kept: pydantic cannot write values 255 levels deep, and the store would."""
+    deep: list[Any] = []
+    for _ in range(400):
+        deep = [deep]
+    part = {"type": "output_text", "text": "Yes", "annotations": deep, "logprobs": deep}
+    items = [{"role": "assistant", "content": [part]}, {"role": "user", "content": "the fox"}]
+    answer = client.post(PATH, json={"model": "tiny", "input": items, "max_output_tokens": 1})
+    assert answer.status_code == 200, answer.text
+    listed = client.get(f"{PATH}/{answer.json()['id']}/input_items").json()["data"]
+    assert listed[1]["content"] == [{"type": "output_text", "annotations": [], "text": "Yes"}]
+
+
 def test_items_are_listed_page_by_page_and_a_stored_response_is_not_streamed(client: httpx.Client) -> None:
     items = [{"role": "user", "content": word} for word in ("a", "b", "c")]
     name = client.post(PATH, json={"model": "tiny", "input": items, "max_output_tokens": 1}).json()["id"]

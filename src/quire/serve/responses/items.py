@@ -5,13 +5,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, WithJsonSchema
 
 from quire.serve.schemas import MOST_MESSAGES, Body, ToolName
 from quire.text.conversation import TEXT_ALONE
 
 PARTS = ("input_text", "output_text", "text")
-Ignored = Annotated[Any, Field(description="Accepted and not looked at.")]
+Ignored = Annotated[
+    None, BeforeValidator(lambda _given: None), WithJsonSchema({"description": "Accepted and not looked at."})
+]
+"""Any value, which is dropped at once: it may be long and deep."""
 Id = Annotated[str, Field(min_length=1, max_length=128)]
 HOSTED = "the server runs no tools, so declare a function and run it in your client"
 ITEM_INSTEAD = {

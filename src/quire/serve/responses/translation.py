@@ -6,7 +6,7 @@ reasoning, message, function_call, function_call ──▶ one message of the as
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from quire.serve.errors import ApiError
@@ -114,13 +114,15 @@ def input_items(body: ResponseBody) -> list[ItemValue]:
 
 
 def item_document(item: ItemValue) -> Json:
-    """An item as it is kept and listed: with an id, and a message's text as a part."""
+    """An item as it is kept and listed: complete, with an id and with the text of a message as one part."""
     document: Json = item.model_dump(exclude_none=True, exclude={"id"})
-    head = {"id": item.id or f"{PREFIXES[item.type]}_{secrets.token_hex(12)}", "status": "completed"}
-    if isinstance(item, MessageItem) and isinstance(item.content, str):
-        sort = "output_text" if item.role == "assistant" else "input_text"
-        more: Mapping[str, Any] = {"annotations": []} if item.role == "assistant" else {}
-        document["content"] = [{"type": sort, "text": item.content, **more}]
+    head: Json = {"id": item.id or f"{PREFIXES[item.type]}_{secrets.token_hex(12)}", "status": "completed"}
+    if isinstance(item, ReasoningItem):
+        head["summary"] = []
+    if isinstance(item, MessageItem):
+        is_own = item.role == "assistant"
+        part: Json = {"type": "output_text", "annotations": []} if is_own else {"type": "input_text"}
+        document["content"] = [{**part, "text": text_of(item.content)}]
     return {**head, **document}
 
 
