@@ -11,16 +11,14 @@ import openai
 import pytest
 from openai import OpenAI
 
-from running_server import PLAIN, RunningServer
+from running_server import WAIT_SECONDS, RunningServer
 
 PATH = "/v1/responses"
 LOGPROBS: Any = ["message.output_text.logprobs"]
 
 
 def official(server: RunningServer, key: str) -> OpenAI:
-    return OpenAI(
-        base_url=server.address + "/v1", api_key=key, max_retries=0, http_client=httpx.Client(verify=PLAIN, timeout=300)
-    )
+    return OpenAI(base_url=server.address + "/v1", api_key=key, max_retries=0, timeout=WAIT_SECONDS)
 
 
 @pytest.fixture
@@ -90,7 +88,7 @@ def test_a_stored_conversation_is_continued_and_costs_what_it_costs_when_it_is_s
     assert again.previous_response_id == first.id
     named = [*whole[:1], {"type": "item_reference", "id": first.output[0].id}, whole[-1]]
     assert respond(alice, input=named).usage.input_tokens == sent.usage.input_tokens
-    listed = alice.responses.input_items.list(again.id, limit=2)
+    listed: Any = alice.responses.input_items.list(again.id, limit=2)
     assert [item.role for item in listed] == ["user", "assistant", "user"]  # the client asks for further pages
     assert listed.data[0].content[0].text == "and the dog"
     assert alice.responses.input_items.list(again.id, order="asc").data[-1].id == listed.data[0].id
