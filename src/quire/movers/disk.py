@@ -12,7 +12,6 @@ sixteenth of the quota: by that much, for each engine, a folder may exceed the q
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -192,9 +191,8 @@ class DiskFolder:
 def _make_private(root: Path, folder: Path) -> None:
     """Folders that are made here are their owner's alone: records are computed from prompts. One that exists keeps the
     mode that its owner chose."""
-    if root.exists() and not root.is_dir():
-        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-    root.mkdir(0o700, parents=True, exist_ok=True)
+    if not root.exists():
+        root.mkdir(0o700, parents=True, exist_ok=True)
     folder.mkdir(0o700, exist_ok=True)
 
 
