@@ -33,6 +33,8 @@ class Delta:
     """One for each of `tokens`, if requested."""
     ending: str = ""
     """In the last piece: stop, length, tool_calls, or another one that the answer was fed."""
+    stop_string: str | None = None
+    """In the last piece: the stop string that ended the text, if one did."""
 
     @property
     def is_empty(self) -> bool:
@@ -47,6 +49,7 @@ def join_deltas(pieces: Sequence[Delta]) -> Delta:
         tuple(token for piece in pieces for token in piece.tokens),
         tuple(one for piece in pieces for one in piece.logprobs),
         next((piece.ending for piece in pieces if piece.ending), ""),
+        next((piece.stop_string for piece in pieces if piece.stop_string), None),
     )
 
 
@@ -97,7 +100,7 @@ class Answer:
             is_called = self._tools.count and self._tools.is_whole
             ending = "tool_calls" if is_called and ending == "stop" else ending
         self.ending = ending
-        return join_deltas([*pieces, Delta(ending=ending)])
+        return join_deltas([*pieces, Delta(ending=ending, stop_string=self._stops.found)])
 
     def _part(self, text: str) -> Delta:
         if self._reasoning is None:

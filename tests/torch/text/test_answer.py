@@ -52,6 +52,18 @@ def test_a_stop_string_ends_the_answer_and_what_follows_it_is_not_counted(tokeni
     assert at_once.output_tokens == answer.output_tokens == len(whole.tokens)
 
 
+@pytest.mark.parametrize(
+    ("said", "stop"), [("the fox STOP", "STOP"), ("the dog HALT the fox STOP", "HALT"), ("fox", None)]
+)
+def test_the_last_piece_names_the_stop_string_that_ended_the_answer(
+    tokenizer: Tokenizer, said: str, stop: str | None
+) -> None:
+    """Of several, the one that was found first; none if the answer ended otherwise."""
+    deltas = fed(Answer(tokenizer, (), ["STOP", "HALT"]), tokenizer.encode(said), 1, "length")
+    assert [delta.stop_string for delta in deltas[:-1]] == [None] * (len(deltas) - 1)
+    assert deltas[-1].stop_string == join_deltas(deltas).stop_string == stop
+
+
 def test_an_end_of_text_has_no_text_unless_it_is_no_stop_token(tokenizer: Tokenizer) -> None:
     """A model may write a stop token that has text of its own; where it does not stop the request, it is text."""
     fox, dog = tokenizer.encode(" fox"), tokenizer.encode(" dog")
