@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
 SIZE = ("--pool", "2MiB", "--max-length", "512", "--max-requests", "32", "--batch-tokens", "256", "--queue", "256")
 """Of the tiny model's server."""
 

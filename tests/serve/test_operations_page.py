@@ -14,6 +14,8 @@ from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 from quire.serve import generation, operations, pages, tokens
+from quire.serve.anthropic import routes as messages
+from quire.serve.anthropic.schemas import MessageBody
 from quire.serve.client import EngineAway, EngineClient
 from quire.serve.logs import EVENTS
 from quire.serve.messages import EngineSetup
@@ -76,10 +78,12 @@ def test_every_log_event_is_on_the_page() -> None:
 
 
 def test_every_path_and_field_is_on_the_page() -> None:
-    for route in (r for part in (generation, operations, pages, responses, tokens) for r in part.router.routes):
+    for route in (
+        r for part in (generation, messages, operations, pages, responses, tokens) for r in part.router.routes
+    ):
         for method in route.methods:  # type: ignore[attr-defined]
             assert f"`{method} {route.path_format}`" in PAGE  # type: ignore[attr-defined]
-    bodies = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, ResponseBody)
+    bodies = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, ResponseBody, MessageBody)
     fields = {field for body in bodies for field in body.model_fields}
     assert not {field for field in fields if f"`{field}`" not in PAGE}
 

@@ -15,6 +15,8 @@ from starlette.routing import Match, Route
 
 from quire import __version__
 from quire.serve import generation, operations, pages, tokens
+from quire.serve.anthropic import routes as messages
+from quire.serve.anthropic.errors import MessageErrorAnswer, error_response
 from quire.serve.errors import ApiError, internal_error
 from quire.serve.invalid import refusal_of
 from quire.serve.responses import routes as responses
@@ -34,7 +36,7 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-ROUTERS = (generation.router, responses.router, operations.router, tokens.router, pages.router)
+ROUTERS = (generation.router, messages.router, responses.router, operations.router, tokens.router, pages.router)
 STATUSES = {
     400: "It cannot be done as asked",
     401: "No key, or one that is not known",
@@ -47,19 +49,21 @@ STATUSES = {
     429: "Come back later: Retry-After says when",
     503: "The engine starts, is gone or drains",
 }
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ErrorAnswer, "description": text} for status, text in STATUSES.items()
-}
+
+
+def _errors(form: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    return {status: {"model": form, "description": text} for status, text in STATUSES.items()}
 
 
 def make_app(service: Service) -> FastAPI:
     app = FastAPI(
-        title="Quire", version=__version__, docs_url=None, redoc_url=None, responses=ERRORS,
-        description="Language models on a memory that explains itself: OpenAI's protocol, and a few questions more.",
+        title="Quire", version=__version__, docs_url=None, redoc_url=None,
+        description="Language models on a memory that explains itself: OpenAI's and Anthropic's protocols, and more.",
     )  # fmt: skip
     app.state.service = service
     for router in ROUTERS:
-        app.include_router(router)
+        form = MessageErrorAnswer if router is messages.router else ErrorAnswer
+        app.include_router(router, responses=_errors(form))
     app.openapi = lambda: _document(app, service)  # type: ignore[method-assign]
     app.add_exception_handler(ApiError, _refused)
     app.add_exception_handler(RequestValidationError, _invalid)
@@ -92,7 +96,7 @@ def _narrow(part: Any, largest_token: int) -> None:
 async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     request.state.record["error"] = error.code
-    return error.response()
+    return error_response(error, request.scope)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

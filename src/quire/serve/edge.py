@@ -11,6 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quire.serve import logs
+from quire.serve.anthropic.errors import error_response
 from quire.serve.bodies import Bodies, Body, header
 from quire.serve.errors import ApiError, internal_error
 from quire.serve.fields import Ignored, noting_ignored
@@ -64,12 +65,12 @@ class Edge:
                 await self._let_in(scope, receive, answer)
         except ApiError as error:  # before the application has its body
             answer.is_last = _has_body(scope)
-            await error.response()(scope, receive, answer)
+            await error_response(error, scope)(scope, receive, answer)
             record["error"] = error.code
         except Exception as error:
             logs.write_bug(error, request=answer.request_id)
             if not answer.status:
-                await internal_error().response()(scope, receive, answer)
+                await error_response(internal_error(), scope)(scope, receive, answer)
         self._note(scope, answer, record, time.monotonic() - begin)
         if answer.is_last:
             await answer.end(LINGER_SECONDS if _may_still_be_sent(scope) else 0)
@@ -121,7 +122,7 @@ class Edge:
         self._tell_key_problem()
         if tenant is None:
             what = "this key is not known" if key else "there is no key"
-            raise ApiError(401, f"{what}: send it as Authorization: Bearer …", "invalid_api_key")
+            raise ApiError(401, f"{what}: send it as Authorization: Bearer … or as x-api-key", "invalid_api_key")
         return tenant
 
     def _tell_key_problem(self) -> None:

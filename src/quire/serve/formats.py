@@ -45,6 +45,10 @@ class Format(ABC):
     def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
         """Events for what is new in a choice; `is_first`: nothing of this choice was written yet."""
 
+    def keep_alive(self) -> bytes:
+        """What is sent while there is nothing new."""
+        return STILL_HERE
+
     @abstractmethod
     def end(self) -> bytes:
         """Events after the last piece."""

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from quire.serve.calls import Call, Deltas
 from quire.serve.errors import ApiError, internal_error, json_response
-from quire.serve.formats import STILL_HERE, ChatFormat, CompletionFormat, Extras, Format
+from quire.serve.formats import ChatFormat, CompletionFormat, Extras, Format
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service
 from quire.serve.streams import ClientLeft, EventStream, unless_client_leaves
@@ -116,7 +116,7 @@ class _Reply:
             begun.add(index)
             if self.log_text:
                 texts[index] += delta.text
-        return b"".join(events) or STILL_HERE
+        return b"".join(events) or self.form.keep_alive()
 
     def left(self) -> None:
         self.call.close()

@@ -23,7 +23,7 @@ _QUEUED = (Why.QUEUED, Why.ROWS, Why.STEP_TOKENS, Why.PREFIX, Why.MEMORY, Why.CA
 WAITING = tuple(why.value for why in (*_QUEUED, Why.MUST_STAY, Why.PREEMPTED, Why.LOAD_FAILED))
 """Reasons of queued requests: each has a sample, also when no request waits for it."""
 REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
-ANSWERING = ("/completions", "/responses")
+ANSWERING = ("/completions", "/messages", "/responses")
 """Endings of the paths whose calls generate."""
 
 

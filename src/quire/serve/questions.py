@@ -58,21 +58,18 @@ class BodyReader:
         self._models = (model, *aliases)
         self._limits, self._trial = Limits(plan), Trial(tokenizer)
 
-    def chat(self, body: ChatBody, names: FieldNames = CHAT_NAMES) -> Question:
-        """`names`: of the fields that the client sent."""
-        self.require_model(body.model)
+    def chat(self, body: ChatBody, names: FieldNames = CHAT_NAMES, *, may_shorten: bool = False) -> Question:
+        """`names`: of the fields that the client sent. `may_shorten`: an answer longer than what fits after the prompt
+        is requested, at most; not refused."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
-        with naming_field("tools"):
-            choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
-            tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
-        continues = bool(body.continue_final_message)
-        text = self.render(body.messages, tools.tools, self._switches(body), field=names.prompt, continues=continues)
-        prompt = self._known(self.encode(text, False, names.prompt), names.prompt)
+        text, prompt, tools = self.conversation(body, names)
         grammar = self._grammar(body, tools, names.format)
         asked, limit = body.max_tokens, names.limit
         if body.max_completion_tokens:
             asked, limit = body.max_completion_tokens, "max_completion_tokens"
+        if may_shorten and asked is not None:
+            asked = min(asked, self._limits.room(len(prompt)))
         most = self._limits.output_tokens(len(prompt), asked, names.prompt, limit)
         logprobs = (body.top_logprobs or 0) if body.logprobs else None
         return Question(
@@ -87,6 +84,16 @@ class BodyReader:
             is_length_open=asked is None,
             stop_tokens=self._stop_tokens(body),
         )
+
+    def conversation(self, body: ChatBody, names: FieldNames = CHAT_NAMES) -> tuple[str, Tokens, ToolUse]:
+        """The conversation as text and as tokens, and the tools that it mentions."""
+        self.require_model(body.model)
+        with naming_field("tools"):
+            choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
+            tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
+        continues = bool(body.continue_final_message)
+        text = self.render(body.messages, tools.tools, self._switches(body), field=names.prompt, continues=continues)
+        return text, self._known(self.encode(text, False, names.prompt), names.prompt), tools
 
     def completion(self, body: CompletionBody) -> Question:
         self.require_model(body.model)

@@ -34,7 +34,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 Penalty = Annotated[float, Field(ge=-2, le=2)] | None
 GrammarText = Annotated[str, Field(min_length=1)]
 Trigger = Annotated[str, Field(min_length=1, max_length=256)]
-ToolName = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")]
+ToolName = Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,128}$")]
 
 
 def _at_most(value: Any, most: int) -> Any:
@@ -71,9 +71,10 @@ def _flat_enough(value: Any) -> Any:
     return value
 
 
+FlatEnough = BeforeValidator(_flat_enough)
 Schema = Annotated[
     dict[str, Any],
-    BeforeValidator(_flat_enough),
+    FlatEnough,
     WithJsonSchema({"type": "object", "enum": [{"type": "object", "properties": {}}]}),
 ]
 """Any JSON schema; what is documented is the simplest one."""

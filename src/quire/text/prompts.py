@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,16 @@ class Prompts:
     def effort_switches(self, effort: str) -> dict[str, bool | str]:
         """Switches of the template for an effort of reasoning, as far as it has any."""
         return effort_switches(effort, self.tokenizer.template.variables) if self.tokenizer.template else {}
+
+    @cached_property
+    def has_late_system(self) -> bool:
+        """The template writes messages of role system also after others, instead of refusing or dropping them."""
+        mark = "instructions in the middle"
+        roles = (("user", "question"), ("assistant", "answer"), ("user", "question"), ("system", mark))
+        try:
+            return mark in self.render([{"role": role, "content": content} for role, content in roles])
+        except InputError:
+            return False
 
     def render(
         self,

@@ -18,7 +18,7 @@ from schemathesis.checks import not_a_server_error
 
 from examples import ALL_EXAMPLES
 from running_server import RunningServer
-from serve_kit import CHAT
+from serve_kit import CHAT, MESSAGES
 
 Statuses = Counter[tuple[str, int]]
 EXAMPLES = 12 if os.environ.get(ALL_EXAMPLES) else 6
@@ -47,12 +47,14 @@ def test_no_call_that_the_document_describes_breaks_the_server(
         _try(operation.ok(), mode, tiny_server, keys.admin, statuses)
     assert not [status for _, status in statuses if status >= 500], statuses
     if mode is GenerationMode.POSITIVE:
-        for paths in (set(document["paths"]), {CHAT}, {"/v1/completions"}, {"/v1/responses"}):
+        generating = ({CHAT}, {"/v1/completions"}, {"/v1/responses"}, {MESSAGES}, {f"{MESSAGES}/count_tokens"})
+        for paths in (set(document["paths"]), *generating):
             calls = {key: count for key, count in statuses.items() if key[0] in paths}
             answered = sum(count for (_, status), count in calls.items() if status < 300)
             assert answered >= LEAST_ANSWERED * sum(calls.values()), calls
     else:
         assert statuses[CHAT, 400] > 0, statuses
+        assert statuses[MESSAGES, 400] > 0, statuses
     assert not tiny_server.told("internal_error")
 
 
@@ -62,7 +64,7 @@ GRAMMARS = {"structured_outputs", "guided_json", "guided_regex", "guided_choice"
 
 def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
     """What a test on two cores can wait for: this model, few tokens. Calls that keep to the document name one grammar
-    at most."""
+    at most, and no message to answer ends with calls, which no schema can say."""
     document = copy.deepcopy(document)
     for name in ("ChatBody", "CompletionBody"):
         body = document["components"]["schemas"][name]
@@ -74,6 +76,11 @@ def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
     body = document["components"]["schemas"]["ResponseBody"]
     body["properties"]["max_output_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
     body["required"] = [*body["required"], "max_output_tokens"]
+    message = document["components"]["schemas"]["MessageBody"]["properties"]
+    message["max_tokens"] |= {"maximum": 4}
+    if keeps_to_it:
+        items = [{"$ref": f"#/components/schemas/{name}"} for name in ("UserMessage", "SystemMessage")]
+        message["messages"] |= {"items": {"oneOf": items}, "maxItems": 3}
     return document
 
 

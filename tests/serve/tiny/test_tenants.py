@@ -7,6 +7,7 @@ import json
 import statistics
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -150,6 +151,24 @@ def test_the_official_client_knows_these_errors_as_its_own(tiny_server: RunningS
         ask(keys.slow, 4)
     assert limited.value.code == "tokens_limit"
     assert int(limited.value.response.headers["retry-after"]) >= 1
+
+
+def test_the_client_of_the_messages_api_knows_when_to_come_back(tiny_server: RunningServer, keys: Any) -> None:
+    """Chats use the key's tokens up; a slow machine may need several attempts before it has none left."""
+
+    def limited(client: anthropic.Anthropic) -> anthropic.RateLimitError | None:
+        with tiny_server.client(keys.slow) as slow:
+            tiny_server.until("none are left", lambda: chat(slow, max_tokens=350, ignore_eos=True).status_code == 429)
+        try:
+            client.messages.create(model="tiny", messages=[{"role": "user", "content": "fox"}], max_tokens=390)
+        except anthropic.RateLimitError as error:
+            return error
+        return None
+
+    with anthropic.Anthropic(base_url=tiny_server.address, api_key=keys.slow, max_retries=0) as client:
+        error = next(error for _ in range(20) if (error := limited(client)))
+    assert (error.type, error.error_code) == ("rate_limit_error", "tokens_limit")
+    assert int(error.response.headers["retry-after"]) >= 1
 
 
 def test_times_to_the_first_token_do_not_tell_scopes_apart(empty_server: RunningServer, keys: Any) -> None:
