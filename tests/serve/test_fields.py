@@ -23,7 +23,7 @@ from quire.serve.schemas import (
 )
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
-SECTION = PAGE.split("### Fields of other servers")[1].split("\n## ")[0]
+SECTION = PAGE.split("### Fields of other servers")[1].split("\n##")[0]
 SAID: dict[str, Any] = {"role": "user", "content": "the fox"}
 BODIES: dict[type[Body], dict[str, Any]] = {
     ChatBody: {"model": "tiny", "messages": [SAID]},
