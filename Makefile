@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -67,6 +67,9 @@ bench-supported: setup  ## Which model types run, beside transformers: the table
 
 bench-serve: setup  ## Tokens per second of the server, beside the engine alone
 	$(BIN)/python bench/serve.py $(ARGUMENTS)
+
+bench-http: setup  ## Processor time of the HTTP process for each streamed token, with an engine that needs none
+	$(BIN)/python bench/http_cost.py $(ARGUMENTS)
 
 soak-serve: setup  ## 200 clients that do as they please, for two minutes
 	$(BIN)/python bench/serve.py --soak 120 $(ARGUMENTS)

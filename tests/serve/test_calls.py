@@ -126,7 +126,7 @@ class RefusingEngine:
         pairs = zip(requests, self._news, strict=True)
         tickets = [PendingRequest(request, updates, hit_tokens=came.hit_tokens) for request, came in pairs]
         for ticket, came in zip(tickets, self._news, strict=True):
-            updates.put_nowait((ticket, came))
+            updates.put((ticket, came))
         return tickets
 
     def cancel(self, _tickets: list[Any]) -> None:

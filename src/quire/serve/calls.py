@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -15,6 +14,7 @@ from quire.serve.allowance import Allowances
 from quire.serve.client import EngineAway, EngineClient, PendingRequest, Updates
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
+from quire.serve.mailbox import Mailbox
 from quire.serve.messages import ABORTED, RequestUpdate
 from quire.text.answer import Delta
 from quire.text.question import Question
@@ -49,7 +49,7 @@ class Call:
         self.question, self.tenant = question, tenant
         self._client, self._allowances = client, allowances
         self._ends_at, self._seconds = time.monotonic() + seconds, seconds
-        self._updates: Updates = asyncio.Queue()
+        self._updates: Updates = Mailbox()
         names = (f"{self.id}-{number}" for number in count())
         made = question.requests(names, tokenizer, tenant.name, tenant.scope)
         requests = [replace(one, client_id=request_id) for one in made]
@@ -83,16 +83,11 @@ class Call:
         """What is new, as it arrives; an empty list after `PATIENCE_SECONDS`. Leaving early cancels the rest."""
         try:
             while not all(answer.ending for answer in self.answers):
-                try:
-                    async with asyncio.timeout(min(PATIENCE_SECONDS, self._ends_at - time.monotonic())):
-                        arrived = [await self._updates.get()]
-                except TimeoutError:
+                arrived = await self._updates.take(min(PATIENCE_SECONDS, self._ends_at - time.monotonic()))
+                if not arrived:
                     self._check_time()
                     yield []
-                    continue
-                while not self._updates.empty():
-                    arrived.append(self._updates.get_nowait())
-                if news := [one for update in arrived for one in self._read(*update)]:
+                elif news := [one for update in arrived for one in self._read(*update)]:
                     yield news
         finally:
             self.close()
@@ -140,6 +135,7 @@ class Call:
         if not self._is_open:
             return
         self._is_open = False
+        self._updates.close()
         self._client.cancel(self.tickets)
         has_started = any(ticket.hit_tokens is not None for ticket in self.tickets)
         is_taken = self.tickets and (has_started or not self._is_refused)

@@ -28,6 +28,7 @@ from typing import Any, ClassVar
 from quire.core.child import python
 from quire.core.errors import QuireError
 from quire.core.request import Request
+from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
     ABORTED,
     Cancel,
@@ -97,8 +98,8 @@ class PendingRequest:
     """Tokens of the prompt found in the cache; None: it has not started."""
 
 
-Updates = asyncio.Queue[tuple[PendingRequest, RequestUpdate | EngineAway]]
-"""Updates of the requests of one call that its reader has not taken yet."""
+Updates = Mailbox[tuple[PendingRequest, RequestUpdate | EngineAway]]
+"""Of the requests of one call."""
 
 
 @dataclass(slots=True)
@@ -219,7 +220,7 @@ class EngineClient:
     def end_all(self, error: EngineAway) -> None:
         """Ends all waiting requests and questions with this error."""
         for ticket in self.tickets.values():
-            ticket.updates.put_nowait((ticket, error))
+            ticket.updates.put((ticket, error))
         self.tickets.clear()
         for question in self._questions.values():
             if not question.done():
@@ -287,7 +288,7 @@ class EngineClient:
                 ticket.output_tokens += len(update.tokens)
             if update.ending or update.refusal:
                 del self.tickets[update.name]
-            ticket.updates.put_nowait((ticket, update))
+            ticket.updates.put((ticket, update))
 
     # ── what the engine is asked ──────────────────────────────────────────
 
@@ -309,7 +310,7 @@ class EngineClient:
         tickets = [self.tickets[name] for name in names if name in self.tickets]
         self.cancel(tickets)
         for ticket in tickets:
-            ticket.updates.put_nowait((ticket, RequestUpdate(ticket.request.name, ending=ABORTED)))
+            ticket.updates.put((ticket, RequestUpdate(ticket.request.name, ending=ABORTED)))
         return {ticket.request.name: ticket.output_tokens for ticket in tickets}
 
     async def explain(self, names: Sequence[str], seconds: float) -> Any:

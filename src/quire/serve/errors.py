@@ -84,5 +84,4 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
     return Response(dumps(value), status, headers, media_type="application/json")
 
 
-def dumps(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
+dumps = json.JSONEncoder(separators=(",", ":")).encode

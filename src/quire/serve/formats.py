@@ -82,6 +82,8 @@ class ChunkFormat(Format):
         super().__init__(call)
         self._head = {"id": head["id"], "object": "", "created": int(time.time()), **head}
         self._spelling, self._extras = spelling, extras
+        self._opening = f'data: {dumps({**self._head, "object": self.chunk_name})[:-1]},"choices":['
+        """What every chunk begins with."""
 
     def whole(self, answers: Sequence[Delta]) -> Json:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
@@ -101,15 +103,17 @@ class ChunkFormat(Format):
 
     def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
         """A call that begins has no arguments in its first chunk, as clients expect: they follow in a second one."""
+        if not delta.tool_calls:
+            return self._chunk(index, delta, is_first)
         first, second = _parted(delta)
         more = b"" if second is None else self._chunk(index, second, False)
         return self._chunk(index, first, is_first) + more
 
     def _chunk(self, index: int, delta: Delta, is_first: bool) -> bytes:
-        more: Json = {"usage": None} if self._extras.usage else {}
+        more = ',"usage":null' if self._extras.usage else ""
         if self._extras.running_usage:
-            more = {"usage": usage(self.call)}
-        return event(self._object(self.chunk_name, [self._piece(index, delta, is_first)], **more))
+            more = f',"usage":{dumps(usage(self.call))}'
+        return f"{self._opening}{dumps(self._piece(index, delta, is_first))}]{more}}}\n\n".encode()
 
     def end(self) -> bytes:
         closing = event(self._object(self.chunk_name, [], usage=usage(self.call))) if self._extras.usage else b""

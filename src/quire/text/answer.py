@@ -41,6 +41,9 @@ class Delta:
         return not (self.text or self.reasoning or self.tool_calls or self.ending)
 
 
+NOTHING = Delta()
+
+
 def join_deltas(pieces: Sequence[Delta]) -> Delta:
     return Delta(
         "".join(piece.text for piece in pieces),
@@ -72,12 +75,15 @@ class Answer:
         self._text = tokenizer.stream(keep=(*(reasoning.marks if reasoning else ()), *(tools.marks if tools else ())))
         self._stops = StopStrings(stop_strings)
         self._reasoning, self._tools = reasoning, tools
-        self._held = Delta()
+        self._is_plain = not stop_strings and reasoning is None and tools is None
+        self._held = NOTHING
         """Tokens whose text is held back: they are part of the next piece that has any."""
 
     def feed(self, tokens: Sequence[int], logprobs: Sequence[Logprob] = (), ending: str = "") -> Delta:
         """The next piece: what these tokens complete, and with an ending all that was held back. A stop string ends the
         answer by itself: what follows it does not count, and the caller cancels the request."""
+        if self._is_plain and not ending:
+            return self._plain(tokens, logprobs)
         pieces = [self._held]
         for place, token in enumerate(tokens):
             self.output_tokens += 1
@@ -91,6 +97,14 @@ class Answer:
         delta = join_deltas(pieces)
         self._held = Delta(tokens=delta.tokens, logprobs=delta.logprobs) if delta.is_empty else Delta()
         return Delta() if delta.is_empty else delta
+
+    def _plain(self, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Delta:
+        """The same as `feed` for text in which nothing is looked for: most tokens take this way."""
+        self.output_tokens += len(tokens)
+        text = self._text.feed([token for token in tokens if token not in self._stop_tokens])
+        delta = Delta(text, "", (), (*self._held.tokens, *tokens), (*self._held.logprobs, *logprobs))
+        self._held = NOTHING if text else delta
+        return delta if text else NOTHING
 
     def _end(self, ending: str, pieces: list[Delta]) -> Delta:
         if self._reasoning is not None:

@@ -31,7 +31,7 @@ class TextStream:
 
     def feed(self, tokens: Iterable[int]) -> str:
         """The text that these tokens complete."""
-        return "".join(self._next(int(token)) for token in tokens if int(token) not in self._skipped)
+        return "".join([self._next(token) for token in map(int, tokens) if token not in self._skipped])
 
     def _next(self, token: int) -> str:
         self._held.append(token)

@@ -41,6 +41,22 @@ def test_the_pieces_joined_are_the_answer_however_many_tokens_an_update_has(toke
     assert answer.output_tokens == len(tokens)
 
 
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_an_answer_in_which_nothing_is_looked_for_has_the_same_pieces(tokenizer: Tokenizer, size: int) -> None:
+    """It takes a shorter way than one with a stop string that never comes."""
+    tokens = [*tokenizer.encode("die Füße 🤗 of the fox"), END, *tokenizer.encode("é")]
+    logprobs = [Logprob(token, -0.5, 1, ()) for token in tokens]
+
+    def pieces(answer: Answer) -> list[Delta]:
+        cuts = range(0, len(tokens), size)
+        fed = [answer.feed(tokens[at : at + size], logprobs[at : at + size]) for at in cuts]
+        return [*fed, answer.feed((), (), "length")]
+
+    plain, searched = Answer(tokenizer, (END,)), Answer(tokenizer, (END,), ["§§"])
+    assert pieces(plain) == pieces(searched)
+    assert plain.output_tokens == searched.output_tokens == len(tokens)
+
+
 def test_a_stop_string_ends_the_answer_and_what_follows_it_is_not_counted(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("the fox STOP the dog")
     answer = Answer(tokenizer, (), ["STOP"])

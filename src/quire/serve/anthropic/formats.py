@@ -12,8 +12,8 @@ from typing import Any
 
 from quire.serve.anthropic.errors import error_body
 from quire.serve.calls import Call
-from quire.serve.errors import ApiError, dumps
-from quire.serve.formats import Format, Json
+from quire.serve.errors import ApiError
+from quire.serve.formats import Format, Json, event
 from quire.text.answer import Delta
 from quire.text.conversation import MOST_LEVELS, is_deeper
 from quire.text.dialects.calls import ToolCall
@@ -23,8 +23,8 @@ STOP_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_
 
 
 def named_event(data: Json) -> bytes:
-    """A server-sent event with its name, which is also the type of its data."""
-    return f"event: {data['type']}\ndata: {dumps(data)}\n\n".encode()
+    """A server-sent event whose name is the type of its data."""
+    return event(data, data["type"])
 
 
 class MessageFormat(Format):

@@ -1,0 +1,64 @@
+"""An engine's process without an engine: each step gives every open request its next token. Steps follow each other as
+fast as the pipe takes them, or after a pause. `bench/http_cost.py` starts it in the engine's place."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from multiprocessing.connection import Connection
+
+from quire.core.request import Request
+from quire.serve.messages import Cancel, EngineTick, Ready, RequestUpdate, Submit
+
+TOKENS = "QUIRE_BENCH_TOKENS"
+"""The environment variable with the tokens of an answer, as JSON."""
+STEP_SECONDS = "QUIRE_BENCH_STEP_SECONDS"
+"""And the one with the time of a step."""
+
+
+class Double:
+    def __init__(self, connection: Connection, tokens: list[int], step_seconds: float) -> None:
+        self.connection, self.tokens, self.step_seconds = connection, tokens, step_seconds
+        self.next_at = 0.0
+        self.steps = 0
+        self.open: dict[str, tuple[Request, int]] = {}
+        """By request: how many tokens it has."""
+
+    def run(self) -> None:
+        while True:
+            while self.connection.poll(None if not self.open else 0):
+                self.execute(self.connection.recv())
+            self.step()
+
+    def execute(self, command: object) -> None:
+        if isinstance(command, Submit):
+            self.open.update({one.name: (one, 0) for one in command.requests})
+        elif isinstance(command, Cancel):
+            for name in command.names:
+                self.open.pop(name, None)
+
+    def step(self) -> None:
+        self.steps += 1
+        time.sleep(max(0.0, self.next_at - time.monotonic()))
+        self.next_at = max(self.next_at, time.monotonic() - self.step_seconds) + self.step_seconds
+        updates = [self.update(name, request, had) for name, (request, had) in list(self.open.items())]
+        self.connection.send(EngineTick(self.steps, not self.open, tuple(updates)))
+
+    def update(self, name: str, request: Request, had: int) -> RequestUpdate:
+        token = (self.tokens[(had + len(request.prompt)) % len(self.tokens)],)
+        if had + 1 < request.max_tokens:
+            self.open[name] = (request, had + 1)
+            return RequestUpdate(name, token, hit_tokens=None if had else 0)
+        del self.open[name]
+        return RequestUpdate(name, token, hit_tokens=None if had else 0, ending="length")
+
+
+if __name__ == "__main__":
+    connection = Connection(int(sys.argv[1]))
+    connection.recv()
+    connection.send(Ready())
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        Double(connection, json.loads(os.environ[TOKENS]), float(os.environ[STEP_SECONDS])).run()
