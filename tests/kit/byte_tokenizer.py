@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 
-from quire.core.dialects import ToolDialect
+from quire.options.dialects import ToolDialect
 from quire.text.templates import ChatTemplate
 from quire.text.tokenizer import Tokenizer
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core.dialects import ToolDialect
+from quire.options.dialects import ToolDialect
 
 TOOLS: list[dict[str, Any]] = [
     {

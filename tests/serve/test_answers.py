@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from quire.build.plan import plan_checkpoint
-from quire.core.dialects import ToolDialect
 from quire.core.dtypes import DType
+from quire.options.dialects import ToolDialect
 from quire.options.run import RunOptions
 from quire.plan.settings import Budget, Settings
 from quire.serve.formats import ChatFormat, Extras

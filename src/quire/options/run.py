@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from quire.core.dialects import TOOL_DIALECTS, ToolDialect
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.rules import Rules
+from quire.options.dialects import TOOL_DIALECTS, ToolDialect
 from quire.options.flags import option, part, read_texts
 from quire.options.texts import dtype_among, names_of, positive
 from quire.options.tiers import Tiers

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from quire.core.dialects import ToolDialect
 from quire.core.request import Tokens
 from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, Sampling
+from quire.options.dialects import ToolDialect
 from quire.plan.plan import Plan
 from quire.serve.errors import ApiError, naming_field
 from quire.serve.fields import note_ignored

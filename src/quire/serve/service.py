@@ -9,7 +9,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from quire.core.dialects import ToolDialect
+from quire.options.dialects import ToolDialect
 from quire.plan.file import fingerprint
 from quire.plan.plan import Plan
 from quire.planner.document import document

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from quire.core.dialects import ToolDialect
 from quire.core.errors import InputError
 from quire.core.request import Tokens
+from quire.options.dialects import ToolDialect
 from quire.text.conversation import template_messages, with_system_text, with_system_tools
 from quire.text.dialects.calls import Tool
 from quire.text.dialects.table import DIALECTS, dialect_of

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from byte_tokenizer import END, MARKS, byte_tokenizer
-from quire.core.dialects import ToolDialect
 from quire.core.sampling import Sampling
+from quire.options.dialects import ToolDialect
 from quire.text.answer import join_deltas
 from quire.text.prompts import Prompts
 from quire.text.question import Question

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from quire.core.dialects import ToolDialect
 from quire.core.errors import InputError
+from quire.options.dialects import ToolDialect
 from quire.options.run import RunOptions
 from quire.text.dialects.calls import ToolCall, join_calls
 from quire.text.dialects.harmony import Channels

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from byte_tokenizer import MARKS, byte_tokenizer
-from quire.core.dialects import ToolDialect
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort
+from quire.options.dialects import ToolDialect
 from quire.text.answer import Answer
 from quire.text.dialects.closed import closed
 from quire.text.dialects.dialect import Dialect

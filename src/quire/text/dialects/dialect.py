@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from quire.core.dialects import ToolDialect
+from quire.options.dialects import ToolDialect
 from quire.text.dialects.harmony import CHANNELS
 from quire.text.reasoning import THINK, ReasoningMarks
 

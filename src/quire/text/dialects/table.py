@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.core.dialects import ToolDialect
+from quire.options.dialects import ToolDialect
 from quire.text.dialects.dialect import Dialect, Parameters, Written
 from quire.text.reasoning import THINK, ReasoningMarks
 
