@@ -101,6 +101,11 @@ class RunningServer:
         return busy + _total(metrics, "quire_pages", state="used") == 0
 
 
+def _without_options() -> dict[str, str]:
+    """This process's environment without variables for tests, which a server would take for options."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_") or name == "QUIRE_CACHE"}
+
+
 def _total(metrics: str, name: str, **labels: str) -> float:
     total = 0.0
     for line in metrics.splitlines():
@@ -121,7 +126,7 @@ def running_server(
 ) -> Iterator[RunningServer]:
     command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", "0"]
     command += ["--threads", str(threads)] if threads else []
-    environment = {**os.environ, **(environment or {})}
+    environment = {**_without_options(), **(environment or {})}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parent
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 LIST = Path(__file__).parent / "ratchet.json"
 MOST_LINES, MOST_POSITIONAL, MOST_FUNCTION_LINES = 400, 5, 60
+HEART, MOST_HEART_LINES = ("core", "kinds", "plan", "cache", "scheduler", "engine"), 7500
 Sizes = dict[str, int]
 
 
@@ -40,6 +41,12 @@ def _measure_functions(name: str, tree: ast.Module, parameters: Sizes, functions
                 if size > most:
                     key = f"{name}: {node.name}"
                     sizes[key] = max(size, sizes.get(key, 0))
+
+
+def test_the_heart_is_small_enough_to_be_read_in_an_afternoon() -> None:
+    files = [path for part in HEART for path in (ROOT / "src" / "quire" / part).rglob("*.py")]
+    assert len(files) > 60
+    assert sum(len(path.read_text().splitlines()) for path in files) <= MOST_HEART_LINES
 
 
 def test_nothing_grows_beyond_its_limit() -> None:
