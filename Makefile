@@ -3,9 +3,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -30,6 +31,13 @@ test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, 
 	$(PYTHON) .ci/oldest.py > .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt --editable '.[dev]'
 	.venv-oldest/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install
+	tests/clients/install $(PYTHON) $(CLIENTS)
+	@touch $@
+
+clients: setup $(CLIENTS)/.installed  ## Published clients against quire serve, in .venv-clients
+	SERVER_PYTHON=$(CURDIR)/$(BIN)/python $(CLIENTS)/bin/python -m pytest tests/clients $(ARGUMENTS)
 
 lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/ruff check .
@@ -112,4 +120,4 @@ soak-peer: setup  ## Hand-over between two engines: 1,000 requests aborted and e
 	QUIRE_PEER_ABORTS=1000 QUIRE_PEER_KILLS=100 $(BIN)/python -m pytest -q -s tests/torch/tiers/test_hand_over.py -k "aborted or killed"
 
 clean:  ## Remove .venv and caches
-	rm -rf $(VENV) .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-oldest $(CLIENTS) tests/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

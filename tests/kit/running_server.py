@@ -122,9 +122,14 @@ def _each_line(stream: IO[str], read: Callable[[str], None]) -> None:
 
 @contextmanager
 def running_server(
-    *arguments: str, model: str, environment: dict[str, str] | None = None, threads: int | None = 1
+    *arguments: str,
+    model: str,
+    environment: dict[str, str] | None = None,
+    threads: int | None = 1,
+    python: str = sys.executable,
 ) -> Iterator[RunningServer]:
-    command = [sys.executable, "-m", "quire.cli.main", "serve", *arguments, "--port", "0"]
+    """`python`: the interpreter that has Quire, where the tests run in one that has not."""
+    command = [python, "-m", "quire.cli.main", "serve", *arguments, "--port", "0"]
     command += ["--threads", str(threads)] if threads else []
     environment = {**_without_options(), **(environment or {})}
     process = subprocess.Popen(
