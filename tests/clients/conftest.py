@@ -29,6 +29,7 @@ OFFLINE = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 os.environ.update(OFFLINE)  # clients read these when they are imported
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session")
