@@ -37,7 +37,7 @@ $(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json
 	@touch $@
 
 clients: setup $(CLIENTS)/.installed  ## Published clients against quire serve, in .venv-clients
-	SERVER_PYTHON=$(CURDIR)/$(BIN)/python $(CLIENTS)/bin/python -m pytest tests/clients $(ARGUMENTS)
+	SERVER_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest tests/clients $(ARGUMENTS)
 
 lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/ruff check .

@@ -208,3 +208,15 @@ def test_every_hop_of_the_walks_in_the_reading_guide_is_there(title: str) -> Non
                 continue
             for part in name.split("."):
                 assert re.search(rf"^ *(async def|def|class) {part}\b", source, re.MULTILINE), f"{number}: {name}"
+
+
+def test_the_clients_of_the_docs_have_the_versions_that_make_clients_installs() -> None:
+    """Each pinned client is in the table of clients with its version."""
+    table, clients = (DOCS / "operations.md").read_text().split("### Clients\n")[1], ROOT / "tests" / "clients"
+    pinned = (clients / "requirements.txt").read_text().split("\n# What they need in addition")[0]
+    versions = re.findall(r"^([a-z-]+)(?:\[[a-z]+\])?==(\S+)$", pinned, re.MULTILINE)
+    packages = json.loads((clients / "package.json").read_text())["dependencies"]
+    versions += [pair for pair in packages.items() if pair[0] != "zod"]  # the AI SDK's own need
+    assert len(versions) > 15
+    for name, version in versions:
+        assert re.search(rf"`{name}`[^|]*(\| )?{re.escape(version)}\b", table.split("\n## ")[0]), name
