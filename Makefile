@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -78,6 +78,9 @@ bench-serve: setup  ## Tokens per second of the server, beside the engine alone
 
 bench-http: setup  ## Processor time of the HTTP process for each streamed token, with an engine that needs none
 	$(BIN)/python bench/http_cost.py $(ARGUMENTS)
+
+bench-hostile: setup  ## What others notice of clients without a key that try to stall the server or to fill its memory
+	$(BIN)/python bench/hostile.py $(ARGUMENTS)
 
 soak-serve: setup  ## 200 clients that do as they please, for two minutes
 	$(BIN)/python bench/serve.py --soak 120 $(ARGUMENTS)

@@ -233,6 +233,16 @@ def test_a_plan_that_was_changed_is_refused(tiny_folder: Path, plan_file: Path) 
 
 
 @pytest.mark.story
+@pytest.mark.story
+def test_small_pieces_of_an_answer_are_sent_at_once() -> None:
+    """Every answer on a connection that was used before took 40 ms: its body waited for the acknowledgement of its
+    head."""
+    with server.listen("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_an_address_that_is_taken_is_told_before_anything_else(
     tiny_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
