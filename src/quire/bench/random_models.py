@@ -10,6 +10,7 @@ from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from quire.core.errors import InputError
+from quire.fetch.find import configuration, find_source, is_of_hub
 from quire.models.catalogue import catalogue_entry
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
@@ -24,12 +25,13 @@ EXPERT_WEIGHTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse
 
 def config_of(name: str, layers: int | None = None) -> Any:
     """As transformers has it; `layers`: the first so many of them alone."""
-    fields: dict[str, Any] = dict(catalogue_entry(name).config)
+    fields: dict[str, Any] = configuration(find_source(name))[1] if is_of_hub(name) else catalogue_entry(name).config
+    fields = dict(fields)
     for field in NOT_ITS_SHAPE:
         fields.pop(field, None)
     if layers is not None:
-        if layers > fields["num_hidden_layers"]:
-            most = fields["num_hidden_layers"]
+        most = fields.get("num_hidden_layers", 0)
+        if layers > most:
             raise InputError(f"--layers {layers} are more than {name} has: give at most {most}")
         fields["num_hidden_layers"] = layers
         fields |= {field: fields[field][:layers] for field in LAYER_BY_LAYER if field in fields}

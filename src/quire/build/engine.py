@@ -16,6 +16,7 @@ from quire.build.identity import model_identity
 from quire.build.machine import let_threads_sleep, resolve_device
 from quire.build.model import meter_of, place_model, read_text, read_weights
 from quire.build.peers import attach_tiers, loop_hooks
+from quire.build.phases import Phases
 from quire.build.plan import plan_checkpoint, run_settings
 from quire.build.runner import StartReport, make_runner, record_steps
 from quire.build.tiers import describe, load_connectors
@@ -25,7 +26,7 @@ from quire.core.events import Listener
 from quire.core.failures import RowFailures
 from quire.core.step import Runner
 from quire.engine.engine import Engine
-from quire.fetch.find import as_checkpoint, find_source
+from quire.fetch.find import converted, downloaded, find_source
 from quire.fetch.folder import Progress, in_silence
 from quire.handover.hooks import HandOverHooks
 from quire.options.run import DEFAULTS, RunOptions
@@ -48,6 +49,7 @@ class Prepared:
     folder: Path
     plan: Plan
     options: RunOptions
+    phases: Phases = field(default_factory=Phases)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,8 @@ class BuiltEngine:
     hooks: HandOverHooks = field(default_factory=HandOverHooks)
     """Hand-over to or from another engine: for the engine's loop, once per turn."""
     options: RunOptions = DEFAULTS
+    phases: Phases = field(default_factory=Phases)
+    """How long the start took."""
 
 
 def prepare(
@@ -80,20 +84,26 @@ def prepare(
     plan: Plan | None = None,
     progress: Progress = in_silence,
 ) -> Prepared:
-    """Finds the model and makes its plan, unless one is given. Raises before anything expensive happens.
-    A GGUF file is converted once there is a plan."""
+    """Finds the model and makes its plan, unless one is given. Raises before anything expensive happens: weights are
+    downloaded, and a GGUF file is converted, once there is a plan."""
+    phases = Phases()
     if options.record is not None:
         require_recordable(options.record)
     options = replace(options, tiers=replace(options.tiers, connectors=load_connectors(options.tiers)))
     options = resolve_device(options)
     if options.device == "cpu":
         let_threads_sleep()
-    source = find_source(model, progress)
-    draft = None if options.draft_model is None else find_source(options.draft_model, progress)
-    options = replace(options, draft_model=draft)
-    plan = plan or plan_checkpoint(source, run_settings(settings or Settings(), options), budget, options)
-    draft = None if draft is None else as_checkpoint(draft, progress)
-    return Prepared(as_checkpoint(source, progress), plan, replace(options, draft_model=draft))
+    with phases.time("resolve"):
+        source = find_source(model, progress)
+        draft = None if options.draft_model is None else find_source(options.draft_model, progress)
+    if plan is None:
+        with phases.time("plan"):
+            plan = plan_checkpoint(source, run_settings(settings or Settings(), options), budget, options, draft=draft)
+    with phases.time("download"):
+        here, draft_here = downloaded(source, progress), None if draft is None else downloaded(draft, progress)
+    with phases.time("convert"):
+        folder, draft_here = converted(here, progress), None if draft_here is None else converted(draft_here, progress)
+    return Prepared(folder, plan, replace(options, draft_model=draft_here), phases)
 
 
 def build_engine(
@@ -106,22 +116,27 @@ def build_engine(
 ) -> BuiltEngine:
     """`wrap`: puts something between the engine and its runner. `meter`: of a GPU, instead of the usual one.
     `progress`: called as weights are read."""
-    folder, plan, options = prepared.folder, prepared.plan, prepared.options
-    text = read_text(folder, options.draft_path)
-    meter = meter or meter_of(options)
-    placed = place_model(plan, read_weights(folder, plan, options, meter, progress), options, meter)
-    identity = model_identity(folder, options, placed.scales, progress)
+    folder, plan, options, phases = prepared.folder, prepared.plan, prepared.options, prepared.phases
+    with phases.time("load"):
+        text = read_text(folder, options.draft_path)
+        meter = meter or meter_of(options)
+        weights = read_weights(folder, plan, options, meter, progress)
+    with phases.time("place"):
+        placed = place_model(plan, weights, options, meter)
+    with phases.time("digest"):
+        identity = model_identity(folder, options, placed.scales, progress)
     attached = attach_tiers(plan, placed.arena, options.tiers, identity)
     runner = make_runner(plan, placed, text.grammars, attached.staging)
     stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
     engine = make_engine(plan, wrap(runner), options, stack=stack, listeners=listeners, failures=text.failures)
     _require_drafts(engine, options.draft_path)
-    report = record_steps(runner, placed, engine)
+    with phases.time("record"):
+        report = record_steps(runner, placed, engine)
     hooks = loop_hooks(engine, plan, attached, options.tiers.peer, identity)
     tiers = () if stack is None else tuple(describe(plan, options.tiers, stack.tiers))
     vocabulary = placed.model.vocab_size
     return BuiltEngine(
-        engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks, options
+        engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks, options, phases
     )
 
 

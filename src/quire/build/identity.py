@@ -17,6 +17,7 @@ from pathlib import Path
 
 from quire.core.units import GIB, MIB, format_bytes
 from quire.fetch.folder import Progress, in_silence
+from quire.fetch.hub_names import revision_of
 from quire.options.run import RunOptions
 
 PIECE_BYTES = 16 * MIB
@@ -35,13 +36,14 @@ def model_identity(folder: Path, options: RunOptions, scales: str, progress: Pro
 
 
 def weights_identity(folder: Path, progress: Progress = in_silence) -> str:
-    """A digest over names, sizes and all bytes of a checkpoint's files."""
+    """A digest over names, sizes and all bytes of a checkpoint's files, and over the commit of a model of the hub."""
     files = sorted({path for pattern in WEIGHT_FILES for path in folder.glob(pattern)})
     sizes = {path: path.stat().st_size for path in files}
     total, done = sum(sizes.values()), 0
     if total >= LONG_BYTES and progress is in_silence:
         _LOG.warning("tiers: %s of weights are digested: records of others are never taken", format_bytes(total))
     digest = hashlib.sha256(json.dumps([[path.name, size] for path, size in sizes.items()]).encode())
+    digest.update(revision_of(folder).encode())
     with ThreadPoolExecutor(min(MOST_THREADS, os.cpu_count() or 1)) as threads:
         for piece_digest, size in threads.map(_digest, *zip(*_pieces(sizes), strict=True)) if total else ():
             digest.update(piece_digest)

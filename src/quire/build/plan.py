@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quire.build.machine import Machine, available_bytes, machine_of
 from quire.core.dtypes import DType
@@ -22,6 +22,9 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings, with_draft
 
+if TYPE_CHECKING:
+    from quire.fetch.find import Source
+
 
 def run_settings(settings: Settings, options: RunOptions) -> Settings:
     """The settings as they are run: with the draft model's tokens, and keys and values in the data type of the weights
@@ -33,13 +36,21 @@ def run_settings(settings: Settings, options: RunOptions) -> Settings:
 
 
 def plan_checkpoint(
-    source: Path, settings: Settings, budget: Budget | None, options: RunOptions, ignore_fields: Sequence[str] = ()
+    source: Source,
+    settings: Settings,
+    budget: Budget | None,
+    options: RunOptions,
+    ignore_fields: Sequence[str] = (),
+    *,
+    draft: Source | None = None,
 ) -> Plan:
-    """Without a budget: all of the device. `ignore_fields`: fields of the configuration that do not affect memory."""
+    """Without a budget: all of the device. `ignore_fields`: fields of the configuration that do not affect memory.
+    `draft`: the draft model, unless the options have its folder."""
     _require_runnable(settings, options)
     shape = read_shape(source, options, ignore_fields)
-    if options.draft_path is not None:
-        shape = with_draft_model(shape, read_shape(options.draft_path, options))
+    draft = options.draft_path if draft is None else draft
+    if draft is not None:
+        shape = with_draft_model(shape, read_shape(draft, options))
     return plan_shape(shape, settings, budget or whole_machine(machine_of(options.device)), options)
 
 
@@ -51,7 +62,7 @@ def plan_shape(shape: ModelShape, settings: Settings, budget: Budget, options: R
     return plan
 
 
-def read_shape(source: Path, options: RunOptions, ignore_fields: Sequence[str] = ()) -> ModelShape:
+def read_shape(source: Source, options: RunOptions, ignore_fields: Sequence[str] = ()) -> ModelShape:
     """A checkpoint's shape, with its weights as they are held on the device."""
     name, config = configuration(source)
     shape = read_config(config, name, ignore_fields, WeightFormat(options.weights_dtype, options.device == "cpu"))

@@ -4,8 +4,9 @@
   decode    decode steps of the whole engine, compared with the limit of memory bandwidth
   serve     requests from beginning to end, all at once: the engine, without HTTP
 
-A model is a shape of the catalogue (`quire models`). Without one, decode and serve take those of docs/performance.md on
-a GPU and a small one on a CPU. Tables go to standard output, progress to standard error. Exit 2: no GPU for kernels.
+A model is a shape of the catalogue (`quire models`), or a hub id, whose configuration is read. Without one, decode and
+serve take those of docs/performance.md on a GPU and a small one on a CPU. Tables go to standard output, progress to
+standard error. Exit 2: no GPU for kernels.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_model_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="MODEL", nargs="?", help="model from the catalogue (quire models)")
+    parser.add_argument("model", metavar="MODEL", nargs="?", help="model from the catalogue (quire models), or hub id")
     parser.add_argument("--layers", type=reading(positive), metavar="N", help="use only the first N layers")
     parser.add_argument(
         "--device", choices=DEVICES, default="auto", help="device to measure (default auto: the GPU if there is one)"

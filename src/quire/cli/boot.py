@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.build.machine import machine_of
 from quire.build.plan import plan_checkpoint, require_memory, run_settings, whole_machine
@@ -23,21 +23,26 @@ from quire.plan.plan import Plan
 from quire.plan.settings import Settings
 from quire.planner.document import document, load
 
+if TYPE_CHECKING:
+    from quire.fetch.find import Source
+
 COMPARED = ("family", "kv_dtype", "sheet_bytes", "sheets", "pool_bytes", "max_length", "bytes_per_token")
 
 
-def boot_plan(parsed: argparse.Namespace, source: Path, options: RunOptions) -> tuple[Plan, str]:
-    """The plan, and the machine that it is for. Prints the report. Raises before any weight is read if it does not
-    fit."""
+def boot_plan(
+    parsed: argparse.Namespace, source: Source, options: RunOptions, draft: Source | None = None
+) -> tuple[Plan, str]:
+    """The plan, and the machine that it is for. Prints the report. Raises before any weight is downloaded or read if it
+    does not fit."""
     machine = machine_of(options.device)
     if parsed.plan is not None:
         _require_no_sizes(parsed)
-        return _saved(parsed.plan, source, options, parsed.ignore_field)
+        return _saved(parsed.plan, source, options, parsed.ignore_field, draft)
     settings, budget = (
         run_settings(plan_arguments.settings_of(parsed), options),
         plan_arguments.budget_of(parsed, machine),
     )
-    plan = plan_checkpoint(source, settings, budget, options, parsed.ignore_field)
+    plan = plan_checkpoint(source, settings, budget, options, parsed.ignore_field, draft=draft)
     print_plan(plan, document(plan), budget_line(budget))
     return plan, budget_line(budget)
 
@@ -56,14 +61,17 @@ def _require_no_sizes(parsed: argparse.Namespace) -> None:
             )
 
 
-def _saved(path: Path, source: Path, options: RunOptions, ignore_fields: Sequence[str]) -> tuple[Plan, str]:
+def _saved(
+    path: Path, source: Source, options: RunOptions, ignore_fields: Sequence[str], draft: Source | None
+) -> tuple[Plan, str]:
     """A plan of another model, dtype or layout is refused; other differences from what this machine would get are
     printed."""
     plan, saved = load(path)
     plan.require_fit()
     machine = machine_of(options.device)
     try:
-        here = plan_checkpoint(source, _settings_of(plan), whole_machine(machine), options, ignore_fields)
+        settings, budget = _settings_of(plan), whole_machine(machine)
+        here = plan_checkpoint(source, settings, budget, options, ignore_fields, draft=draft)
     except PlanError as error:
         served = f"{source.name} as it is served here, with or without a draft model"
         raise InputError(f"the plan in {path}, made for {plan.model}, does not suit {served}: {error}") from None

@@ -181,7 +181,7 @@ def report(llm: LLM, seconds: float, first: float | None) -> None:
         f"      longest request {plan.max_length:,} tokens, {plan.bytes_per_token:,.0f} B a token, KV {plan.kv_dtype}",
         f"speed: {outputs} tokens in {seconds:.2f} s, {outputs / seconds:.1f} a second{after}",
     ]
-    lines += llm.parts.report.lines()
+    lines += [*llm.parts.report.lines(), llm.parts.phases.line()]
     if plan.lookahead:
         drafted, accepted = (sums[TokensDrafted, name] for name in ("drafted", "accepted"))
         share = f", {accepted / drafted:.0%}" if drafted else ""

@@ -22,7 +22,7 @@ COMMANDS = {
     "chat": "chat in the terminal",
     "serve": "serve a model over HTTP with the OpenAI API",
     "keys": "manage the API keys of a server",
-    "fetch": "download the default model",
+    "fetch": "download a model",
     "plan": "plan the memory of a model exactly, from its configuration",
     "whatif": "show what each setting would change about a plan",
     "simulate": "simulate serving a trace, with the real engine on virtual time",

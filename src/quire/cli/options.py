@@ -44,7 +44,9 @@ def _page_tokens(text: str) -> MappingProxyType[str, int]:
 
 def add_planning_options(parser: argparse.ArgumentParser, shows_saved_plans: bool = False) -> None:
     files = "config.json, GGUF, shape" + (", saved plan" if shows_saved_plans else "")
-    parser.add_argument("model", metavar="MODEL", help=f"catalogue name, folder, file ({files}) or hub id")
+    parser.add_argument(
+        "model", metavar="MODEL", help=f"catalogue name, folder, file ({files}) or hub id (org/name[@revision])"
+    )
     add_memory_shape_options(parser)
     parser.add_argument(
         "--dtype",
@@ -57,7 +59,7 @@ def add_planning_options(parser: argparse.ArgumentParser, shows_saved_plans: boo
 
 def add_run_model_argument(parser: argparse.ArgumentParser) -> None:
     """For commands that run the model: it must have weights."""
-    where = f"a checkpoint's folder or a GGUF file (default: {DEFAULT_MODEL})"
+    where = f"checkpoint folder, GGUF file, or hub id: org/name[@revision][:FILE.gguf] (default: {DEFAULT_MODEL})"
     parser.add_argument("model", metavar="MODEL", nargs="?", help=where)
 
 

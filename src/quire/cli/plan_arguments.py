@@ -10,7 +10,7 @@ from quire.build.machine import Machine, machine_of, this_machine
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.units import MIB
-from quire.fetch.find import configuration, is_gguf
+from quire.fetch.find import configuration, find_source, is_gguf, is_of_hub
 from quire.models.read import read_config, read_model
 from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
@@ -21,11 +21,14 @@ SMALLEST_DEVICE = MIB
 
 
 def shape_of(model: str, ignore_fields: Sequence[str], weight_format: WeightFormat | None) -> ModelShape:
-    """The shape of any model that can be planned, including a GGUF file."""
-    path = Path(model)
-    if not is_gguf(path):
+    """The shape of any model that can be planned, including a GGUF file and a model of the hub, of which only the
+    configuration and the index are read."""
+    if is_of_hub(model):
+        name, config = configuration(find_source(model))
+    elif is_gguf(Path(model)):
+        name, config = configuration(Path(model))
+    else:
         return read_model(model, ignore_fields=ignore_fields, weight_format=weight_format)
-    name, config = configuration(path)
     return read_config(config, name, ignore_fields, weight_format)
 
 

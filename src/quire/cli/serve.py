@@ -14,17 +14,22 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from socket import socket
+from typing import TYPE_CHECKING
 
 from quire.build.machine import resolve_device, torch_elsewhere_has_cuda
+from quire.build.phases import Phases
 from quire.cli import options as common
 from quire.cli.configuration import complete
 from quire.cli.fetch import Bar
 from quire.cli.flags import add_draft_flags, add_flags, run_options
 from quire.core.errors import InputError
-from quire.fetch.find import as_checkpoint, find_source
+from quire.fetch.find import converted, downloaded, find_source
 from quire.options.flags import from_flags
 from quire.options.run import RunOptions
 from quire.serve.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from quire.fetch.find import Source
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,16 +89,22 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     options.tiers.read_secret()
     if options.tiers.peer is not None:
         options.tiers.peer.read_secret()
-    options, source = resolve_device(options, torch_elsewhere_has_cuda), _source(parsed.model)
-    draft = None if options.draft_model is None else _source(options.draft_model)
-    options = replace(options, draft_model=draft)
-    plan, planned_for = boot_plan(parsed, source, options)
+    phases = Phases()
+    with phases.time("resolve"):
+        options, source = resolve_device(options, torch_elsewhere_has_cuda), _source(parsed.model)
+        draft = None if options.draft_model is None else _source(options.draft_model)
+    with phases.time("plan"):
+        plan, planned_for = boot_plan(parsed, source, options, draft)
     load_connectors(options.tiers)  # the engine's process makes its own; errors are reported here
-    options = replace(options, draft_model=None if draft is None else as_checkpoint(draft, Bar()))
+    folder, draft_folder = _folder(source, phases), None if draft is None else _folder(draft, phases)
+    options = replace(options, draft_model=draft_folder)
+    if not isinstance(source, Path) and not settings.model_name:
+        settings = replace(settings, model_name=(source.name,))
+    print(f"\n{phases.line()}", flush=True)
     freeze_file = os.environ.get("QUIRE_DRILL_FREEZE_FILE")
     serve(
         listener,
-        PlannedModel(as_checkpoint(source, Bar()), plan, planned_for),
+        PlannedModel(folder, plan, planned_for),
         options,
         settings,
         freeze_file=None if freeze_file is None else Path(freeze_file),
@@ -101,8 +112,15 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     )
 
 
-def _source(model: str | Path | None) -> Path:
+def _folder(source: Source, phases: Phases) -> Path:
+    with phases.time("download"):
+        here = downloaded(source, Bar())
+    with phases.time("convert"):
+        return converted(here, Bar())
+
+
+def _source(model: str | Path | None) -> Source:
     source = find_source(model, Bar())
-    if source.is_dir() and not (source / "config.json").is_file():
+    if isinstance(source, Path) and source.is_dir() and not (source / "config.json").is_file():
         raise InputError(f"{source} has no config.json: give a checkpoint's folder, or none for the default model")
     return source

@@ -7,11 +7,12 @@
     │   │   └── PoolTooLarge        3      a pool that was fixed beyond the memory: too large, like DoesNotFit
     │   ├── PlanFileError           2      a saved plan: damaged, not a plan, or of another version
     │   ├── MissingPackage          2      a package that is not installed (`quire.options.extras`)
+    │   ├── HubError                2      a model that the hub does not give, or is refused (`quire.fetch.errors`)
+    │   │   └── HubAway             2      the hub cannot be asked now (`quire.fetch.hub_errors`)
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the available memory
     ├── QueueFull                   1      too many requests wait already
     ├── FetchError                  1      a model that cannot be downloaded (`quire.fetch.errors`)
-    ├── HubError                    1      a configuration that the hub does not give (`quire.models.hub`)
     ├── TierFailed                  1      a store of prefixes that cannot be used (`quire.core.connector`)
     │   └── Gone                    1      the other side of a connection has closed it (`quire.movers.wire`)
     ├── ApiError                    1      an HTTP request that is refused (`quire.serve.errors`)

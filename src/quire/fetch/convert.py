@@ -56,7 +56,7 @@ def name_of_gguf(path: Path) -> str:
 def _source(path: Path) -> dict[str, Any]:
     status = path.stat()
     return {
-        "gguf": str(path.resolve()),
+        "gguf": str(path.absolute()),  # not resolved: of a file in the hub's cache, the path has the commit
         "bytes": status.st_size,
         "time_ns": status.st_mtime_ns,
         "conversion": CONVERSION,

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from quire.core.errors import InputError
+
 MANIFEST, STAMPS = "manifest.json", ".checked"
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 Progress = Callable[[str, int, int], None]
@@ -135,3 +137,16 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """A configuration."""
+    try:
+        config = json.loads(path.read_text())
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{path} is not an object of fields: is it a model's configuration?")
+    return config

@@ -57,8 +57,9 @@ class LLM:
         progress: Progress = in_silence,
         **keywords: Any,
     ) -> None:
-        """`model`: a checkpoint folder or a GGUF file; None: the default model. `budget` None: half of this machine's
-        free memory, or most of a GPU's. `progress`: called as files are fetched, converted and loaded."""
+        """`model`: a checkpoint folder, a GGUF file, or a hub id (`org/name[@revision][:FILE.gguf]`); None: the default
+        model. `budget` None: half of this machine's free memory, or most of a GPU's. `progress`: called as files are
+        fetched, converted and loaded."""
         options = _options(options, keywords)
         if options.tiers.peer is not None:
             raise InputError("LLM has no background loop, so it cannot take part in hand-over: use quire serve --role")

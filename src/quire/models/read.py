@@ -1,4 +1,4 @@
-"""The way in: a file, a folder, a catalogue name or a hub id becomes a ModelShape."""
+"""The way in: a file, a folder or a catalogue name becomes a ModelShape."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _OUTER_FIELDS = (
 def read_model(
     source: str, *, ignore_fields: Collection[str] = (), weight_format: WeightFormat | None = None
 ) -> ModelShape:
-    """An existing file or folder, else a catalogue name, else a hub id `org/name`. `weight_format`: how its weights
-    will be stored; none: as the checkpoint has them."""
+    """An existing file or folder, else a catalogue name. `weight_format`: how its weights will be stored; none: as the
+    checkpoint has them."""
     from quire.models.catalogue import find_entry
 
     path = Path(source)
@@ -42,7 +42,7 @@ def read_model(
     if entry is not None:
         shape = read_config(entry.config, entry.name, ignore_fields, weight_format)
         return replace(shape, notes=(*shape.notes, *_renamed(source, entry.name)))
-    return _read_hub(source, ignore_fields, weight_format)
+    raise _unknown(source)
 
 
 def _renamed(source: str, name: str) -> tuple[str, ...]:
@@ -149,23 +149,12 @@ def _load(file: Path) -> dict[str, object]:
     return value
 
 
-def _read_hub(source: str, ignore_fields: Collection[str], weight_format: WeightFormat | None) -> ModelShape:
-    problem = "no such file or catalogue name"
-    if source.count("/") == 1 and all(source.split("/")):
-        from quire.models.hub import HubError, fetch_config
-
-        try:
-            return read_config(fetch_config(source), source, ignore_fields, weight_format)
-        except HubError as error:
-            problem = str(error)
-    raise _unknown(source, problem)
-
-
-def _unknown(source: str, problem: str) -> ModelError:
+def _unknown(source: str) -> ModelError:
     from quire.models.catalogue import catalogue_names, plain_name
 
     near = difflib.get_close_matches(plain_name(source), catalogue_names(), n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
+    problem = "no such file or catalogue name"
     return ModelError(f"model {shown(source)} is not known ({problem}): {hint}`quire models` lists all names")
 
 
@@ -186,7 +175,8 @@ def _family(text: Mapping[str, object], config: Mapping[str, object]) -> Family:
     if family is None:
         near = difflib.get_close_matches(stated, FAMILIES, n=3)
         known = f"near to it are {', '.join(near)}" if near else f"{len(FAMILIES)} families are known"
-        raise ModelError(f"model_type is {shown(stated)}: no such family ({known}); describe it in a shape file")
+        own = "; its own code (auto_map) is never run" if "auto_map" in config else ""
+        raise ModelError(f"model_type is {shown(stated)}: no such family ({known}){own}; describe it in a shape file")
     return family
 
 

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from quire.core.errors import MissingPackage
 
 PACKAGES = {
+    "hub": ("huggingface_hub",),
     "torch": ("torch", "transformers", "tokenizers", "safetensors", "gguf", "jinja2", "llguidance"),
     "serve": ("fastapi", "starlette", "pydantic", "uvicorn", "prometheus_client"),
     "gpu": ("triton",),
     "tiers": ("redis",),
     "plot": ("matplotlib",),
 }
-"""By extra, as they are imported. The server's has all of torch's."""
+"""By extra, as they are imported. The server's has all of torch's, which has all of the hub's."""
 ON_GPU = {"torch": "gpu", "serve": "gpu,serve"}
 """Extras that include torch, and what to install for a GPU instead: any torch from 2.11 on, not the version of the
 tests."""

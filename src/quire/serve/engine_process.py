@@ -76,7 +76,8 @@ def main(connection: Connection) -> None:
         sys.exit(1)
     gc.collect()
     gc.freeze()  # objects from the boot stay for good: scanning them again and again would delay steps
-    connection.send(Ready(built.tiers, built.report.lines(), built.report.steps, built.report.kernels))
+    started = (*built.report.lines(), built.phases.line())
+    connection.send(Ready(built.tiers, started, built.report.steps, built.report.kernels))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the HTTP process has ended
         EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks).run()
     built.hooks.close()

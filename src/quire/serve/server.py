@@ -195,7 +195,7 @@ async def _announce(
     logs.write("started", host=host, port=port, model=service.model)
     announce(f"\nloading {service.model}: http://{host}:{port}/health/ready answers 200 when it is ready")
     started = await ready
-    for title, lines in (("Device", started.started), ("Tiers", started.tiers)):
+    for title, lines in (("Engine", started.started), ("Tiers", started.tiers)):
         if lines:
             announce("\n".join((f"\n{title}", *lines)))
     announce(f"\nserving {service.model} at http://{host}:{port}/v1")

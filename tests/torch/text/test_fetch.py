@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from small_gguf import write_gguf
 
 from quire.cli import fetch as command
 from quire.core.errors import InputError
@@ -18,6 +17,7 @@ from quire.fetch.errors import FetchError
 from quire.fetch.find import DEFAULT_MODEL, find_source
 from quire.fetch.folder import Progress, cache_folder, checksum, keep_compiled
 from quire.text.tokenizer import Tokenizer
+from small_gguf import write_gguf
 
 COMPILERS = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 
@@ -150,7 +150,7 @@ def test_the_command_prints_where_the_model_is_and_nothing_else(
     said = capsys.readouterr()
     assert said.out == f"{tmp_path / 'here'}\n"
     assert [line.split()[0] for line in said.err.splitlines()] == ["unpack", "convert", "check"]
-    with pytest.raises(InputError, match="gpt-9 cannot be fetched: smollm2-135m-instruct can"):
+    with pytest.raises(InputError, match="gpt-9 cannot be fetched: give smollm2-135m-instruct, or a hub id"):
         run("gpt-9")
 
 

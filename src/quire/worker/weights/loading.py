@@ -27,6 +27,7 @@ def load_checkpoint(folder: Path, dtype: torch.dtype, attention: str, advance: A
         "attn_implementation": attention,
         "dtype": dtype,
         "use_safetensors": True,
+        "trust_remote_code": False,
         "ignore_mismatched_sizes": True,
     }
     try:
