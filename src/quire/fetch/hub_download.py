@@ -112,6 +112,12 @@ class _Meter:
             def update(self, n: float | None = 1) -> None:
                 advance(n or 0)
 
+            def update_transfer(self, n: float | None = 1) -> None:
+                """Bytes from the network, apart from those that are written: the latter are counted."""
+
+            def set_transfer_postfix_str(self, *_arguments: Any, **_options: Any) -> None:
+                """Goes with `update_transfer`."""
+
         return Bar
 
 
