@@ -127,9 +127,10 @@ def _cached(hub_id: HubId, away: HubAway) -> HubModel:
 def _ref(cache: Path, revision: str) -> str:
     """The commit that a branch or tag had; empty: it is not known here."""
     try:
-        return (cache / "refs" / revision).read_text().strip()
-    except OSError:
+        commit = (cache / "refs" / revision).read_text().strip()
+    except (OSError, ValueError):
         return ""
+    return commit if COMMIT.fullmatch(commit) else ""
 
 
 class SilentBar(tqdm):  # type: ignore[misc]

@@ -51,7 +51,7 @@ def read_hub_id(text: str) -> HubId | None:
     found = _ID.fullmatch(text)
     if found is None or found["repository"].lower().endswith(_FILE_ENDINGS):
         return None
-    if ".." in found["repository"] or "--" in found["repository"] or len(text) > LONGEST:
+    if ".." in text or "--" in found["repository"] or len(text) > LONGEST:
         return None
     return HubId(found["repository"], found["revision"] or DEFAULT_REVISION, found["file"] or "")
 

@@ -156,6 +156,7 @@ def test_a_folder_that_exists_comes_before_the_hub_and_says_so(
         ("a/b/c", None),
         ("org/name@", None),
         ("org/na..me", None),
+        ("org/name@../main", None),
         ("org/--name", None),
         ("what is this?", None),
     ],
