@@ -16,7 +16,7 @@ from quire.plan.plan import Plan
 from quire.serve.errors import ApiError, naming_field
 from quire.serve.fields import note_ignored
 from quire.serve.limits import Limits
-from quire.serve.schemas import ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
+from quire.serve.schemas import Body, ChatBody, CompletionBody, Said, Sampled, Tool
 from quire.serve.structured import limited, wanted_grammar
 from quire.serve.trial import Trial
 from quire.text.prompts import Prompts
@@ -89,7 +89,7 @@ class BodyReader:
         """The conversation as text and as tokens, and the tools that it mentions."""
         self.require_model(body.model)
         with naming_field("tools"):
-            choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
+            choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, Body) else body.tool_choice
             tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
         continues = bool(body.continue_final_message)
         text = self.render(body.messages, tools.tools, self._switches(body), field=names.prompt, continues=continues)

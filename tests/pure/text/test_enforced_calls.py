@@ -156,7 +156,7 @@ def test_one_call_is_enforced_for_a_named_tool_and_without_parallel_calls() -> N
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "a"}}\n</tool_call>'
     for use, count in (
         (ToolUse((SIMPLE,), True, dialect=hermes), 2),
-        (ToolUse((SIMPLE,), True, only="weather", dialect=hermes), 1),
+        (ToolUse((SIMPLE,), True, ("weather",), 1, hermes), 1),
         (ToolUse((SIMPLE,), True, most_calls=1, dialect=hermes), 1),
     ):
         grammar = use.grammar({})

@@ -24,14 +24,13 @@ Include = Literal[
 TOOL_INSTEAD = {
     "custom": "declare a function with one text parameter",
     "namespace": "list its functions in tools",
-    "allowed_tools": "list in tools only what may be called",
 }
 """By type of a tool, or of a tool_choice, that only others have: what to do without it. Others run on the server."""
 
 
-def _function_alone(value: Any) -> Any:
+def _function_alone(value: Any, *others: str) -> Any:
     sort = value.get("type") if isinstance(value, dict) else None
-    if isinstance(sort, str) and sort != "function":
+    if isinstance(sort, str) and sort not in ("function", *others):
         raise ValueError(f"the type {sort[:40]!r} is not supported: {TOOL_INSTEAD.get(sort, HOSTED)}")
     return value
 
@@ -42,6 +41,17 @@ class FunctionTool(Function):
 
 class ChosenFunction(NamedFunction):
     type: Literal["function"]
+
+
+class AllowedFunctions(Body):
+    """Only these tools may be called; the prompt describes the others too."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[
+        list[Annotated[ChosenFunction, BeforeValidator(_function_alone)]],
+        Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True),
+    ]
 
 
 class FlatSchema(JsonSchema):
@@ -66,7 +76,11 @@ class ResponseStreamOptions(Body):
 Tools = Annotated[
     list[Annotated[FunctionTool, BeforeValidator(_function_alone)]], Field(max_length=MOST_TOOLS, fail_fast=True)
 ]
-Choice = Literal["none", "auto", "required"] | Annotated[ChosenFunction, BeforeValidator(_function_alone)]
+Chosen = Annotated[ChosenFunction | AllowedFunctions, Field(discriminator="type")]
+Choice = (
+    Literal["none", "auto", "required"]
+    | Annotated[Chosen, BeforeValidator(lambda value: _function_alone(value, "allowed_tools"))]
+)
 Note = Annotated[str, Field(max_length=512)]
 
 
