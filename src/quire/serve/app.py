@@ -43,6 +43,7 @@ STATUSES = {
     403: "The key may not do this",
     404: "Not here",
     405: "The path takes other methods: Allow says which",
+    409: "It has ended",
     413: "The body is too large",
     415: "The body has an encoding that is not supported: Accept-Encoding says which are",
     422: "As 400",

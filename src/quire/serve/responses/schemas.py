@@ -35,6 +35,12 @@ def _function_alone(value: Any, *others: str) -> Any:
     return value
 
 
+def _foreground(value: Any) -> Any:
+    if value is True:
+        raise ValueError("a response ends with its connection: leave it out, and stream a long answer")
+    return value
+
+
 class FunctionTool(Function):
     type: Literal["function"]
 
@@ -104,7 +110,7 @@ class ResponseBody(Asked):
     prompt_cache_key: Note | None = Field(None, description="Returned; not looked at: every prefix is cached.")
     service_tier: Literal["auto", "default"] | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
+    background: Annotated[Literal[False] | None, BeforeValidator(_foreground)] = None
     chat_template_kwargs: Annotated[dict[str, bool | int | str], Few] | None = Field(
         None, description="Quire's own: switches of the model's chat template, such as enable_thinking."
     )
