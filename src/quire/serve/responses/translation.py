@@ -99,6 +99,8 @@ def _say(messages: list[Json], item: MessageItem) -> None:
         last["content"] += f"\n\n{text}"
     elif item.role == "assistant" and set(last) == {"role", "content", "reasoning_content"} and not last["content"]:
         last["content"] = text
+    elif item.role == "assistant" and "tool_calls" in last:  # a chat has no order of text and calls
+        last["content"] += text
     else:
         messages.append({"role": item.role, "content": text})
 

@@ -210,7 +210,7 @@ class ToolCalls:
         while True:
             piece = cursor.json(scan, depth)
             if call is not None and piece:
-                self._calls.append(replace(call, arguments=piece, continues=True))
+                self._continue_call(call, piece)
             if scan.depth == depth:
                 return True
             if not cursor.is_at_end or not (yield from cursor.more()):
@@ -261,7 +261,7 @@ class ToolCalls:
         self._is_after_call = True
         if self._most is not None and self.count >= self._most:
             return None
-        call = ToolCall(name, "", self.count)
+        call = ToolCall(name, "", self.count, at=len(self._content))
         self.count += 1
         self._calls.append(call)
         return call
@@ -269,8 +269,11 @@ class ToolCalls:
     def _whole(self, name: str, arguments: str) -> bool:
         call = self._begin(name)
         if call is not None:
-            self._calls.append(replace(call, arguments=arguments, continues=True))
+            self._continue_call(call, arguments)
         return True
+
+    def _continue_call(self, call: ToolCall, arguments: str) -> None:
+        self._calls.append(replace(call, arguments=arguments, continues=True, at=len(self._content)))
 
     def _say(self) -> None:
         """What was read is text."""
