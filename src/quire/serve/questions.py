@@ -147,6 +147,7 @@ class BodyReader:
     def _prompt(self, prompt: str | Sequence[int]) -> tuple[Tokens, str]:
         if isinstance(prompt, str):
             return self._known(self.encode(prompt, True, "prompt"), "prompt"), prompt
+        self._limits.require_beginning(len(prompt), "prompt")  # before time is spent on each token
         return self._known(prompt, "prompt"), self.prompts.tokenizer.decode(prompt)
 
     def _known(self, prompt: Sequence[int] | Tokens, field: str) -> Tokens:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from quire.serve.body_route import BodyRoute
 from quire.serve.errors import ApiError, json_response
 from quire.serve.generation import ANSWERS, answer
 from quire.serve.responses.conversation import Conversation
@@ -20,7 +21,7 @@ from quire.serve.responses.translation import NAMES, chat_of, item_document
 from quire.serve.schemas import AsText
 from quire.serve.service import Service
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 MOST_LISTED = 100
 
 
