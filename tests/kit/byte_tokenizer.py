@@ -44,6 +44,8 @@ MARKS = {
         "<｜tool▁call▁begin｜>",
         "<｜tool▁sep｜>",
     ],
+    ToolDialect.DEEPSEEK_V32: ["｜DSML｜"],
+    ToolDialect.DEEPSEEK_V4: ["｜DSML｜"],
     ToolDialect.GLM: ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
     ToolDialect.HERMES: ["<tool_call>", "</tool_call>"],
     ToolDialect.MISTRAL: ["[TOOL_CALLS]"],

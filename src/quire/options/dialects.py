@@ -16,6 +16,8 @@ class ToolDialect(str, Enum):
     MISTRAL_ARGS = "mistral-args"
     DEEPSEEK_V3 = "deepseek-v3"
     DEEPSEEK_V31 = "deepseek-v3.1"
+    DEEPSEEK_V32 = "deepseek-v3.2"
+    DEEPSEEK_V4 = "deepseek-v4"
     GLM = "glm-4.5"
     KIMI = "kimi-k2"
     MINIMAX = "minimax-m2"

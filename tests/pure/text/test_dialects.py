@@ -148,6 +148,8 @@ def test_calls_beyond_the_most_are_left_out() -> None:
         ("kimi-k2", "assistant ◁think▷"),
         ("deepseek-v3", "<｜tool▁calls▁begin｜> tool['type'] ```json"),
         ("deepseek-v3.1", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> name <｜tool▁sep｜> </think>"),
+        ("deepseek-v3.2", "message.tool_calls <｜DSML｜function_calls> <｜DSML｜invoke name="),
+        ("deepseek-v4", "message.tool_calls {%- set dsml = '｜DSML｜' %} tool_calls"),
         ("glm-4.5", "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key></tool_call>"),
         ("qwen3-coder", "<tool_call>\n<function=example>\n<parameter=p>\n</tool_call>"),
         ("mistral-args", "[AVAILABLE_TOOLS][TOOL_CALLS] name [ARGS]"),

@@ -132,6 +132,12 @@ def accepts(grammar: Grammar, text: str, marks: list[str]) -> bool:
             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n"
             '```json\n{"city": "a"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         ),
+        (
+            "deepseek-v3.2",
+            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n'
+            '<｜DSML｜parameter name="city" string="true">a</｜DSML｜parameter>\n'
+            "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        ),
         ("glm-4.5", "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>a</arg_value>\n</tool_call>"),
         (
             "kimi-k2",

@@ -29,10 +29,13 @@ class Parameters:
     """How each argument is written if arguments are not JSON: `begin value end`."""
 
     begin: str
-    """With {key}."""
+    """With {key}; {string} says whether the value is text (true) or JSON (false)."""
     end: str
     line: str = ""
     """A line end around the value, which is not part of it."""
+
+    def begin_of(self, key: str, is_text: bool) -> str:
+        return self.begin.replace("{key}", key).replace("{string}", "true" if is_text else "false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Dialect:
             return self.explained
         parameters = ""
         if self.parameters is not None:
-            begin, line = self.parameters.begin.replace("{key}", "KEY"), self.parameters.line
+            begin, line = self.parameters.begin_of("KEY", is_text=True), self.parameters.line
             parameters = f"{begin}{line}VALUE{line}{self.parameters.end}\n"
         written = f"{self.written.opening}{self.written.call}{self.written.closing}"
         places = {"{name}": "NAME", "{number}": "0", "{arguments}": "{...}", "{parameters}": parameters}
