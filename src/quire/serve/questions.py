@@ -160,6 +160,13 @@ class BodyReader:
         known = {} if effort is None else self.prompts.effort_switches(effort)
         if effort is not None and not known:
             note_ignored("reasoning_effort")
+        if body.add_generation_prompt and body.continue_final_message:
+            message = (
+                "continue_final_message begins no new message: leave add_generation_prompt out, or set it to false"
+            )
+            raise ApiError(400, message, "invalid_value", "add_generation_prompt")
+        if body.add_generation_prompt is not None:
+            known = {**known, "add_generation_prompt": body.add_generation_prompt}
         return {**known, **(body.chat_template_kwargs or {})}
 
     def _stop_tokens(self, body: Sampled) -> tuple[int, ...]:

@@ -301,6 +301,9 @@ class ChatBody(Sampled):
     reasoning_effort: Annotated[str, Field(max_length=16)] | None = Field(
         None, description="For templates with this switch; none switches thinking off where the template can."
     )
+    add_generation_prompt: bool | None = Field(
+        None, description="vLLM's: false for a prompt that ends with the last message; with continue_final_message."
+    )
     continue_final_message: bool | None = Field(
         None, description="vLLM's: the answer continues the last message, which is an assistant's."
     )
