@@ -52,6 +52,7 @@ MARKS = {
     ToolDialect.MISTRAL_ARGS: ["[TOOL_CALLS]", "[ARGS]"],
     ToolDialect.GRANITE: ["<|tool_call|>"],
     ToolDialect.PHI: ["<|tool_call|>", "<|/tool_call|>"],
+    ToolDialect.GEMMA4: ["<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"],
     ToolDialect.MINIMAX: ["<minimax:tool_call>", "</minimax:tool_call>"],
 }
 """Of each family's tokenizer, the tokens that are marks."""

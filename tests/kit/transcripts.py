@@ -136,6 +136,23 @@ def _dsml(section: str) -> list[Any]:
     ]
 
 
+GEMMA4_ROME = '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'
+GEMMA4_OSLO = '<|tool_call>call:weather{city:<|"|>Oslo<|"|>}<tool_call|>'
+GEMMA4 = [
+    (GEMMA4_ROME, "", ONE),
+    (f"I shall look.\n{GEMMA4_ROME}{GEMMA4_OSLO}", "I shall look.\n", BOTH),
+    ("<|tool_call>call:weather_map{}<tool_call|>", "", (("weather_map", {}),)),
+    (
+        '<|tool_call>call:weather{city:<|"|>a "b", {c}: [<|"|>,'
+        'more:{list:[1,-2.5,true,<|"|>x<|"|>],none:null}}<tool_call|>',
+        "",
+        (("weather", {"city": 'a "b", {c}: [', "more": {"list": [1, -2.5, True, "x"], "none": None}}),),
+    ),
+    ('<|tool_call>call:sunrise{city:<|"|>Rome<|"|>}<tool_call|>', None, ()),
+    ('<|tool_call>call:weather{city:<|"|>Rome}<tool_call|>', None, ()),
+    ('<|tool_call>call:weather{city <|"|>Rome<|"|>}<tool_call|>', None, ()),
+    ("<|tool_call>call:weather[1]<tool_call|>", None, ()),
+]
 V3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
 V3_ROME, V3_OSLO = V3.format("weather", '{"city": "Rome", "days": 3}'), V3.format("weather", '{"city": "Oslo"}')
 DEEPSEEK_V3 = [
@@ -235,6 +252,7 @@ _ROWS: dict[ToolDialect, list[Any]] = {
     ToolDialect.LLAMA3: LLAMA3,
     ToolDialect.LLAMA4: LLAMA4,
     ToolDialect.GEMMA: GEMMA,
+    ToolDialect.GEMMA4: GEMMA4,
 }
 TRANSCRIPTS = [
     *_in_marks(ToolDialect.JSON, "<tool_call>", "</tool_call>"),

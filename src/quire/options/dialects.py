@@ -25,6 +25,7 @@ class ToolDialect(str, Enum):
     GRANITE = "granite"
     PHI = "phi-4-mini"
     GEMMA = "gemma-3"
+    GEMMA4 = "gemma-4"
 
 
 TOOL_DIALECTS = tuple(dialect.value for dialect in ToolDialect)

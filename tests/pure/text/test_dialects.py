@@ -161,6 +161,7 @@ def test_calls_beyond_the_most_are_left_out() -> None:
         ("llama3", "<|start_header_id|>ipython<|end_header_id|>"),
         ("llama3", "<|python_tag|>"),
         ("gemma-3", "<start_of_turn>model"),
+        ("gemma-4", "<|turn>model <|tool_call>call: <|channel>thought <channel|>"),
         ("hermes", '<|im_start|> <tool_call>\n{"name": <function-name>}\n</tool_call>'),
         ("json", "<|im_start|>assistant"),
         ("json", ""),
@@ -206,6 +207,7 @@ def parted(reader: Any, pieces: Sequence[str]) -> Parted:
             Parted("hm", "Yes <b>"),
         ),
         ("minimax-m2", "</think>", "<think>\nhm\n</think>\n\nYes", Parted("hm", "Yes")),
+        ("gemma-4", "<channel|>", "<|channel>thought\nhm<channel|>Yes", Parted("hm", "Yes")),
     ],
 )
 def test_reasoning_is_separated_by_the_marks_of_the_dialect(

@@ -64,6 +64,8 @@ class Dialect:
     """What may come after the arguments, in this order."""
     parameters: Parameters | None = None
     """Arguments after a header; None: they are a JSON object."""
+    quote: str = ""
+    """What text stands between, in arguments with bare keys (`bare.py`); empty: there are none."""
     python_marks: tuple[tuple[str, str], ...] = ()
     """What comes before and after calls written as Python."""
     is_python: bool = False
@@ -89,7 +91,8 @@ class Dialect:
         """All that its reader looks for. An answer keeps the text of special tokens that are part of it."""
         parameters = () if self.parameters is None else (self.parameters.begin, self.parameters.end)
         python = (mark for pair in self.python_marks for mark in pair)
-        return frozenset({*self.begins, *self.headers, *self.json_ends, *self.footers, *parameters, *python})
+        quote = (self.quote,) if self.quote else ()
+        return frozenset({*self.begins, *self.headers, *self.json_ends, *self.footers, *parameters, *python, *quote})
 
     @property
     def example(self) -> str:

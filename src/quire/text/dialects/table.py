@@ -187,6 +187,16 @@ _TABLE = (
         separator=";",
     ),
     Dialect(
+        ToolDialect.GEMMA4,
+        "Gemma 4",
+        Written(_LLAMA_OBJECT),
+        found_by=(("<|tool_call>",), ("<|turn>",)),
+        headers=("<|tool_call>call:{name}",),
+        footers=("<tool_call|>",),
+        quote='<|"|>',
+        reasoning=(ReasoningMarks("<|channel>thought", "<channel|>"),),
+    ),
+    Dialect(
         ToolDialect.GEMMA,
         "Gemma 3",
         Written(_LLAMA_OBJECT),
