@@ -1,17 +1,20 @@
-"""Clients without a key that try to stall the server or to fill its memory, and what others notice of it.
+"""Clients that try to stall the server or to fill its memory, and what others notice of it.
 
     python bench/hostile.py [--seconds 30] [--attackers 4] [--connections 2048]
 
 A server of a tiny model runs with --keys. First, attackers send bodies of one-byte chunks as fast as they can and
 connect again when they are refused, while /health/live is asked one call after another: printed are its times, and how
-much the attackers sent. Then as many connections as the server takes announce a body of 4 MiB each, half of them on an
-open path, and send it but for one byte: printed is the memory of the HTTP process before, during and after.
+much the attackers sent. Then clients with a key send the bodies that take the longest to read, 3,500 messages of 30
+parts and 2 million token ids, one after another: printed are the times again. Last, as many connections as the server
+takes announce a body of 4 MiB each, half of them on an open path, and send it but for one byte: printed is the memory
+of the HTTP process before, during and after.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import multiprocessing
 import resource
 import socket
@@ -22,6 +25,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
+
+import httpx
 
 from quire.serve.keys import Tenant, add_key
 from running_server import RunningServer, running_server
@@ -47,6 +52,40 @@ def attack(port: int, seconds: float, sent: Synchronized[int], connections: Sync
                     sent.value += len(CHUNKS)
 
 
+PART = {"type": "text", "text": "a"}
+LARGE = {
+    "/v1/chat/completions": {"model": "model", "messages": [{"role": "user", "content": [PART] * 30}] * 3500},
+    "/v1/completions": {"model": "model", "prompt": [1] * 2_000_000},
+}
+"""By path: a body below the limit of size that is refused only when it has been read."""
+
+
+def send_large(address: str, key: str, path: str, seconds: float, sent: Synchronized[int]) -> None:
+    body, end = json.dumps(LARGE[path], separators=(",", ":")).encode(), time.monotonic() + seconds
+    assert len(body) < BODY_BYTES
+    with httpx.Client(base_url=address, headers={"authorization": f"Bearer {key}"}, timeout=60) as client:
+        while time.monotonic() < end:
+            assert client.post(path, content=body).status_code == 400
+            with sent.get_lock():
+                sent.value += len(body)
+
+
+def hold(server: RunningServer, key: str, seconds: float) -> None:
+    for path in LARGE:
+        sent = multiprocessing.Value("q", 0)
+        sender = multiprocessing.Process(target=send_large, args=(server.address, key, path, seconds, sent))
+        sender.start()
+        times = times_of_health(server, seconds)
+        sender.join()
+        print(f"large bodies for {path}: {health(times)}; {sent.value / 1e6:,.0f} MB sent")
+
+
+def health(times: list[float]) -> str:
+    p50, p99 = (times[int(len(times) * part)] * 1000 for part in (0.5, 0.99))
+    most = times[-1] * 1000
+    return f"/health/live {len(times):,} calls, p50 {p50:.1f} ms, p99 {p99:.1f} ms, most {most:.1f} ms"
+
+
 def times_of_health(server: RunningServer, seconds: float) -> list[float]:
     times, end = [], time.monotonic() + seconds
     with server.client() as client:
@@ -69,11 +108,8 @@ def stall(server: RunningServer, seconds: float, attackers: int) -> None:
         times = times_of_health(server, seconds if count else min(5.0, seconds))
         for one in running:
             one.join()
-        shown = [times[int(len(times) * part)] * 1000 for part in (0.5, 0.99)]
-        print(
-            f"{count} attackers: /health/live {len(times):,} calls, p50 {shown[0]:.1f} ms, p99 {shown[1]:.1f} ms, "
-            f"most {times[-1] * 1000:.1f} ms; {connections.value:,} connections, {sent.value / 1e6:,.0f} MB sent"
-        )
+        sizes = f"{connections.value:,} connections, {sent.value / 1e6:,.0f} MB sent"
+        print(f"{count} attackers: {health(times)}; {sizes}")
 
 
 def resident_mib(process: int) -> float:
@@ -116,10 +152,11 @@ def main() -> None:
     with TemporaryDirectory() as place:
         folder, keys = Path(place) / "model", Path(place) / "keys.json"
         folder.mkdir()
-        add_key(keys, Tenant("alice", "alice"))
+        key = add_key(keys, Tenant("alice", "alice"))
         options = (str(make_folder(folder)), *SIZE, "--keys", str(keys), "--open-metrics")
         with running_server(*options, model="model") as server:
             stall(server, arguments.seconds, arguments.attackers)
+            hold(server, key, min(10.0, arguments.seconds))
             fill(server, arguments.connections)
 
 

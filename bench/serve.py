@@ -6,8 +6,9 @@
 The engine alone gets all requests at once and is drained; the server gets them from so many clients, each of which
 sends the next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. Then
 requests that can never fit are refused while others stream, and one prompt is asked by keys of different scopes. With
---soak a crowd of clients streams, leaves, floods and sends nonsense to a tiny model instead, in a pool too small for
-all of them, and what is left of it is counted: stalls, progress, books, memory.
+--soak a crowd of clients uses every API of a tiny model instead, in a pool too small for all of them: it streams,
+disconnects, cancels, aborts, floods and sends invalid bodies. What is left of it is counted, and the run fails if a
+call was answered with 5xx or stalled, if progress was lost, or if anything is still held.
 """
 
 from __future__ import annotations
@@ -40,6 +41,10 @@ POOL_BYTES = 1 << 30
 MODEL = "smollm2-135m-instruct"
 
 
+MOST_REQUESTS = 400
+"""Of each key: more than the queue of the soak has, so that both limits are met."""
+REFUSED_WAYS = ("too long /v1/chat/completions", "nonsense")
+"""Of the soak: calls that are never answered with 200."""
 KEYS: dict[str, str] = {}
 """By name; made when the server starts."""
 SCOPES = {"nobody has asked it": "one", "another scope has": "another", "the same scope has": "one's other"}
@@ -51,11 +56,11 @@ TOO_LONG = {
 }
 
 
-def keys_in(folder: Path) -> tuple[str, str, str]:
-    """Two keys of one scope, and one of another: as an option of the server."""
+def keys_in(folder: Path, most_requests: int | None = None) -> tuple[str, str, str]:
+    """Two keys of one scope, and one of another: as an option of the server. `most_requests`: of each."""
     file = folder / "keys.json"
     for name, scope in (("one", "one"), ("one's other", "one"), ("another", "another")):
-        KEYS[name] = add_key(file, Tenant(name, scope))
+        KEYS[name] = add_key(file, Tenant(name, scope, most_requests=most_requests))
     return "--keys", str(file), "--open-metrics"
 
 
@@ -195,23 +200,58 @@ def soak(options: argparse.Namespace) -> None:
     more = ("--model-name", "tiny", "--step-seconds", "5")
     with (
         TemporaryDirectory() as scratch,
-        running_server(str(make_folder(Path(scratch))), *size, *more, model="tiny") as server,
+        TemporaryDirectory() as folder,
+        running_server(
+            str(make_folder(Path(folder))), *size, *more, *keys_in(Path(scratch), MOST_REQUESTS), model="tiny"
+        ) as server,
     ):
-        warm = Crowd(server.address, "tiny", [None], options.clients, seed=1)
+        keys = list(KEYS.values())
+        warm = Crowd(server.address, "tiny", keys, options.clients, seed=1)
         warm.run(min(20.0, options.soak / 4), lambda: True)
         before = memory_of(server)
-        crowd = Crowd(server.address, "tiny", [None], options.clients)
+        crowd = Crowd(server.address, "tiny", keys, options.clients)
         crowd.run(options.soak, lambda: server.get("/health/progress").status_code == 200)
         server.until("it is idle", server.is_idle, 120)
         after = memory_of(server)
-        print(f"\n{options.clients} clients for {options.soak} s: {crowd.calls:,} calls, {crowd.left:,} left early")
-        print(f"  answers by status: {dict(sorted(crowd.statuses.items()))}; connections cut {crowd.cut}")
-        deaths = len(server.told("engine_died"))
-        print(f"  stalls {crowd.stalls}; progress lost {crowd.lost_progress} times; engine deaths {deaths}")
-        books, used = server.metric("quire_books_balance") == 1, server.metric("quire_pages", state="used")
-        print(f"  books balance: {books}; pages still used {used:.0f}")
+        print(f"\n{options.clients} clients for {options.soak} s: {crowd.calls:,} turns, {crowd.left:,} left early")
+        print(f"  answers by status: {dict(sorted(crowd.statuses.items()))}")
+        print(f"  answered with 200, by way and path: {dict(sorted(crowd.answered.items()))}")
         for name in before:
             print(f"  {name}: {before[name] / 2**20:.0f} MiB before, {after[name] / 2**20:.0f} MiB after")
+        report(problems(crowd, server, keys))
+
+
+def problems(crowd: Crowd, server: RunningServer, keys: list[str]) -> dict[str, float]:
+    """By what went wrong or is still held: how much of it."""
+    held = {
+        "requests still counted by their key": sum(MOST_REQUESTS - remaining(server, key) for key in keys),
+        "requests still open": server.metric("quire_requests_running") + server.metric("quire_requests_waiting"),
+        "pages still used": server.metric("quire_pages", state="used"),
+        "books that do not balance": 1 - server.metric("quire_books_balance"),
+    }
+    return {
+        "answers of 5xx": sum(number for status, number in crowd.statuses.items() if status >= 500),
+        "stalled calls": crowd.stalls,
+        "connections cut": crowd.cut,
+        "moments without progress": crowd.lost_progress,
+        "deaths of the engine": len(server.told("engine_died")),
+        "internal errors": len(server.told("internal_error")),
+        "paths never answered": sum(not number for way, number in crowd.answered.items() if way not in REFUSED_WAYS),
+        **held,
+    }
+
+
+def report(found: dict[str, float]) -> None:
+    for name, number in found.items():
+        print(f"  {name}: {number:.0f}")
+    if any(found.values()):
+        raise SystemExit("the soak has failed: see the numbers that are not 0")
+
+
+def remaining(server: RunningServer, key: str) -> int:
+    """Requests that a key may have in addition, as the server says."""
+    with server.client(key) as client:
+        return int(client.get("/v1/models").headers["x-ratelimit-remaining-requests"])
 
 
 def memory_of(server: RunningServer) -> dict[str, float]:

@@ -44,12 +44,15 @@ MARKS = {
         "<｜tool▁call▁begin｜>",
         "<｜tool▁sep｜>",
     ],
+    ToolDialect.DEEPSEEK_V32: ["｜DSML｜"],
+    ToolDialect.DEEPSEEK_V4: ["｜DSML｜"],
     ToolDialect.GLM: ["<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
     ToolDialect.HERMES: ["<tool_call>", "</tool_call>"],
     ToolDialect.MISTRAL: ["[TOOL_CALLS]"],
     ToolDialect.MISTRAL_ARGS: ["[TOOL_CALLS]", "[ARGS]"],
     ToolDialect.GRANITE: ["<|tool_call|>"],
     ToolDialect.PHI: ["<|tool_call|>", "<|/tool_call|>"],
+    ToolDialect.GEMMA4: ["<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel|>"],
     ToolDialect.MINIMAX: ["<minimax:tool_call>", "</minimax:tool_call>"],
 }
 """Of each family's tokenizer, the tokens that are marks."""

@@ -110,6 +110,49 @@ MINIMAX = [
     ('<minimax:tool_call>\n<invoke name="sunrise">\n</invoke>\n</minimax:tool_call>', None, ()),
     ('<minimax:tool_call>\n<invoke name="weather">\n<parameter name="city">Rome</invoke>', None, ()),
 ]
+DSML_ROME = (
+    '<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="true">Rome</｜DSML｜parameter>\n'
+    '<｜DSML｜parameter name="days" string="false">3</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+)
+DSML_OSLO = (
+    '<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="true">Oslo</｜DSML｜parameter>\n'
+    "</｜DSML｜invoke>\n"
+)
+
+
+def _dsml(section: str) -> list[Any]:
+    begin, end = f"<｜DSML｜{section}>\n", f"</｜DSML｜{section}>"
+    unknown = (
+        '<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="code" string="true">042</｜DSML｜parameter>\n'
+        '<｜DSML｜parameter name="more" string="false">{"a": [1, null]}</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
+    )
+    return [
+        (f"{begin}{DSML_ROME}{end}", "", ONE),
+        (f"I shall look.\n\n{begin}{DSML_ROME}{DSML_OSLO}{end}", "I shall look.\n\n", BOTH),
+        (f"{begin}{unknown}{end}", "", (("weather", {"code": "042", "more": {"a": [1, None]}}),)),
+        (f'{begin}<｜DSML｜invoke name="weather_map">\n</｜DSML｜invoke>\n{end}', "", (("weather_map", {}),)),
+        (f'{begin}<｜DSML｜invoke name="sunrise">\n</｜DSML｜invoke>\n{end}', None, ()),
+        (f'{begin}<｜DSML｜invoke name="weather">\n<｜DSML｜parameter name="city" string="maybe">Rome', None, ()),
+    ]
+
+
+GEMMA4_ROME = '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:3}<tool_call|>'
+GEMMA4_OSLO = '<|tool_call>call:weather{city:<|"|>Oslo<|"|>}<tool_call|>'
+GEMMA4 = [
+    (GEMMA4_ROME, "", ONE),
+    (f"I shall look.\n{GEMMA4_ROME}{GEMMA4_OSLO}", "I shall look.\n", BOTH),
+    ("<|tool_call>call:weather_map{}<tool_call|>", "", (("weather_map", {}),)),
+    (
+        '<|tool_call>call:weather{city:<|"|>a "b", {c}: [<|"|>,'
+        'more:{list:[1,-2.5,true,<|"|>x<|"|>],none:null}}<tool_call|>',
+        "",
+        (("weather", {"city": 'a "b", {c}: [', "more": {"list": [1, -2.5, True, "x"], "none": None}}),),
+    ),
+    ('<|tool_call>call:sunrise{city:<|"|>Rome<|"|>}<tool_call|>', None, ()),
+    ('<|tool_call>call:weather{city:<|"|>Rome}<tool_call|>', None, ()),
+    ('<|tool_call>call:weather{city <|"|>Rome<|"|>}<tool_call|>', None, ()),
+    ("<|tool_call>call:weather[1]<tool_call|>", None, ()),
+]
 V3 = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>{}\n```json\n{}\n```<｜tool▁call▁end｜>"
 V3_ROME, V3_OSLO = V3.format("weather", '{"city": "Rome", "days": 3}'), V3.format("weather", '{"city": "Oslo"}')
 DEEPSEEK_V3 = [
@@ -199,6 +242,8 @@ _ROWS: dict[ToolDialect, list[Any]] = {
     ToolDialect.QWEN3_CODER: QWEN,
     ToolDialect.GLM: GLM,
     ToolDialect.MINIMAX: MINIMAX,
+    ToolDialect.DEEPSEEK_V32: _dsml("function_calls"),
+    ToolDialect.DEEPSEEK_V4: _dsml("tool_calls"),
     ToolDialect.DEEPSEEK_V3: DEEPSEEK_V3,
     ToolDialect.DEEPSEEK_V31: DEEPSEEK_V31,
     ToolDialect.KIMI: KIMI,
@@ -207,6 +252,7 @@ _ROWS: dict[ToolDialect, list[Any]] = {
     ToolDialect.LLAMA3: LLAMA3,
     ToolDialect.LLAMA4: LLAMA4,
     ToolDialect.GEMMA: GEMMA,
+    ToolDialect.GEMMA4: GEMMA4,
 }
 TRANSCRIPTS = [
     *_in_marks(ToolDialect.JSON, "<tool_call>", "</tool_call>"),

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import logging
+import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from quire.serve import logs
+from quire.options.run import RunOptions
+from quire.serve import engine_process, logs
+from quire.serve.messages import EngineSetup, Failed
 
 
 class Terminal(io.StringIO):
@@ -18,9 +24,12 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _restored() -> Iterator[None]:
-    before = list(logs._logger.handlers)
+    loggers = [logs._logger, *map(logging.getLogger, logs.OTHERS)]
+    before = [(logger, list(logger.handlers), logger.level, logger.propagate) for logger in loggers]
     yield
-    logs._logger.handlers[:] = before
+    for logger, handlers, level, propagate in before:
+        logger.handlers[:], logger.propagate = handlers, propagate
+        logger.setLevel(level)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +63,32 @@ def test_no_value_can_write_a_line_or_a_colour_of_its_own(monkeypatch: pytest.Mo
     assert line.count("\n") == 1
     assert "\x1b" not in line
     assert line.endswith('tenant="a=b" request=""\n')
+
+
+class OneSetup:
+    """A connection to an engine that gets its setup, and nothing else."""
+
+    def __init__(self, setup: EngineSetup) -> None:
+        self._setup, self.sent = setup, list[Any]()
+
+    def recv(self) -> EngineSetup:
+        return self._setup
+
+    def send(self, message: Any) -> None:
+        self.sent.append(message)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("level", list(logs.LEVELS))
+def test_the_level_reaches_the_engines_process(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There all of Quire's loggers have it, other packages' at least warning. The engine logged warnings alone,
+    whatever the option said."""
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    connection: Any = OneSetup(EngineSetup(tmp_path / "no model", {}, RunOptions(), None, "json", level))
+    with pytest.raises(SystemExit):
+        engine_process.main(connection)
+    assert isinstance(connection.sent[0], Failed)
+    for name in ("quire.serve", "quire.tiers", "quire.text", "quire.recording"):
+        assert logging.getLogger(name).level == logs.LEVELS[level]
+    assert logging.getLogger("uvicorn.error").level == max(logs.LEVELS[level], logging.WARNING)

@@ -138,16 +138,25 @@ def test_a_block_begins_with_what_it_holds(deltas: list[Delta], content: list[Js
     assert form().whole([join_deltas(deltas)])["content"] == content
 
 
-def test_text_after_a_call_is_a_block_of_its_own() -> None:
-    call = ToolCall("time", "{}", id="a")
-    events = streamed([Delta("the", tool_calls=(call,)), Delta("\nfox"), Delta(ending="tool_calls")])
-    assert [block["type"] for block in rebuilt(events)["content"]] == ["text", "tool_use", "text"]
+@pytest.mark.story
+def test_blocks_keep_the_order_in_which_the_model_wrote_them_however_the_answer_is_cut(tokenizer: Tokenizer) -> None:
+    """In whole answers as in streams, also if one update has text, a call and text again. Text after a call was put
+    before it."""
+    tokens = tokenizer.encode(f"the dog{CALL}the fox{CALL} sees", add_special_tokens=False)
+    for cut in range(len(tokens) + 1):
+        reader = Answer(tokenizer, tools=ToolCalls(TOOLS))
+        deltas = [reader.feed(tokens[:cut]), reader.feed(tokens[cut:]), reader.feed([], ending="stop")]
+        deltas = [delta for delta in deltas if not delta.is_empty]
+        whole = form().whole([join_deltas(deltas)])
+        assert rebuilt(streamed(deltas)) == whole
+        found = [block.get("text", block.get("input")) for block in whole["content"]]
+        assert found == ["the dog", {"city": "Rome"}, "the fox", {"city": "Rome"}, " sees"]
 
 
 def test_the_last_piece_of_a_call_comes_before_text_of_the_same_update() -> None:
     """One update may complete a call, have text after it and begin another call."""
     first, last = ToolCall("time", '{"a"', id="a"), ToolCall("time", ": 1}", id="a", continues=True)
-    second = ToolCall("time", "{}", index=1, id="b")
+    second = ToolCall("time", "{}", index=1, id="b", at=3)
     deltas = [Delta(tool_calls=(first,)), Delta("fox", tool_calls=(last, second)), Delta(ending="tool_calls")]
     content = rebuilt(streamed(deltas))["content"]
     assert [block.get("input", block.get("text")) for block in content] == [{"a": 1}, "fox", {}]

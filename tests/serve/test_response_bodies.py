@@ -13,7 +13,7 @@ from quire.serve.invalid import refusal_of
 from quire.serve.responses.items import STORED
 from quire.serve.responses.schemas import ResponseBody
 from quire.serve.responses.translation import chat_of, input_items, item_document, messages_of
-from quire.serve.schemas import MOST_MESSAGES, ChatBody
+from quire.serve.schemas import MOST_MESSAGES, AllowedChoice, ChatBody
 
 LOGPROBS = "message.output_text.logprobs"
 HOSTED = "the server runs no tools, so declare a function and run it in your client"
@@ -118,6 +118,15 @@ def test_fields_get_the_names_that_chats_have() -> None:
     }  # fmt: skip
 
 
+def test_tools_that_are_allowed_are_those_of_the_chat() -> None:
+    """A chat has them one level deeper."""
+    choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
+    found = chat(tools=[{"type": "function", **FUNCTION}], tool_choice=choice).tool_choice
+    assert isinstance(found, AllowedChoice)
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    assert found.model_dump() == {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": tools}}
+
+
 def test_an_effort_and_switches_are_those_of_the_chat() -> None:
     found = chat(reasoning={"effort": "high", "summary": "auto"}, chat_template_kwargs={"thinking": False})
     assert (found.reasoning_effort, found.chat_template_kwargs) == ("high", {"thinking": False})
@@ -142,6 +151,10 @@ def test_parts_that_are_not_text_are_refused_with_their_place(kind: str, field: 
         ({"tools": [{"type": "custom", "name": "a"}]},
          "tools.0: the type 'custom' is not supported: declare a function with one text parameter"),
         ({"tool_choice": {"type": "file_search"}}, f"tool_choice: the type 'file_search' is not supported: {HOSTED}"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "x"}]}},
+         f"tool_choice.tools.0: the type 'mcp' is not supported: {HOSTED}"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "none", "tools": [{"type": "function", "name": "a"}]}},
+         'tool_choice.mode is "none": give one of "auto" or "required"'),
         ({"input": [{"type": "local_shell_call", "id": "x"}]},
          f"input.0: an item of type 'local_shell_call' is not supported: {HOSTED}"),
         ({"input": [{"type": "custom_tool_call", "id": "x"}]},
@@ -149,7 +162,8 @@ def test_parts_that_are_not_text_are_refused_with_their_place(kind: str, field: 
         ({"conversation": "conv_1"}, "conversation is not supported: use previous_response_id"),
         ({"max_tool_calls": 3}, "max_tool_calls is not supported: leave it out"),
         ({"truncation": "auto"}, 'truncation is "auto": give "disabled"'),
-        ({"background": True}, "background is true: give false"),
+        ({"background": True},
+         "background: a response ends with its connection: leave it out, and stream a long answer"),
         ({"input": [3]}, "input.0 is 3: give an object"),
         ({"input": []}, "input is []: give text or at least 1 item"),
     ],

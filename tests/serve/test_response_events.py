@@ -15,7 +15,9 @@ from pydantic import TypeAdapter
 from quire.core.logprobs import Logprob
 from quire.serve.errors import ApiError
 from quire.serve.responses.form import ResponseFormat, head_of
+from quire.serve.responses.items import STORED
 from quire.serve.responses.schemas import ResponseBody
+from quire.serve.responses.translation import messages_of
 from quire.text.answer import Answer, Delta, join_deltas
 from quire.text.reasoning import Reasoning
 from quire.text.spelling import Spelling
@@ -176,3 +178,29 @@ def test_a_stream_that_cannot_go_on_ends_with_a_failed_response(tokenizer: Token
     assert failed["response"]["output"][0]["content"][0]["text"] == "the fox"
     assert failed["response"]["output"][0]["status"] == "incomplete"
     assert told.kept == []
+
+
+@pytest.mark.story
+def test_items_keep_the_order_in_which_the_model_wrote_them_however_the_answer_is_cut(tokenizer: Tokenizer) -> None:
+    """In whole answers as in streams. Text after a call was put before it."""
+    tokens = tokenizer.encode(f"the dog{CALL}the fox", add_special_tokens=False)
+    for cut in range(len(tokens) + 1):
+        last = Told(tokenizer).events([tokens[:cut], tokens[cut:]])[-1]["response"]["output"]
+        told = Told(tokenizer)
+        pieces = [told.feed(tokens[:cut]), told.feed(tokens[cut:]), told.feed([], "stop")]
+        whole = told.form.whole([join_deltas(pieces)])["output"]
+        for output in (last, whole):
+            assert [item["type"] for item in output] == ["message", "function_call", "message"]
+            assert [item["content"][0]["text"] for item in output[::2]] == ["the dog", "the fox"]
+
+
+def test_text_after_a_call_that_is_sent_back_belongs_to_the_message_of_the_call() -> None:
+    """A chat has text and calls of one turn without an order: a message of its own would stand between a call and its
+    output."""
+    call = {"type": "function_call", "call_id": "a", "name": "weather", "arguments": "{}"}
+    items = [{"role": "assistant", "content": "the dog"}, call, {"role": "assistant", "content": "the fox"},
+             {"type": "function_call_output", "call_id": "a", "output": "warm"}]  # fmt: skip
+    messages = messages_of(STORED.validate_python(items))
+    assert [(message["role"], message["content"]) for message in messages] == [
+        ("assistant", "the dogthe fox"), ("tool", "warm")
+    ]  # fmt: skip

@@ -60,12 +60,23 @@ def test_calls_are_read_out_of_text_however_it_is_cut(
 
 def test_a_required_call_is_of_one_of_the_tools_that_are_offered() -> None:
     tools = tuple(TOOLS)
-    for only, names in ((None, {"weather", "time"}), ("time", {"time"})):
-        grammar = ToolUse(tools, True, only).grammar({})
+    for allowed, names in ((None, {"weather", "time"}), (("time",), {"time"})):
+        grammar = ToolUse(tools, True, allowed).grammar({})
         assert grammar is not None
         assert {name for name in ("weather", "time") if name in grammar.text} == names
     with pytest.raises(InputError, match="weather, time"):
-        ToolUse(tools, True, "nothing").grammar({})
+        ToolUse(tools, True, ("time", "nothing")).grammar({})
+
+
+def test_of_all_tools_that_are_described_only_those_allowed_are_called() -> None:
+    """A call of another tool stays text, as a call of a tool that does not exist does."""
+    use = ToolUse(tuple(TOOLS), allowed=("time",))
+    reader = use.reader()
+    assert use.tools == tuple(TOOLS), "the prompt describes all"
+    assert reader is not None
+    weather = '<tool_call>{"name": "weather", "arguments": {}}</tool_call>'
+    read = reader.feed(weather + '<tool_call>{"name": "time", "arguments": {}}</tool_call>')
+    assert ([call.name for call in read.calls], read.content) == (["time"], weather)
 
 
 def read_reasoning(text: str, size: int, prompt: str = "") -> Parted:

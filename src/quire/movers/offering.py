@@ -119,7 +119,7 @@ class PeerServer:
             wire = welcome(sock, self._secret, STRANGER_SECONDS, FRAME_SECONDS)
         except TierFailed as error:
             self.counters["strangers"] += 1
-            _LOG.info("a caller was turned away: %s", error)
+            _LOG.debug("a caller was turned away: %s", error)  # strangers fill no log at the default level
         else:
             with contextlib.suppress(TierFailed):  # the caller has gone, or sent invalid data: both end it
                 self._admit(sock)

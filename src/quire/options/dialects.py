@@ -16,6 +16,8 @@ class ToolDialect(str, Enum):
     MISTRAL_ARGS = "mistral-args"
     DEEPSEEK_V3 = "deepseek-v3"
     DEEPSEEK_V31 = "deepseek-v3.1"
+    DEEPSEEK_V32 = "deepseek-v3.2"
+    DEEPSEEK_V4 = "deepseek-v4"
     GLM = "glm-4.5"
     KIMI = "kimi-k2"
     MINIMAX = "minimax-m2"
@@ -23,6 +25,7 @@ class ToolDialect(str, Enum):
     GRANITE = "granite"
     PHI = "phi-4-mini"
     GEMMA = "gemma-3"
+    GEMMA4 = "gemma-4"
 
 
 TOOL_DIALECTS = tuple(dialect.value for dialect in ToolDialect)

@@ -43,6 +43,7 @@ STATUSES = {
     403: "The key may not do this",
     404: "Not here",
     405: "The path takes other methods: Allow says which",
+    409: "It has ended",
     413: "The body is too large",
     415: "The body has an encoding that is not supported: Accept-Encoding says which are",
     422: "As 400",
@@ -110,16 +111,14 @@ async def _bug(request: Request, _error: Exception) -> Response:
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
-    """Unknown paths and methods, and bodies that cannot be parsed at all."""
+    """Unknown paths and methods."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         refusal = ApiError(404, f"the path is not known: {_near(request)}see /docs for all paths", "not_found")
-    elif error.status_code == 405:
+    else:
         allow = _methods(request)
         message = f"the path does not take {request.method}: it takes {allow}"
         refusal = ApiError(405, message, "method_not_allowed", allow=allow)
-    else:
-        refusal = ApiError(400, "the body cannot be read: send JSON in UTF-8", "invalid_json")
     return await _refused(request, refusal)
 
 

@@ -63,7 +63,7 @@ def main(connection: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     setup: EngineSetup = connection.recv()
-    logs.set_up(form=setup.log_format)
+    logs.set_up(setup.log_level, setup.log_format)
     updates = Updates()
     try:
         built = _boot(setup, updates)

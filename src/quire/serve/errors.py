@@ -6,6 +6,7 @@
 404 not_found_error          a path, a model or a request that is not here
 405 invalid_request_error    a path that takes other methods (with Allow)
 408, 413, 431                a body or headers too slow or too large
+409 invalid_request_error    the response has ended
 410 invalid_request_error    the call was aborted by another call
 415 invalid_request_error    a body in an encoding that is not supported (with Accept-Encoding)
 429 rate_limit_error         come back later: queue_full, requests_limit, tokens_limit (with Retry-After)

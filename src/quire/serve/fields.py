@@ -41,7 +41,6 @@ SAMPLED: Neutral = {
 }
 CHAT: Neutral = {
     **SAMPLED,
-    "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "documents": ([],),
     "echo": (False,),
@@ -50,7 +49,7 @@ CHAT: Neutral = {
     "prediction": (ANY,),
     "separate_reasoning": (True,),
     "stream_reasoning": (True,),
-    "verbosity": ("medium",),
+    "verbosity": ("low", "medium", "high"),
 }
 COMPLETION: Neutral = {**SAMPLED, "add_special_tokens": (True,), "suffix": ("",)}
 STREAM_OPTIONS: Neutral = {"include_obfuscation": (ANY,)}

@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from quire.serve.body_route import BodyRoute
 from quire.serve.calls import Call, Deltas
 from quire.serve.errors import ApiError, internal_error, json_response
 from quire.serve.formats import ChatFormat, CompletionFormat, Extras, Format
@@ -17,7 +18,7 @@ from quire.serve.service import Service
 from quire.serve.streams import ClientLeft, EventStream, unless_client_leaves
 from quire.text.answer import Delta, join_deltas
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 CLIENT_LEFT = 499
 """A status for the log only: the client has left."""
 ANSWERS: dict[int | str, dict[str, Any]] = {

@@ -61,8 +61,6 @@ Mistake = Mapping[str, Any]
 
 def refusal_of(mistakes: Sequence[Mistake], body: Any) -> ApiError:
     """One sentence about the most informative error; fields that Quire does not have are refused by name."""
-    if mistakes[0]["type"] == "json_invalid":
-        return ApiError(400, "the body is not JSON: send an object as application/json", "invalid_json")
     named = [(_path(mistake, body), mistake) for mistake in mistakes]
     for path, mistake in named:
         if mistake["type"] == "extra_forbidden":
@@ -84,7 +82,7 @@ def _name(path: Sequence[str]) -> str:
 def _sentence(name: str, mistakes: Sequence[Mistake]) -> str:
     first = mistakes[0]
     if first["type"] == "missing":
-        return f"{name} is missing: give it" if name != THE_BODY else "the body is empty: send a JSON object"
+        return f"{name} is missing: give it"
     verb = "has the key" if first["loc"][-1] == "[key]" else "is"
     allowed = dict.fromkeys(_allowed(mistake) for mistake in mistakes)
     return f"{name} {verb} {_shown(first['input'])}: give {' or '.join(allowed)}"

@@ -28,7 +28,7 @@ EVENTS = {
     "stopped": "the server ends; `requests` that had to be cut off",
     "internal_error": "a bug in Quire; `where`, `exception`",
     "text": "grammars are refused, as the model's tokenizer cannot be read for them; `message`",
-    "tier": "a tier failed or works again; `message`",
+    "tier": "a tier or a hand-over failed, or works again; `message`",
     "recording": "a recording goes to another file, as `FILE` is there; or it ends, as it cannot be written; `message`",
     "http": "a connection that is no HTTP, one too many, or one that cannot be accepted; `message`",
 }
@@ -37,7 +37,7 @@ _QUOTED = set(' "=')
 MOST_PATH = 128
 """Characters of an unknown path."""
 OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
-"""Other loggers, whose warnings are events here."""
+"""Other loggers, whose messages are events here."""
 _logger = logging.getLogger("quire.serve")
 
 
@@ -73,17 +73,17 @@ def _shown(value: Any) -> str:
     return value if is_plain else json.dumps(value)
 
 
-def set_up(level: str = "warning", form: str = "auto") -> None:
-    """`form`: text, json, or auto: text on a terminal. Other loggers report only warnings, never the text of an
+def set_up(level: str = "info", form: str = "auto") -> None:
+    """`form`: text, json, or auto: text on a terminal. Other packages report only warnings, never the text of an
     exception."""
     handler = logging.StreamHandler(sys.stderr)
     is_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler.setFormatter(_TextLines() if is_text else _JsonLines())
     for logger in (_logger, *map(logging.getLogger, OTHERS)):
         logger.handlers[:] = [handler]
-        logger.setLevel(max(LEVELS[level], logging.WARNING))
+        is_own = logger.name.startswith("quire.")
+        logger.setLevel(LEVELS[level] if is_own else max(LEVELS[level], logging.WARNING))
         logger.propagate = False
-    _logger.setLevel(LEVELS[level])
 
 
 def shown_path(path: str) -> str:

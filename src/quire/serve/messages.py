@@ -34,6 +34,7 @@ class EngineSetup:
     freeze_file: Path | None = None
     """For drills: while this file exists, the runner stops."""
     log_format: str = "auto"
+    log_level: str = "info"
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,25 @@ async def plan(request: Request) -> Response:
     return Response(_service(request).plan_json, media_type="application/json")
 
 
+@router.get("/model_info", operation_id="model_info")
+@router.get("/get_model_info", operation_id="model_info_earlier")
+async def model_info(request: Request) -> Response:
+    """What SGLang's routers ask of a server; the path of the model is its name."""
+    service = _service(request)
+    return json_response({"model_path": service.model, "tokenizer_path": service.model, "is_generation": True})
+
+
+@router.get("/server_info", operation_id="server_info")
+@router.get("/get_server_info", operation_id="server_info_earlier")
+async def server_info(request: Request) -> Response:
+    """SGLang's too: the model's name and the limits of the plan."""
+    service, plan = _service(request), _service(request).plan
+    names = {"model_path": service.model, "served_model_name": service.model, "version": __version__}
+    ranks = {"tp_size": plan.tensor_parallel, "pp_size": plan.pipeline_parallel, "dp_size": 1}
+    limits = {"context_length": plan.max_length, "max_running_requests": plan.max_requests}
+    return json_response({**names, **ranks, **limits, "max_prefill_tokens": plan.batch_tokens})
+
+
 # ── why, and the cache ───────────────────────────────────────────────────
 
 

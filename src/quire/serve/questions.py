@@ -16,7 +16,7 @@ from quire.plan.plan import Plan
 from quire.serve.errors import ApiError, naming_field
 from quire.serve.fields import note_ignored
 from quire.serve.limits import Limits
-from quire.serve.schemas import ChatBody, CompletionBody, NamedTool, Said, Sampled, Tool
+from quire.serve.schemas import Body, ChatBody, CompletionBody, Said, Sampled, Tool
 from quire.serve.structured import limited, wanted_grammar
 from quire.serve.trial import Trial
 from quire.text.prompts import Prompts
@@ -89,7 +89,7 @@ class BodyReader:
         """The conversation as text and as tokens, and the tools that it mentions."""
         self.require_model(body.model)
         with naming_field("tools"):
-            choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
+            choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, Body) else body.tool_choice
             tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
         continues = bool(body.continue_final_message)
         text = self.render(body.messages, tools.tools, self._switches(body), field=names.prompt, continues=continues)
@@ -147,6 +147,7 @@ class BodyReader:
     def _prompt(self, prompt: str | Sequence[int]) -> tuple[Tokens, str]:
         if isinstance(prompt, str):
             return self._known(self.encode(prompt, True, "prompt"), "prompt"), prompt
+        self._limits.require_beginning(len(prompt), "prompt")  # before time is spent on each token
         return self._known(prompt, "prompt"), self.prompts.tokenizer.decode(prompt)
 
     def _known(self, prompt: Sequence[int] | Tokens, field: str) -> Tokens:
@@ -159,6 +160,13 @@ class BodyReader:
         known = {} if effort is None else self.prompts.effort_switches(effort)
         if effort is not None and not known:
             note_ignored("reasoning_effort")
+        if body.add_generation_prompt and body.continue_final_message:
+            message = (
+                "continue_final_message begins no new message: leave add_generation_prompt out, or set it to false"
+            )
+            raise ApiError(400, message, "invalid_value", "add_generation_prompt")
+        if body.add_generation_prompt is not None:
+            known = {**known, "add_generation_prompt": body.add_generation_prompt}
         return {**known, **(body.chat_template_kwargs or {})}
 
     def _stop_tokens(self, body: Sampled) -> tuple[int, ...]:

@@ -267,6 +267,20 @@ class NamedTool(Body):
     function: NamedFunction
 
 
+class AllowedTools(Body):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
+
+
+class AllowedChoice(Body):
+    """Only these tools may be called; the prompt describes the others too, so that it stays the same."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+Chosen = Annotated[NamedTool | AllowedChoice, Field(discriminator="type")]
+
 Messages = Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 Tools = Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
 
@@ -279,13 +293,16 @@ class ChatBody(Sampled):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Tools | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | Chosen | None = None
     parallel_tool_calls: bool | None = None
     store: Literal[False] | None = Field(None, description="Nothing is stored.")
     metadata: Annotated[dict[str, str], Few] | None = Field(None, description="For your own books; not looked at.")
     service_tier: Literal["auto", "default"] | None = None
     reasoning_effort: Annotated[str, Field(max_length=16)] | None = Field(
         None, description="For templates with this switch; none switches thinking off where the template can."
+    )
+    add_generation_prompt: bool | None = Field(
+        None, description="vLLM's: false for a prompt that ends with the last message; with continue_final_message."
     )
     continue_final_message: bool | None = Field(
         None, description="vLLM's: the answer continues the last message, which is an assistant's."

@@ -92,7 +92,8 @@ def run(
     settings = replace(settings, connections=_connections(settings.connections, announce))
     ring = KeyRing(settings.keys, key_sha256=settings.api_key_sha256)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
-    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file, settings.log_format)
+    logged = (settings.log_format, settings.log_level)
+    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file, *logged)
     asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
 
 

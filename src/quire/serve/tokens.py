@@ -12,12 +12,13 @@ from pydantic import Field
 from starlette.responses import Response
 
 from quire.core.request import Tokens
+from quire.serve.body_route import BodyRoute
 from quire.serve.errors import ApiError, json_response, naming_field
 from quire.serve.questions import tools_of
 from quire.serve.schemas import Body, ChatBody, TokenId, TokenizeBody
 from quire.serve.service import Service
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 class DetokenizeBody(Body):

@@ -7,8 +7,8 @@ The library and the server use the same class; it depends neither on an engine n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from quire.core.logprobs import Logprob
 from quire.text.dialects.calls import Read, ToolCall, join_calls
@@ -48,12 +48,33 @@ def join_deltas(pieces: Sequence[Delta]) -> Delta:
     return Delta(
         "".join(piece.text for piece in pieces),
         "".join(piece.reasoning for piece in pieces),
-        join_calls(call for piece in pieces for call in piece.tool_calls),
+        join_calls(_calls_of(pieces)),
         tuple(token for piece in pieces for token in piece.tokens),
         tuple(one for piece in pieces for one in piece.logprobs),
         next((piece.ending for piece in pieces if piece.ending), ""),
         next((piece.stop_string for piece in pieces if piece.stop_string), None),
     )
+
+
+def _calls_of(pieces: Sequence[Delta]) -> Iterator[ToolCall]:
+    """With their places in the text of all pieces."""
+    length = 0
+    for piece in pieces:
+        for call in piece.tool_calls:
+            yield replace(call, at=length + call.at)
+        length += len(piece.text)
+
+
+def in_order(delta: Delta) -> Iterator[str | ToolCall]:
+    """Text and calls in the order in which the model wrote them."""
+    begin = 0
+    for call in delta.tool_calls:
+        if call.at > begin:
+            yield delta.text[begin : call.at]
+            begin = call.at
+        yield call
+    if begin < len(delta.text):
+        yield delta.text[begin:]
 
 
 class Answer:

@@ -25,29 +25,31 @@ class ToolUse:
 
     tools: tuple[Tool, ...] = ()
     must_call: bool = False
-    only: str | None = None
-    """With `must_call`: the one tool to call, once."""
+    allowed: tuple[str, ...] | None = None
+    """Names of the tools that may be called: the prompt describes the others too. None: all."""
     most_calls: int | None = None
     """None: any number."""
     dialect: Dialect = PLAIN
 
     def grammar(self, tokens: Mapping[str, int]) -> Grammar | None:
         """The grammar of the answer if a call is required. `tokens`: added tokens of the tokenizer, by their text."""
+        self.require_known()
         if not self.must_call:
             return None
-        self.require_known()
-        chosen = [tool for tool in self.tools if self.only in (None, tool["function"]["name"])]
-        is_single = self.only is not None or self.most_calls == 1
-        return call_grammar(self.dialect, chosen, tokens, is_single)
+        return call_grammar(self.dialect, self._callable(), tokens, self.most_calls == 1)
 
     def require_known(self) -> None:
-        """Raises if the one tool to call is not offered."""
+        """Raises if a tool that may be called is not offered."""
         names = names_of(self.tools)
-        if self.only is not None and self.only not in names:
-            raise InputError(f"tool_choice names {self.only!r}, and the tools are {', '.join(names)}: name one of them")
+        for name in self.allowed or ():
+            if name not in names:
+                raise InputError(f"tool_choice names {name!r}, and the tools are {', '.join(names)}: name one of them")
 
     def reader(self) -> ToolCalls | None:
-        return ToolCalls(self.tools, self.most_calls, self.dialect) if self.tools else None
+        return ToolCalls(self._callable(), self.most_calls, self.dialect) if self.tools else None
+
+    def _callable(self) -> tuple[Tool, ...]:
+        return tuple(tool for tool in self.tools if self.allowed is None or tool["function"]["name"] in self.allowed)
 
 
 NO_TOOLS = ToolUse()
@@ -56,23 +58,36 @@ NO_TOOLS = ToolUse()
 def tool_use(
     tools: Sequence[Tool], choice: str | Mapping[str, Any] | None, parallel: bool = True, dialect: Dialect = PLAIN
 ) -> ToolUse:
-    """`choice`, as OpenAI writes it: none, auto, required, or a tool by its name."""
+    """`choice`, as OpenAI writes it: none, auto, required, a tool by its name, or a mode with the tools allowed."""
     for place, tool in enumerate(tools):
         if _function_name(tool) is None:
             raise InputError(
                 f"tools.{place} names no function: give "
                 '{"type": "function", "function": {"name": …, "description": …, "parameters": …}}'
             )
-    only = _function_name(choice)
-    if only is None and choice not in (None, "none", "auto", "required"):
-        raise InputError(
-            f"tool_choice is {choice!r:.80}: give none, auto, required or "
-            '{"type": "function", "function": {"name": …}}'
-        )
-    must_call = only is not None or choice == "required"
-    if must_call and not tools:
+    mode, allowed, is_single = _choice(choice)
+    if mode == "required" and not tools:
         raise InputError("tool_choice asks for a call and there are no tools: give tools")
-    return ToolUse(() if choice == "none" else tuple(tools), must_call, only, None if parallel else 1, dialect)
+    most_calls = 1 if is_single or not parallel else None
+    return ToolUse(() if mode == "none" else tuple(tools), mode == "required", allowed, most_calls, dialect)
+
+
+def _choice(choice: str | Mapping[str, Any] | None) -> tuple[str, tuple[str, ...] | None, bool]:
+    """The mode (none, auto, required), the names that may be called (None: all), and whether one call is enough."""
+    if (only := _function_name(choice)) is not None:
+        return "required", (only,), True
+    if isinstance(choice, Mapping) and isinstance(subset := choice.get("allowed_tools"), Mapping):
+        names = tuple(_function_name(tool) for tool in subset.get("tools", ()))
+        named = tuple(name for name in names if name is not None)
+        if subset.get("mode") in ("auto", "required") and named and len(named) == len(names):
+            return str(subset["mode"]), named, False
+    if choice is None or choice in ("none", "auto", "required"):
+        return str(choice or "auto"), None, False
+    raise InputError(
+        f"tool_choice is {choice!r:.80}: give none, auto, required, "
+        '{"type": "function", "function": {"name": …}} or '
+        '{"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": …}]}}'
+    )
 
 
 def _function_name(value: Any) -> str | None:

@@ -148,6 +148,8 @@ def test_calls_beyond_the_most_are_left_out() -> None:
         ("kimi-k2", "assistant ◁think▷"),
         ("deepseek-v3", "<｜tool▁calls▁begin｜> tool['type'] ```json"),
         ("deepseek-v3.1", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜> name <｜tool▁sep｜> </think>"),
+        ("deepseek-v3.2", "message.tool_calls <｜DSML｜function_calls> <｜DSML｜invoke name="),
+        ("deepseek-v4", "message.tool_calls {%- set dsml = '｜DSML｜' %} tool_calls"),
         ("glm-4.5", "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key></tool_call>"),
         ("qwen3-coder", "<tool_call>\n<function=example>\n<parameter=p>\n</tool_call>"),
         ("mistral-args", "[AVAILABLE_TOOLS][TOOL_CALLS] name [ARGS]"),
@@ -159,6 +161,7 @@ def test_calls_beyond_the_most_are_left_out() -> None:
         ("llama3", "<|start_header_id|>ipython<|end_header_id|>"),
         ("llama3", "<|python_tag|>"),
         ("gemma-3", "<start_of_turn>model"),
+        ("gemma-4", "<|turn>model <|tool_call>call: <|channel>thought <channel|>"),
         ("hermes", '<|im_start|> <tool_call>\n{"name": <function-name>}\n</tool_call>'),
         ("json", "<|im_start|>assistant"),
         ("json", ""),
@@ -204,6 +207,7 @@ def parted(reader: Any, pieces: Sequence[str]) -> Parted:
             Parted("hm", "Yes <b>"),
         ),
         ("minimax-m2", "</think>", "<think>\nhm\n</think>\n\nYes", Parted("hm", "Yes")),
+        ("gemma-4", "<channel|>", "<|channel>thought\nhm<channel|>Yes", Parted("hm", "Yes")),
     ],
 )
 def test_reasoning_is_separated_by_the_marks_of_the_dialect(

@@ -132,6 +132,12 @@ def accepts(grammar: Grammar, text: str, marks: list[str]) -> bool:
             "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>weather\n"
             '```json\n{"city": "a"}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
         ),
+        (
+            "deepseek-v3.2",
+            '<｜DSML｜function_calls>\n<｜DSML｜invoke name="weather">\n'
+            '<｜DSML｜parameter name="city" string="true">a</｜DSML｜parameter>\n'
+            "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        ),
         ("glm-4.5", "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>a</arg_value>\n</tool_call>"),
         (
             "kimi-k2",
@@ -156,7 +162,7 @@ def test_one_call_is_enforced_for_a_named_tool_and_without_parallel_calls() -> N
     call = '<tool_call>\n{"name": "weather", "arguments": {"city": "a"}}\n</tool_call>'
     for use, count in (
         (ToolUse((SIMPLE,), True, dialect=hermes), 2),
-        (ToolUse((SIMPLE,), True, only="weather", dialect=hermes), 1),
+        (ToolUse((SIMPLE,), True, ("weather",), 1, hermes), 1),
         (ToolUse((SIMPLE,), True, most_calls=1, dialect=hermes), 1),
     ):
         grammar = use.grammar({})

@@ -17,7 +17,7 @@ from quire import __version__
 from quire.serve.logs import shown_path
 from quire.serve.pages import HEADERS, STYLE
 from running_server import RunningServer
-from serve_kit import CHAT, body, chat, wait_for_tokens
+from serve_kit import CHAT, SIZE, body, chat, wait_for_tokens
 
 MESSAGES = [{"role": "user", "content": "the quick fox"}]
 HTML = {"accept": "text/html,application/xhtml+xml"}
@@ -58,6 +58,17 @@ def test_the_tokenizer_says_what_evaluation_tools_ask_for(client: httpx.Client) 
     assert found["mask_token"] is found["mask_token_id"] is None
     assert "messages" in found["chat_template"]
     assert found["model_max_length"] == 512
+
+
+@pytest.mark.parametrize("earlier", ["", "get_"])
+def test_routers_find_the_models_name_and_the_limits_of_the_plan(client: httpx.Client, earlier: str) -> None:
+    """Under both spellings of SGLang's paths: a router that finds no name lists the model as unknown."""
+    model, server = (client.get(f"/{earlier}{name}_info").json() for name in ("model", "server"))
+    assert model == {"model_path": "tiny", "tokenizer_path": "tiny", "is_generation": True}
+    assert server["served_model_name"] == server["model_path"] == client.get("/v1/models").json()["data"][0]["id"]
+    assert (server["context_length"], server["version"]) == (512, __version__)
+    assert server["tp_size"] == server["pp_size"] == server["dp_size"] == 1
+    assert server["max_running_requests"] == int(SIZE[SIZE.index("--max-requests") + 1])
 
 
 def test_version_ping_and_pages_need_no_key(tiny_server: RunningServer, keys: Any) -> None:

@@ -134,6 +134,31 @@ def test_a_client_that_leaves_mid_stream_leaves_nothing_held_or_stored(
     assert client.get(f"{PATH}/{name}").status_code == 404
 
 
+def test_a_response_in_progress_is_cancelled_by_its_own_key_alone(
+    tiny_server: RunningServer, keys: Any, alice: OpenAI, bob: OpenAI
+) -> None:
+    """Its stream ends with the error, it is not stored and nothing stays held. For others, admins too, it does not
+    exist; one that has ended cannot be cancelled."""
+    events = respond(alice, stream=True, max_output_tokens=400)
+    name = next(event.response.id for event in events if event.type == "response.created")
+    with official(tiny_server, keys.admin) as admin:
+        for other in (bob, admin):
+            with pytest.raises(openai.NotFoundError):
+                other.responses.cancel(name)
+    cancelled = alice.responses.cancel(name)
+    assert (cancelled.id, cancelled.status, cancelled.output_text) == (name, "cancelled", "")
+    last = [event for event in events if event.type in ("error", "response.failed")]
+    assert [event.type for event in last] == ["error", "response.failed"]
+    assert (last[0].code, last[1].response.status) == ("aborted", "failed")
+    tiny_server.until("nothing runs", tiny_server.is_idle)
+    with pytest.raises(openai.NotFoundError):
+        alice.responses.retrieve(name)
+    for ended in (name, respond(alice).id, respond(alice, store=False).id):
+        with pytest.raises(openai.ConflictError) as refused:
+            alice.responses.cancel(ended)
+        assert refused.value.code == "response_ended"
+
+
 def test_a_call_can_be_explained_by_the_id_of_its_response(client: httpx.Client, alice: OpenAI) -> None:
     found = client.get(f"/v1/requests/{respond(alice).id}/explain").json()
     assert found["choices"][0]["status"] == "ended"

@@ -127,8 +127,22 @@ def test_an_answer_continues_an_assistants_message(client: httpx.Client) -> None
     completed = client.post("/v1/completions", json={"model": "tiny", "prompt": tokens, **asked}).json()
     assert continued["choices"][0]["message"]["content"] == completed["choices"][0]["text"]
     assert continued["usage"]["prompt_tokens"] == len(tokens)
+    as_at_vllm = {"continue_final_message": True, "add_generation_prompt": False}
+    same = chat(client, messages=messages, **as_at_vllm, **asked).json()
+    assert same["choices"][0]["message"]["content"] == continued["choices"][0]["message"]["content"]
+    both = chat(client, messages=messages, continue_final_message=True, add_generation_prompt=True).json()["error"]
+    assert (both["param"], both["code"]) == ("add_generation_prompt", "invalid_value")
     refused = chat(client, messages=messages[:1], continue_final_message=True).json()["error"]
     assert (refused["param"], "give it the role assistant" in refused["message"]) == ("messages", True)
+
+
+@pytest.mark.story
+def test_a_prompt_ends_with_the_last_message_if_no_answer_shall_begin(client: httpx.Client) -> None:
+    """vLLM's clients send false with continue_final_message too: it was refused."""
+    tokens = [chat(client, max_tokens=1, add_generation_prompt=begins).json() for begins in (True, False)]
+    begun, ended = (answer["usage"]["prompt_tokens"] for answer in tokens)
+    assert begun == chat(client, max_tokens=1).json()["usage"]["prompt_tokens"]
+    assert ended < begun
 
 
 def test_ignored_fields_are_named_and_usage_can_run_along(client: httpx.Client) -> None:

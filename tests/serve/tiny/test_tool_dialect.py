@@ -25,6 +25,24 @@ def test_a_required_call_is_generated_in_the_dialect_that_the_server_was_given(c
     assert (choice["message"]["content"], choice["finish_reason"]) == (None, "tool_calls")
 
 
+def test_only_an_allowed_tool_is_called_while_the_prompt_describes_all(client: httpx.Client) -> None:
+    """The prompt is the same for every subset, so that its prefix is found again."""
+    other = {"type": "function", "function": {"name": "other"}}
+
+    def asked(choice: Any) -> Any:
+        asked = {"tools": [other, WEATHER], "tool_choice": choice, "parallel_tool_calls": False}
+        return chat(client, **asked, max_tokens=100).json()
+
+    answer = asked({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}})
+    calls = answer["choices"][0]["message"]["tool_calls"]
+    assert {call["function"]["name"] for call in calls} == {"weather"}
+    assert answer["usage"]["prompt_tokens"] == asked("required")["usage"]["prompt_tokens"]
+    unknown = {"type": "function", "function": {"name": "unknown"}}
+    error = asked({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED, unknown]}})["error"]
+    assert (error["param"], error["code"]) == ("tool_choice", "invalid_value")
+    assert error["message"] == "tool_choice names 'unknown', and the tools are other, weather: name one of them"
+
+
 def test_a_keyword_that_cannot_be_enforced_is_refused_with_its_place(client: httpx.Client) -> None:
     unique = {"type": "object", "properties": {"tags": {"type": "array", "items": {}, "uniqueItems": True}}}
     tool = {"type": "function", "function": {"name": "label", "parameters": unique}}

@@ -76,6 +76,10 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_place(message: Any, w
 # ── tools ─────────────────────────────────────────────────────────────────
 
 
+def allowed_tools(mode: str, *tools: Any) -> Any:
+    return {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(tools)}}
+
+
 @pytest.mark.parametrize(
     ("choice", "use"),
     [
@@ -83,7 +87,9 @@ def test_a_message_that_cannot_be_read_is_refused_with_its_place(message: Any, w
         ("auto", ToolUse((TOOL,))),
         ("none", ToolUse()),
         ("required", ToolUse((TOOL,), must_call=True)),
-        (NAMED, ToolUse((TOOL,), must_call=True, only="weather")),
+        (NAMED, ToolUse((TOOL,), must_call=True, allowed=("weather",), most_calls=1)),
+        (allowed_tools("auto", NAMED), ToolUse((TOOL,), allowed=("weather",))),
+        (allowed_tools("required", NAMED), ToolUse((TOOL,), must_call=True, allowed=("weather",))),
     ],
 )
 def test_a_choice_says_which_tools_are_offered_and_whether_one_is_called(choice: Any, use: ToolUse) -> None:
@@ -99,7 +105,10 @@ def test_a_choice_says_which_tools_are_offered_and_whether_one_is_called(choice:
     [
         ([], "required", "tool_choice asks for a call and there are no tools: give tools"),
         ([], NAMED, "tool_choice asks for a call and there are no tools: give tools"),
-        ([TOOL], "weather", "tool_choice is 'weather': give none, auto, required or"),
+        ([TOOL], "weather", "tool_choice is 'weather': give none, auto, required, {"),
+        ([TOOL], allowed_tools("none", NAMED), "tool_choice is {'type': 'allowed_tools'"),
+        ([TOOL], allowed_tools("auto"), "tool_choice is {'type': 'allowed_tools'"),
+        ([TOOL], allowed_tools("auto", NAMED, 3), "tool_choice is {'type': 'allowed_tools'"),
         ([TOOL], {"type": "function"}, "tool_choice is {'type': 'function'}: give none"),
         ([TOOL, {"name": "weather"}], "auto", "tools.1 names no function: give"),
         ([print], "auto", "tools.0 names no function: give"),

@@ -14,7 +14,7 @@ from quire.serve.anthropic.errors import error_body
 from quire.serve.calls import Call
 from quire.serve.errors import ApiError
 from quire.serve.formats import Format, Json, event
-from quire.text.answer import Delta
+from quire.text.answer import Delta, in_order
 from quire.text.conversation import MOST_LEVELS, is_deeper
 from quire.text.dialects.calls import ToolCall
 
@@ -102,12 +102,14 @@ def _tool_use(call: ToolCall, value: Json) -> Json:
 def _content(answer: Delta, signature: str) -> list[Json]:
     """Blanks between text and calls are left out."""
     content: list[Json] = []
-    text = answer.text.rstrip() if answer.tool_calls else answer.text
     if answer.reasoning:
         content.append({"type": "thinking", "thinking": answer.reasoning, "signature": signature})
-    if text:
-        content.append({"type": "text", "text": text})
-    return content + [_tool_use(call, _input(call)) for call in answer.tool_calls]
+    for part in in_order(answer):
+        if not isinstance(part, str):
+            content.append(_tool_use(part, _input(part)))
+        elif text := part.rstrip() if answer.tool_calls else part:
+            content.append({"type": "text", "text": text})
+    return content
 
 
 class _BlockEvents:
@@ -127,13 +129,8 @@ class _BlockEvents:
         """The events of what is new; with an ending, all that was held back."""
         if delta.reasoning:
             yield from self._add("thinking", delta.reasoning)
-        calls = delta.tool_calls
-        if calls and calls[0].continues:  # text of the same piece comes after the call
-            yield from self._call(calls[0])
-            calls = calls[1:]
-        yield from self._text(delta.text)
-        for call in calls:
-            yield from self._call(call)
+        for part in in_order(delta):
+            yield from self._text(part) if isinstance(part, str) else self._call(part)
         if delta.ending:
             if self._blank and not self._has_calls:
                 yield from self._add("text", self._blank)

@@ -9,12 +9,13 @@ from quire.serve.anthropic.errors import PATH, REQUEST_ID
 from quire.serve.anthropic.formats import MessageFormat
 from quire.serve.anthropic.schemas import CountBody, MessageBody
 from quire.serve.anthropic.translation import chat_of
+from quire.serve.body_route import BodyRoute
 from quire.serve.errors import json_response
 from quire.serve.generation import ANSWERS, answer
 from quire.serve.service import Service
 from quire.text.question import Question
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 
 
 @router.post(PATH, responses=ANSWERS)

@@ -15,6 +15,8 @@ from quire.text.spelling import Spelling
 
 COMPLETE = ("stop", "tool_calls")
 """Endings of an answer that is complete."""
+PREFIX = "resp_"
+"""Of a response's id."""
 CODES = {400: "invalid_prompt", 429: "rate_limit_exceeded"}
 """By status: the code that a failed response has. The event `error` has Quire's own."""
 
@@ -88,7 +90,7 @@ class ResponseFormat(Format):
 
 
 def response_id(call: Call) -> str:
-    return f"resp_{call.id}"
+    return f"{PREFIX}{call.id}"
 
 
 def _usage(call: Call) -> Json:

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from quire.text.answer import Delta
+from quire.text.answer import Delta, in_order
 from quire.text.dialects.calls import ToolCall
 
 Json = dict[str, Any]
@@ -114,9 +114,15 @@ class Output:
     def feed(self, delta: Delta, logprobs: list[Json]) -> list[Json]:
         """Adds what is new, and returns its events. `logprobs`: of the tokens after the reasoning. Those without text
         of their own, such as the end of text, are added to the message that is open."""
-        events = self._grow(REASONING, delta.reasoning, []) + self._grow(MESSAGE, delta.text, logprobs)
-        for call in delta.tool_calls:
-            events += self._add_call(call)
+        events = self._grow(REASONING, delta.reasoning, [])
+        if not delta.text:
+            events += self._grow(MESSAGE, "", logprobs)
+        for part in in_order(delta):
+            if isinstance(part, str):
+                events += self._grow(MESSAGE, part, logprobs)
+                logprobs = []
+            else:
+                events += self._add_call(part)
         return events
 
     def close(self, status: str) -> list[Json]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from quire.serve.body_route import BodyRoute
 from quire.serve.errors import ApiError, json_response
 from quire.serve.generation import ANSWERS, answer
 from quire.serve.responses.conversation import Conversation
-from quire.serve.responses.form import ResponseFormat, head_of
+from quire.serve.responses.form import PREFIX, ResponseFormat, head_of
 from quire.serve.responses.items import ReferenceItem
 from quire.serve.responses.output import Json
 from quire.serve.responses.schemas import ResponseBody
@@ -19,7 +21,7 @@ from quire.serve.responses.translation import NAMES, chat_of, item_document
 from quire.serve.schemas import AsText
 from quire.serve.service import Service
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 MOST_LISTED = 100
 
 
@@ -80,6 +82,21 @@ async def delete(response: str, request: Request) -> Response:
     return json_response({"id": response, "object": "response", "deleted": True})
 
 
+@router.post("/v1/responses/{response}/cancel")
+async def cancel(response: str, request: Request) -> Response:
+    """Ends a response in progress: its own client gets the error `aborted`, and nothing of it is stored."""
+    service, tenant = _service(request), request.state.tenant
+    own = replace(tenant, is_admin=False)  # for admins too, other keys' responses do not exist
+    names = service.names_of(response, own) if response.startswith(PREFIX) else ()
+    if names and service.client.abort(names):
+        head = {"id": response, "object": "response", "status": "cancelled", "model": service.model}
+        return json_response({**head, "output": [], "error": None, "incomplete_details": None, "usage": None})
+    if not names:
+        service.responses.get(tenant, response)
+    message = "the response has ended, so it cannot be cancelled: ask for it by GET, or delete it"
+    raise ApiError(409, message, "response_ended")
+
+
 @router.get("/v1/responses/{response}/input_items")
 async def input_items(
     response: str,
@@ -109,6 +126,10 @@ def _number(items: list[Json], after: str) -> int:
     )
 
 
-def _store(request: Request) -> ResponseStore:
+def _service(request: Request) -> Service:
     service: Service = request.app.state.service
-    return service.responses
+    return service
+
+
+def _store(request: Request) -> ResponseStore:
+    return _service(request).responses

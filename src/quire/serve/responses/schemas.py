@@ -24,15 +24,20 @@ Include = Literal[
 TOOL_INSTEAD = {
     "custom": "declare a function with one text parameter",
     "namespace": "list its functions in tools",
-    "allowed_tools": "list in tools only what may be called",
 }
 """By type of a tool, or of a tool_choice, that only others have: what to do without it. Others run on the server."""
 
 
-def _function_alone(value: Any) -> Any:
+def _function_alone(value: Any, *others: str) -> Any:
     sort = value.get("type") if isinstance(value, dict) else None
-    if isinstance(sort, str) and sort != "function":
+    if isinstance(sort, str) and sort not in ("function", *others):
         raise ValueError(f"the type {sort[:40]!r} is not supported: {TOOL_INSTEAD.get(sort, HOSTED)}")
+    return value
+
+
+def _foreground(value: Any) -> Any:
+    if value is True:
+        raise ValueError("a response ends with its connection: leave it out, and stream a long answer")
     return value
 
 
@@ -42,6 +47,17 @@ class FunctionTool(Function):
 
 class ChosenFunction(NamedFunction):
     type: Literal["function"]
+
+
+class AllowedFunctions(Body):
+    """Only these tools may be called; the prompt describes the others too."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[
+        list[Annotated[ChosenFunction, BeforeValidator(_function_alone)]],
+        Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True),
+    ]
 
 
 class FlatSchema(JsonSchema):
@@ -66,7 +82,11 @@ class ResponseStreamOptions(Body):
 Tools = Annotated[
     list[Annotated[FunctionTool, BeforeValidator(_function_alone)]], Field(max_length=MOST_TOOLS, fail_fast=True)
 ]
-Choice = Literal["none", "auto", "required"] | Annotated[ChosenFunction, BeforeValidator(_function_alone)]
+Chosen = Annotated[ChosenFunction | AllowedFunctions, Field(discriminator="type")]
+Choice = (
+    Literal["none", "auto", "required"]
+    | Annotated[Chosen, BeforeValidator(lambda value: _function_alone(value, "allowed_tools"))]
+)
 Note = Annotated[str, Field(max_length=512)]
 
 
@@ -90,7 +110,7 @@ class ResponseBody(Asked):
     prompt_cache_key: Note | None = Field(None, description="Returned; not looked at: every prefix is cached.")
     service_tier: Literal["auto", "default"] | None = None
     truncation: Literal["disabled"] | None = None
-    background: Literal[False] | None = None
+    background: Annotated[Literal[False] | None, BeforeValidator(_foreground)] = None
     chat_template_kwargs: Annotated[dict[str, bool | int | str], Few] | None = Field(
         None, description="Quire's own: switches of the model's chat template, such as enable_thinking."
     )

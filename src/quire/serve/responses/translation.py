@@ -12,7 +12,7 @@ from typing import Any
 from quire.serve.errors import ApiError
 from quire.serve.questions import FieldNames
 from quire.serve.responses.items import CallItem, CallOutputItem, ItemValue, MessageItem, ReasoningItem, text_of
-from quire.serve.responses.schemas import LOGPROBS, ChosenFunction, FlatSchema, ResponseBody
+from quire.serve.responses.schemas import LOGPROBS, AllowedFunctions, ChosenFunction, FlatSchema, ResponseBody
 from quire.serve.schemas import MOST_MESSAGES, Asked, ChatBody
 
 Json = dict[str, Any]
@@ -47,10 +47,17 @@ def _function(tool: Any) -> Json:
     return dict(tool.model_dump(exclude={"type"}, exclude_none=True))
 
 
-def _choice(choice: str | ChosenFunction | None) -> str | Json | None:
-    if not isinstance(choice, ChosenFunction):
-        return choice
-    return {"type": "function", "function": {"name": choice.name}}
+def _choice(choice: str | ChosenFunction | AllowedFunctions | None) -> str | Json | None:
+    if isinstance(choice, ChosenFunction):
+        return _named(choice)
+    if isinstance(choice, AllowedFunctions):
+        allowed = {"mode": choice.mode, "tools": [_named(tool) for tool in choice.tools]}
+        return {"type": "allowed_tools", "allowed_tools": allowed}
+    return choice
+
+
+def _named(tool: ChosenFunction) -> Json:
+    return {"type": "function", "function": {"name": tool.name}}
 
 
 def _format(body: ResponseBody) -> Json | None:
@@ -92,6 +99,8 @@ def _say(messages: list[Json], item: MessageItem) -> None:
         last["content"] += f"\n\n{text}"
     elif item.role == "assistant" and set(last) == {"role", "content", "reasoning_content"} and not last["content"]:
         last["content"] = text
+    elif item.role == "assistant" and "tool_calls" in last:  # a chat has no order of text and calls
+        last["content"] += text
     else:
         messages.append({"role": item.role, "content": text})
 

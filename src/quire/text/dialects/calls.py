@@ -24,6 +24,8 @@ class ToolCall:
     """The id by which a message of role `tool` refers to the call that it answers."""
     continues: bool = False
     """A later piece: `arguments` continue those of the call with this index."""
+    at: int = field(default=0, compare=False)
+    """Characters of the text of the same piece that the model wrote before it."""
 
     @property
     def message_part(self) -> dict[str, Any]:

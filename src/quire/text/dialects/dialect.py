@@ -29,10 +29,13 @@ class Parameters:
     """How each argument is written if arguments are not JSON: `begin value end`."""
 
     begin: str
-    """With {key}."""
+    """With {key}; {string} says whether the value is text (true) or JSON (false)."""
     end: str
     line: str = ""
     """A line end around the value, which is not part of it."""
+
+    def begin_of(self, key: str, is_text: bool) -> str:
+        return self.begin.replace("{key}", key).replace("{string}", "true" if is_text else "false")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Dialect:
     """What may come after the arguments, in this order."""
     parameters: Parameters | None = None
     """Arguments after a header; None: they are a JSON object."""
+    quote: str = ""
+    """What text stands between, in arguments with bare keys (`bare.py`); empty: there are none."""
     python_marks: tuple[tuple[str, str], ...] = ()
     """What comes before and after calls written as Python."""
     is_python: bool = False
@@ -86,7 +91,8 @@ class Dialect:
         """All that its reader looks for. An answer keeps the text of special tokens that are part of it."""
         parameters = () if self.parameters is None else (self.parameters.begin, self.parameters.end)
         python = (mark for pair in self.python_marks for mark in pair)
-        return frozenset({*self.begins, *self.headers, *self.json_ends, *self.footers, *parameters, *python})
+        quote = (self.quote,) if self.quote else ()
+        return frozenset({*self.begins, *self.headers, *self.json_ends, *self.footers, *parameters, *python, *quote})
 
     @property
     def example(self) -> str:
@@ -95,7 +101,7 @@ class Dialect:
             return self.explained
         parameters = ""
         if self.parameters is not None:
-            begin, line = self.parameters.begin.replace("{key}", "KEY"), self.parameters.line
+            begin, line = self.parameters.begin_of("KEY", is_text=True), self.parameters.line
             parameters = f"{begin}{line}VALUE{line}{self.parameters.end}\n"
         written = f"{self.written.opening}{self.written.call}{self.written.closing}"
         places = {"{name}": "NAME", "{number}": "0", "{arguments}": "{...}", "{parameters}": parameters}

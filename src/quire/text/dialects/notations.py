@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from quire.text.dialects.cursor import Cursor, Waiting
 from quire.text.dialects.dialect import Parameters, elements_of
-from quire.text.dialects.values import value_of
+from quire.text.dialects.values import types_of, value_of
 
 _KEYS = ('"arguments"', '"parameters"')
 _WORD = string.ascii_letters + string.digits + "_-"
@@ -45,7 +45,9 @@ def text_arguments(
         if text is None:
             return None
         text = text.removeprefix(parameters.line).removesuffix(parameters.line)
-        values[key] = value_of(text, _property(schema, key), schema)
+        own = _property(schema, key.name)
+        is_text = key.is_text and not types_of(own, schema)  # a schema that names types decides
+        values[key.name] = text if is_text else value_of(text, own, schema)
     yield from cursor.blanks()
     begin = cursor.at
     is_over = not (yield from cursor.character())
@@ -54,24 +56,35 @@ def text_arguments(
     return values if is_over or is_end else None
 
 
-def _key(cursor: Cursor, template: str) -> Waiting[str | None]:
+class _Key(NamedTuple):
+    name: str
+    is_text: bool
+    """The notation says that the value is text; False: it does not say so."""
+
+
+def _key(cursor: Cursor, template: str) -> Waiting[_Key | None]:
     """The next key; None: there is none."""
     begin = cursor.at
     before, after = template.split("{key}")
     first, *rest = elements_of(after)
-    if not (yield from _literals(cursor, elements_of(before))):
+    if (yield from _literals(cursor, elements_of(before))) is None:
         cursor.at = begin
         return None
-    key = yield from cursor.until(first)
-    return key if (yield from _literals(cursor, rest)) else None
+    name = yield from cursor.until(first)
+    matched = yield from _literals(cursor, rest)
+    return None if name is None or matched is None else _Key(name, "true" in matched)
 
 
-def _literals(cursor: Cursor, literals: Collection[str]) -> Waiting[bool]:
+def _literals(cursor: Cursor, literals: Collection[str]) -> Waiting[list[str] | None]:
+    """What matched each of these, blanks aside; None: the text differs."""
+    matched: list[str] = []
     for literal in literals:
         yield from cursor.blanks()
-        if not (yield from cursor.literal(literal)):
-            return False
-    return True
+        found = yield from cursor.one_of(("true", "false") if literal == "{string}" else (literal,))
+        if found is None:
+            return None
+        matched.append(found)
+    return matched
 
 
 def _property(schema: Mapping[str, Any], key: str) -> Any:

@@ -55,7 +55,8 @@ class ParameterRules:
             value = self._value(f"{name}_{number}", own, shared, f"properties.{key}")
             if value is None or not _PLAIN_KEY.fullmatch(key):
                 return None
-            begin = spelled(self.parameters.begin.replace("{key}", key) + self.parameters.line, self.tokens)
+            is_text = own["type"] == "string"
+            begin = spelled(self.parameters.begin_of(key, is_text) + self.parameters.line, self.tokens)
             rules += [f"{name}_{number}: {begin} {value[0]} {quoted(chr(10))}", *value[1:]]
             uses.append(f"{name}_{number}" + ("" if key in required else "?"))
         return [f"{name}: {' '.join(uses) or quoted('')}", *rules]
@@ -77,9 +78,13 @@ class ParameterRules:
         return [f"({' | '.join(map(quoted, choices))}) {end}"] if is_plain else None
 
     def _text(self, name: str) -> list[str]:
-        """Text up to the closing mark, which is a token or the first text that reads so."""
+        """Text up to the closing mark, which is a token, has one in it, or is the first text that reads so. What the
+        mark has before its token ends the text: only a token ends a rule that any text matches."""
         end = self.parameters.end
-        if end not in self.tokens:
+        begins = [end.find(token) for token in self.tokens if token in end]
+        if not begins:
             return [f"{name}_text", f"{name}_text[suffix={quoted(end)}]: /(?s:.*)/"]
+        before, rest = end[: min(begins)], end[min(begins) :]
         mark, rule = re.escape(end).replace("/", r"\/"), f"{name.upper()}_TEXT"
-        return [f"{rule} {spelled(end, self.tokens)}", f"{rule}: /(?s:.*)/ & ~/(?s:.*){mark}(?s:.*)/"]
+        text = f"/(?s:.*){re.escape(before).replace('/', chr(92) + '/')}/ & ~/(?s:.*){mark}(?s:.*)/"
+        return [f"{rule} {spelled(rest, self.tokens)}", f"{rule}: {text}"]

@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+from quire.text.dialects.bare import bare_object
 from quire.text.dialects.calls import Read, Tool, ToolCall, join_calls, names_of, parameters_of
 from quire.text.dialects.cursor import Cursor, Waiting
 from quire.text.dialects.dialect import Dialect
@@ -187,11 +188,23 @@ class ToolCalls:
             is_whole = self._whole(name, json.dumps(values))
         elif (yield from cursor.character()) != "{":
             return False
+        elif dialect.quote:
+            return (yield from self._bare_call(name))
         else:
             is_whole = yield from self._arguments(name, JsonText())
         for footer in dialect.footers if is_whole else ():
             yield from self._optional(footer)
         cursor.drop()
+        return True
+
+    def _bare_call(self, name: str) -> Waiting[bool]:
+        begin = self._cursor.at
+        text = yield from self._cursor.until(self._dialect.footers[0])
+        values = bare_object(self._cursor.taken[begin:] if text is None else text, self._dialect.quote)
+        if values is None:
+            return False
+        self._whole(name, json.dumps(values))
+        self._cursor.drop()
         return True
 
     def _header(self) -> Waiting[str | None]:
@@ -210,7 +223,7 @@ class ToolCalls:
         while True:
             piece = cursor.json(scan, depth)
             if call is not None and piece:
-                self._calls.append(replace(call, arguments=piece, continues=True))
+                self._continue_call(call, piece)
             if scan.depth == depth:
                 return True
             if not cursor.is_at_end or not (yield from cursor.more()):
@@ -261,7 +274,7 @@ class ToolCalls:
         self._is_after_call = True
         if self._most is not None and self.count >= self._most:
             return None
-        call = ToolCall(name, "", self.count)
+        call = ToolCall(name, "", self.count, at=len(self._content))
         self.count += 1
         self._calls.append(call)
         return call
@@ -269,8 +282,11 @@ class ToolCalls:
     def _whole(self, name: str, arguments: str) -> bool:
         call = self._begin(name)
         if call is not None:
-            self._calls.append(replace(call, arguments=arguments, continues=True))
+            self._continue_call(call, arguments)
         return True
+
+    def _continue_call(self, call: ToolCall, arguments: str) -> None:
+        self._calls.append(replace(call, arguments=arguments, continues=True, at=len(self._content)))
 
     def _say(self) -> None:
         """What was read is text."""

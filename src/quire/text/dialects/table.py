@@ -16,6 +16,26 @@ _MISTRAL_HEADERS = (
 )
 _MISTRAL_THINK = ReasoningMarks("[THINK]", "[/THINK]")
 
+
+def _dsml(name: ToolDialect, families: str, section: str) -> Dialect:
+    """DeepSeek's markup: its marks have the token ｜DSML｜ in them."""
+    return Dialect(
+        name,
+        families,
+        Written(
+            '<｜DSML｜invoke name="{name}">\n{parameters}</｜DSML｜invoke>\n',
+            f"<｜DSML｜{section}>\n",
+            "",
+            f"</｜DSML｜{section}>",
+        ),
+        found_by=(("｜DSML｜", section),),
+        opening=f"<｜DSML｜{section}>",
+        headers=('<｜DSML｜invoke name="{name}">',),
+        footers=("</｜DSML｜invoke>", f"</｜DSML｜{section}>"),
+        parameters=Parameters('<｜DSML｜parameter name="{key}" string="{string}">', "</｜DSML｜parameter>"),
+    )
+
+
 _TABLE = (
     Dialect(
         ToolDialect.HARMONY,
@@ -57,6 +77,8 @@ _TABLE = (
         footers=("<|tool_call_end|>", "<|tool_calls_section_end|>"),
         reasoning=(ReasoningMarks("◁think▷", "◁/think▷"), THINK),
     ),
+    _dsml(ToolDialect.DEEPSEEK_V32, "DeepSeek V3.2", "function_calls"),
+    _dsml(ToolDialect.DEEPSEEK_V4, "DeepSeek V4", "tool_calls"),
     Dialect(
         ToolDialect.DEEPSEEK_V3,
         "DeepSeek V3, R1",
@@ -163,6 +185,16 @@ _TABLE = (
         found_by=(("<|python_tag|>",), ("<|start_header_id|>", "ipython")),
         json_marks=("<|python_tag|>",),
         separator=";",
+    ),
+    Dialect(
+        ToolDialect.GEMMA4,
+        "Gemma 4",
+        Written(_LLAMA_OBJECT),
+        found_by=(("<|tool_call>",), ("<|turn>",)),
+        headers=("<|tool_call>call:{name}",),
+        footers=("<tool_call|>",),
+        quote='<|"|>',
+        reasoning=(ReasoningMarks("<|channel>thought", "<channel|>"),),
     ),
     Dialect(
         ToolDialect.GEMMA,
