@@ -123,8 +123,8 @@ class RefusingEngine:
         self._news = [before, refused]
 
     def submit(self, requests: list[Request], updates: Updates) -> list[PendingRequest]:
-        pairs = zip(requests, self._news, strict=True)
-        tickets = [PendingRequest(request, updates, hit_tokens=came.hit_tokens) for request, came in pairs]
+        pairs = enumerate(zip(requests, self._news, strict=True))
+        tickets = [PendingRequest(one, updates, place, hit_tokens=came.hit_tokens) for place, (one, came) in pairs]
         for ticket, came in zip(tickets, self._news, strict=True):
             updates.put((ticket, came))
         return tickets

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from quire.serve.protocol import BODY_WRITER, BodyWriter
 
 Value = TypeVar("Value")
 
@@ -41,13 +43,16 @@ async def unless_client_leaves(receive: Receive, work: Awaitable[Value]) -> Valu
 class EventStream(Response):
     """Server-sent events. The stream of pieces is always closed, so that its source can clean up."""
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+    def __init__(self, pieces: AsyncIterator[bytes], attach: Callable[[BodyWriter], None]) -> None:
+        """`attach`: gets what its source may write pieces with, whenever the last one of `pieces` is sent and the next
+        one is waited for."""
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
-        self._pieces = pieces
+        self._pieces, self._attach = pieces, attach
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
+        if (writer := scope.get("state", {}).get(BODY_WRITER)) is not None:
+            self._attach(writer)
         with contextlib.suppress(ClientLeft):
             await unless_client_leaves(receive, self._send(send))
 
