@@ -59,6 +59,8 @@ class Call:
         """By prompt, if requested: they come with the first token of its first answer."""
         allowances.enter(tenant, question.request_count, question.tokens)
         self._is_open, self._is_refused = True, False
+        self.is_complete = False
+        """All answers have ended."""
         self.tickets: list[PendingRequest] = []
         try:
             self.tickets = client.submit(requests, self.updates)
@@ -78,10 +80,6 @@ class Call:
     def cached_tokens(self) -> int:
         """Counted once for each prompt: its other samples reuse what the first computes."""
         return sum(ticket.hit_tokens or 0 for ticket in self.tickets[:: self.question.samples])
-
-    @property
-    def is_complete(self) -> bool:
-        return all(answer.ending for answer in self.answers)
 
     async def deltas(self) -> AsyncIterator[Deltas]:
         """What is new and `updates.reader` has not read, as it arrives; an empty list after `PATIENCE_SECONDS`. Leaving
@@ -110,8 +108,10 @@ class Call:
                 raise unavailable(update)
             self._check(update)
             delta, ending = self._fed(answer, ticket.number, update), update.ending
-        if answer.ending and not ending:
-            self._client.cancel([ticket])
+        if answer.ending:
+            self.is_complete = all(one.ending for one in self.answers)
+            if not ending:
+                self._client.cancel([ticket])
         return None if delta.is_empty else delta
 
     def _fed(self, answer: Answer, number: int, update: RequestUpdate) -> Delta:

@@ -19,7 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -126,7 +127,10 @@ class EngineClient:
         self.tick = EngineTick(0, True)
         """The latest one that had a status."""
         self.restarts = 0
-        self.on_tokens: Callable[[PendingRequest, int, float], None] = lambda _ticket, _tokens, _now: None
+        self.on_first_token: Callable[[float], None] = lambda _seconds: None
+        """With the time since its request was sent."""
+        self.on_more_tokens: Callable[[Mapping[float, int]], None] = lambda _tokens: None
+        """After a step: how many tokens came this many seconds after the one before."""
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
@@ -281,32 +285,38 @@ class EngineClient:
                 self._tell("books_do_not_balance", "error", message=tick.books)
             self.tick = replace(tick, tokens={}, updates=())
         boxes: dict[Updates, None] = {}
+        gaps: Counter[float] = Counter()
         for name, tokens in tick.tokens.items():
             if ticket := self.tickets.get(name):  # else it was cancelled while this was in the pipe
-                self._note_tokens(ticket, len(tokens), now)
+                self._note_tokens(ticket, len(tokens), now, gaps)
                 ticket.updates.put((ticket, tokens))
                 boxes[ticket.updates] = None
         for update in tick.updates:
             if ticket := self.tickets.get(update.name):
-                self._note_update(ticket, update, now)
+                self._note_update(ticket, update, now, gaps)
                 ticket.updates.put((ticket, update))
                 boxes[ticket.updates] = None
+        self.on_more_tokens(gaps)
         for box in boxes:  # once for all requests of a call, so that they become one write
             box.deliver()
 
-    def _note_update(self, ticket: PendingRequest, update: RequestUpdate, now: float) -> None:
+    def _note_update(self, ticket: PendingRequest, update: RequestUpdate, now: float, gaps: Counter[float]) -> None:
         if update.hit_tokens is not None:
             ticket.hit_tokens = update.hit_tokens
         if update.tokens:
-            self._note_tokens(ticket, len(update.tokens), now)
+            self._note_tokens(ticket, len(update.tokens), now, gaps)
         if update.ending or update.refusal:
             del self.tickets[update.name]
 
-    def _note_tokens(self, ticket: PendingRequest, count: int, now: float) -> None:
-        self.on_tokens(ticket, count, now)
-        ticket.first_at = ticket.first_at or now
-        ticket.last_at = now
+    def _note_tokens(self, ticket: PendingRequest, count: int, now: float, gaps: Counter[float]) -> None:
         ticket.output_tokens += count
+        if ticket.last_at is None:
+            ticket.first_at = ticket.last_at = now
+            self.on_first_token(now - ticket.sent_at)
+            count -= 1
+        if count:
+            gaps[(now - ticket.last_at) / count] += count
+        ticket.last_at = now
 
     # ── what the engine is asked ──────────────────────────────────────────
 

@@ -118,7 +118,10 @@ class _Reply:
         """From now on, tokens are written as soon as they arrive, without waking the task that reads `pieces`."""
 
         def read(arrived: Arrived) -> bool:
-            if not writer.is_open or any(not isinstance(update, tuple) for _, update in arrived):
+            for _, update in arrived:
+                if not isinstance(update, tuple):
+                    return False
+            if not writer.is_open:
                 return False
             news = self.call.read(arrived)
             arrived.clear()
