@@ -15,7 +15,7 @@ from quire.serve.formats import ChatFormat, CompletionFormat, Extras, Format
 from quire.serve.protocol import BodyWriter
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service
-from quire.serve.streams import ClientLeft, EventStream, unless_client_leaves
+from quire.serve.streams import ClientLeft, EventStream, Piece, unless_client_leaves
 from quire.text.answer import Delta, join_deltas
 
 router = APIRouter()
@@ -80,6 +80,8 @@ class _Reply:
     """By choice, if they are logged."""
     begun: set[int] = field(default_factory=set)
     """Choices of which something was written."""
+    has_ended: bool = False
+    """The end was written."""
 
     async def whole(self) -> Response:
         pieces: list[list[Delta]] = [[] for _ in self.call.answers]
@@ -92,20 +94,21 @@ class _Reply:
             self._note([answer.text for answer in answers])
         return json_response(self.form.whole(answers))
 
-    async def pieces(self, first: Deltas, updates: AsyncIterator[Deltas]) -> AsyncIterator[bytes]:
+    async def pieces(self, first: Deltas, updates: AsyncIterator[Deltas]) -> AsyncIterator[Piece]:
         """Those that `attach` does not write: the first, whatever is more than tokens, and what cannot be written at
         once."""
         try:
-            yield self.form.begin() + self._events(first)
+            yield self._piece(self.form.begin() + self._events(first))
             async for more in updates:
-                yield self._events(more)
-            yield self.form.end()
+                yield self._piece(self._events(more))
+            if not self.has_ended:
+                yield self._piece(b"")
         except ApiError as error:
             self.record["error"] = error.code
-            yield self.form.failure(error)
+            yield self.form.failure(error), False
         except Exception:
             self.record["error"] = "internal_error"
-            yield self.form.failure(internal_error())
+            yield self.form.failure(internal_error()), True  # an answer without its end: the connection closes
             raise
         except BaseException:  # the client has left, or the server ends
             self.left()
@@ -130,6 +133,11 @@ class _Reply:
             return not self.call.is_complete
 
         self.call.updates.reader = read
+
+    def _piece(self, events: bytes) -> Piece:
+        """With the end, if these events are the last."""
+        self.has_ended = self.call.is_complete
+        return (events + self.form.end(), False) if self.has_ended else (events, True)
 
     def _events(self, updates: Deltas) -> bytes:
         events = []
