@@ -44,16 +44,20 @@ class Double:
         self.steps += 1
         time.sleep(max(0.0, self.next_at - time.monotonic()))
         self.next_at = max(self.next_at, time.monotonic() - self.step_seconds) + self.step_seconds
-        updates = [self.update(name, request, had) for name, (request, had) in list(self.open.items())]
-        self.connection.send(EngineTick(self.steps, not self.open, tuple(updates)))
-
-    def update(self, name: str, request: Request, had: int) -> RequestUpdate:
-        token = (self.tokens[(had + len(request.prompt)) % len(self.tokens)],)
-        if had + 1 < request.max_tokens:
+        tokens: dict[str, tuple[int, ...]] = {}
+        updates: list[RequestUpdate] = []
+        for name, (request, had) in list(self.open.items()):
+            token = (self.tokens[(had + len(request.prompt)) % len(self.tokens)],)
+            is_last = had + 1 == request.max_tokens
+            if had and not is_last:
+                tokens[name] = token
+            else:
+                hit, ending = None if had else 0, "length" if is_last else ""
+                updates.append(RequestUpdate(name, token, hit_tokens=hit, ending=ending))
             self.open[name] = (request, had + 1)
-            return RequestUpdate(name, token, hit_tokens=None if had else 0)
-        del self.open[name]
-        return RequestUpdate(name, token, hit_tokens=None if had else 0, ending="length")
+            if is_last:
+                del self.open[name]
+        self.connection.send(EngineTick(self.steps, not self.open, tokens, tuple(updates)))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ A server of the default model's folder runs with `bench/engine_double.py` in the
 for every open request in each step: at the pace of an engine (--step-ms), so that each token is an event of its own, or
 as fast as the server takes them (0), when several tokens of a stream wait and become one event. Client processes read
 chat streams from plain sockets, each stream one call after another. Printed: processor time of the HTTP process per
-token, and how much of it is the system's (sockets, threads), tokens a second, and how busy the HTTP process and the
-client processes were: below 100 %, the clients are not the limit.
+token, and how much of it is the system's (sockets, threads), tokens a second, how busy the HTTP process and the client
+processes were (below 100 %, the clients are not the limit), and what clients see: the time from a call to its first
+event and between two arrivals, median and 99th percentile. A lone stream: --streams 1 --clients 1.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+
+import numpy as np
 
 from engine_double import STEP_SECONDS, TOKENS
 from quire.build.plan import plan_checkpoint
@@ -72,17 +75,23 @@ def call_of(outputs: int) -> bytes:
     return (head + text).encode()
 
 
-async def stream(port: int, call: bytes, turns: int) -> int:
-    """Events of these calls, one after another on one connection."""
+async def stream(port: int, call: bytes, turns: int, firsts: list[float], gaps: list[float]) -> int:
+    """Events of these calls, one after another on one connection; adds the seconds to each first event and between
+    arrivals."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     events = 0
     for _ in range(turns):
         writer.write(call)
-        rest = b""
+        rest, at, times = b"", time.perf_counter(), firsts
         while b"data: [DONE]" not in rest:
             piece = await reader.read(1 << 16)
             assert piece, f"the server closed the connection: {rest[-500:]!r}"
-            events += (rest[-5:] + piece).count(b"data: ")
+            found = (rest[-5:] + piece).count(b"data: ")
+            if found:
+                now = time.perf_counter()
+                times.append(now - at)
+                at, times = now, gaps
+            events += found
             rest = (rest + piece)[-64:]
         while not rest.endswith(b"0\r\n\r\n"):
             rest = (rest + await reader.read(1 << 16))[-64:]
@@ -90,18 +99,24 @@ async def stream(port: int, call: bytes, turns: int) -> int:
     return events
 
 
-async def streams(port: int, count: int, outputs: int, turns: int) -> int:
-    return sum(await asyncio.gather(*(stream(port, call_of(outputs), turns) for _ in range(count))))
+async def streams(
+    port: int, count: int, outputs: int, turns: int, times: tuple[list[float], list[float]] | None = None
+) -> int:
+    times = times or ([], [])
+    return sum(await asyncio.gather(*(stream(port, call_of(outputs), turns, *times) for _ in range(count))))
 
 
 def client(port: int, count: int, outputs: int, turns: int) -> None:
     asyncio.run(streams(port, 1, outputs, 1))
     print("ready", flush=True)
     sys.stdin.readline()
+    firsts: list[float] = []
+    gaps: list[float] = []
     begin, used = time.perf_counter(), time.process_time()
-    events = asyncio.run(streams(port, count, outputs, turns))
+    events = asyncio.run(streams(port, count, outputs, turns, (firsts, gaps)))
     seconds, busy = time.perf_counter() - begin, time.process_time() - used
-    print(json.dumps({"events": events, "seconds": seconds, "busy": busy / seconds}), flush=True)
+    told = {"events": events, "seconds": seconds, "busy": busy / seconds, "firsts": firsts, "gaps": gaps}
+    print(json.dumps(told), flush=True)
 
 
 # ── the measurement ───────────────────────────────────────────────────────
@@ -147,7 +162,14 @@ def measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         "tokens_per_second": tokens / seconds,
         "server_busy": (own + system) / seconds,
         "client_busy": max(one["busy"] for one in told),
+        "first_ms": _middle_and_tail([seconds for one in told for seconds in one["firsts"]]),
+        "between_ms": _middle_and_tail([seconds for one in told for seconds in one["gaps"]]),
     }
+
+
+def _middle_and_tail(seconds: list[float]) -> tuple[float, float]:
+    median, tail = np.percentile(seconds, (50, 99)) * 1000
+    return float(median), float(tail)
 
 
 def _wait_until_ready(port: int) -> None:
@@ -180,10 +202,13 @@ def main() -> None:
         return print(json.dumps(found, indent=1))
     print(
         f"{'streams':>8}{'tokens':>10}{'µs/token':>10}{'(system)':>10}{'tokens/s':>10}{'busy':>7}{'clients busy':>14}"
+        f"{'first ms p50, p99':>20}{'between ms p50, p99':>21}"
     )
     for one in found:
         cost = f"{one['microseconds_per_token']:>10.1f}{one['of_the_system']:>10.1f}{one['tokens_per_second']:>10,.0f}"
-        print(f"{one['streams']:>8}{one['tokens']:>10,}{cost}{one['server_busy']:>7.0%}{one['client_busy']:>10.0%}")
+        busy = f"{one['server_busy']:>7.0%}{one['client_busy']:>14.0%}"
+        seen = "".join(f"{middle:>12.1f}{tail:>8.1f}" for middle, tail in (one["first_ms"], one["between_ms"]))
+        print(f"{one['streams']:>8}{one['tokens']:>10,}{cost}{busy}{seen}")
     return None
 
 

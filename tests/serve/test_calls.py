@@ -123,8 +123,8 @@ class RefusingEngine:
         self._news = [before, refused]
 
     def submit(self, requests: list[Request], updates: Updates) -> list[PendingRequest]:
-        pairs = zip(requests, self._news, strict=True)
-        tickets = [PendingRequest(request, updates, hit_tokens=came.hit_tokens) for request, came in pairs]
+        pairs = enumerate(zip(requests, self._news, strict=True))
+        tickets = [PendingRequest(one, updates, place, hit_tokens=came.hit_tokens) for place, (one, came) in pairs]
         for ticket, came in zip(tickets, self._news, strict=True):
             updates.put((ticket, came))
         return tickets
@@ -220,7 +220,9 @@ def test_a_bug_has_the_form_of_other_errors(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.story
 def test_a_bug_in_the_middle_of_a_stream_is_its_last_event_and_no_client_that_left() -> None:
     closed: list[bool] = []
-    call: Any = SimpleNamespace(answers=[], question=None, close=lambda: closed.append(True), record=dict)
+    call: Any = SimpleNamespace(
+        answers=[], is_complete=False, question=None, close=lambda: closed.append(True), record=dict
+    )
     form = ChatFormat(call, {"id": "id"}, cast(Spelling, None), Extras())
     record: dict[str, Any] = {}
 
@@ -231,7 +233,7 @@ def test_a_bug_in_the_middle_of_a_stream_is_its_last_event_and_no_client_that_le
     pieces: list[bytes] = []
 
     async def read() -> None:
-        async for piece in _Reply(call, form, record, False).pieces([], broken()):
+        async for piece, _more in _Reply(call, form, record, False).pieces([], broken()):
             pieces.append(piece)
 
     with pytest.raises(KeyError):

@@ -216,6 +216,7 @@ async def sent(deltas: list[Delta | ApiError | None]) -> list[Json]:
         for delta in deltas:
             if isinstance(delta, ApiError):
                 raise delta
+            written.call.is_complete = delta is not None and bool(delta.ending)
             yield [] if delta is None else [(0, delta)]
 
     async def receive() -> Json:
@@ -228,7 +229,7 @@ async def sent(deltas: list[Delta | ApiError | None]) -> list[Json]:
     pieces: list[bytes] = []
     written = form()
     written.call = SimpleNamespace(  # type: ignore[assignment]
-        **vars(written.call), answers=[None], deltas=updates, close=lambda: None, record=dict
+        **vars(written.call), answers=[None], is_complete=False, deltas=updates, close=lambda: None, record=dict
     )
     service = SimpleNamespace(settings=SimpleNamespace(log_text=False))
     app, state = SimpleNamespace(state=SimpleNamespace(service=service)), SimpleNamespace(record={})

@@ -29,7 +29,7 @@ class SilentEngine:
         self.cancelled: list[str] = []
 
     def submit(self, requests: Any, updates: Any) -> list[PendingRequest]:
-        return [PendingRequest(request, updates) for request in requests]
+        return [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
 
     def cancel(self, tickets: list[PendingRequest]) -> None:
         self.cancelled += [ticket.request.name for ticket in tickets]

@@ -32,9 +32,12 @@ def test_a_status_follows_at_once_when_the_engine_becomes_busy_or_idle() -> None
     running = [tick.status.running if tick.status is not None else None for tick in ticks]
     first, last = running.index(1), running.index(0)
     assert not ticks[first].is_idle
-    assert all(not tick.updates for tick in ticks[:first]), "a token came before the status"
+    assert all(not tick.updates and not tick.tokens for tick in ticks[:first]), "a token came before the status"
     assert ticks[last].is_idle
     assert all(one is None for one in running[first + 1 : last] + running[last + 1 :])
-    assert sum(len(update.tokens) for tick in ticks for update in tick.updates) == 9
+    alone = [tokens for tick in ticks for tokens in tick.tokens.values()]
+    others = [update for tick in ticks for update in tick.updates]
+    assert sum(map(len, alone)) + sum(len(update.tokens) for update in others) == 9
+    assert len(alone) >= 7, "tokens in the middle of an answer are no updates of their own"
     loop.clock = lambda: STATUS_SECONDS
     assert turn().status is not None

@@ -11,12 +11,12 @@ from typing import Any
 
 from quire.core.logprobs import Logprob
 from quire.serve.allowance import Allowances
-from quire.serve.client import EngineAway, EngineClient, PendingRequest, Updates
+from quire.serve.client import EngineAway, EngineClient, PendingRequest, Update, Updates
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import ABORTED, RequestUpdate
-from quire.text.answer import Delta
+from quire.text.answer import NOTHING, Answer, Delta
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
 
@@ -26,6 +26,7 @@ RESTART_SECONDS = 10
 """`Retry-After` while the engine starts."""
 Deltas = list[tuple[int, Delta]]
 """The number of a choice, and what is new about it."""
+Arrived = list[tuple[PendingRequest, Update]]
 
 
 def unavailable(error: EngineAway) -> ApiError:
@@ -49,7 +50,7 @@ class Call:
         self.question, self.tenant = question, tenant
         self._client, self._allowances = client, allowances
         self._ends_at, self._seconds = time.monotonic() + seconds, seconds
-        self._updates: Updates = Mailbox()
+        self.updates: Updates = Mailbox()
         names = (f"{self.id}-{number}" for number in count())
         made = question.requests(names, tokenizer, tenant.name, tenant.scope)
         requests = [replace(one, client_id=request_id) for one in made]
@@ -58,13 +59,14 @@ class Call:
         """By prompt, if requested: they come with the first token of its first answer."""
         allowances.enter(tenant, question.request_count, question.tokens)
         self._is_open, self._is_refused = True, False
+        self.is_complete = False
+        """All answers have ended."""
         self.tickets: list[PendingRequest] = []
         try:
-            self.tickets = client.submit(requests, self._updates)
+            self.tickets = client.submit(requests, self.updates)
         except EngineAway as error:
             self.close()
             raise unavailable(error) from None
-        self._numbers = {ticket.request.name: number for number, ticket in enumerate(self.tickets)}
 
     @property
     def output_tokens(self) -> int:
@@ -80,35 +82,46 @@ class Call:
         return sum(ticket.hit_tokens or 0 for ticket in self.tickets[:: self.question.samples])
 
     async def deltas(self) -> AsyncIterator[Deltas]:
-        """What is new, as it arrives; an empty list after `PATIENCE_SECONDS`. Leaving early cancels the rest."""
+        """What is new and `updates.reader` has not read, as it arrives; an empty list after `PATIENCE_SECONDS`. Leaving
+        early cancels the rest."""
         try:
-            while not all(answer.ending for answer in self.answers):
-                arrived = await self._updates.take(min(PATIENCE_SECONDS, self._ends_at - time.monotonic()))
-                if not arrived:
+            while not self.is_complete:
+                arrived = await self.updates.take(PATIENCE_SECONDS, self._ends_at - time.monotonic())
+                if news := self.read(arrived):
+                    yield news
+                elif not arrived and not self.is_complete:
                     self._check_time()
                     yield []
-                elif news := [one for update in arrived for one in self._read(*update)]:
-                    yield news
         finally:
             self.close()
 
-    def _read(self, ticket: PendingRequest, update: RequestUpdate | EngineAway) -> Deltas:
-        if isinstance(update, EngineAway):
-            raise unavailable(update)
-        self._check(update)
-        number = self._numbers[ticket.request.name]
-        answer = self.answers[number]
+    def read(self, arrived: Arrived) -> Deltas:
+        return [(ticket.number, delta) for ticket, update in arrived if (delta := self._delta(ticket, update))]
+
+    def _delta(self, ticket: PendingRequest, update: Update) -> Delta | None:
+        """None: nothing can be shown yet."""
+        answer, ending = self.answers[ticket.number], ""
+        if isinstance(update, tuple):
+            delta = NOTHING if answer.ending or self.question.is_prompt_alone else answer.feed(update)
+        else:
+            if isinstance(update, EngineAway):
+                raise unavailable(update)
+            self._check(update)
+            delta, ending = self._fed(answer, ticket.number, update), update.ending
         if answer.ending:
-            return []
+            self.is_complete = all(one.ending for one in self.answers)
+            if not ending:
+                self._client.cancel([ticket])
+        return None if delta.is_empty else delta
+
+    def _fed(self, answer: Answer, number: int, update: RequestUpdate) -> Delta:
+        if answer.ending:
+            return NOTHING
         if update.prompt_logprobs:
             self.prompt_logprobs[number // self.question.samples] = update.prompt_logprobs
         if self.question.is_prompt_alone:
-            delta = answer.feed((), (), "length" if update.ending else "")
-        else:
-            delta = answer.feed(update.tokens, update.logprobs, update.ending)
-        if answer.ending and not update.ending:
-            self._client.cancel([ticket])
-        return [] if delta.is_empty else [(number, delta)]
+            return answer.feed((), (), "length" if update.ending else "")
+        return answer.feed(update.tokens, update.logprobs, update.ending)
 
     def _check(self, update: RequestUpdate) -> None:
         """Raises if the engine refused the request, or ended it before it was complete."""
@@ -135,7 +148,7 @@ class Call:
         if not self._is_open:
             return
         self._is_open = False
-        self._updates.close()
+        self.updates.close()
         self._client.cancel(self.tickets)
         has_started = any(ticket.hit_tokens is not None for ticket in self.tickets)
         is_taken = self.tickets and (has_started or not self._is_refused)

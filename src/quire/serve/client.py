@@ -19,7 +19,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
@@ -90,6 +91,8 @@ class PendingRequest:
 
     request: Request
     updates: Updates
+    number: int = 0
+    """Its place in the call."""
     sent_at: float = field(default_factory=time.monotonic)
     first_at: float | None = None
     last_at: float | None = None
@@ -98,7 +101,9 @@ class PendingRequest:
     """Tokens of the prompt found in the cache; None: it has not started."""
 
 
-Updates = Mailbox[tuple[PendingRequest, RequestUpdate | EngineAway]]
+Update = tuple[int, ...] | RequestUpdate | EngineAway
+"""Tokens alone, or whatever else there is to say."""
+Updates = Mailbox[tuple[PendingRequest, Update]]
 """Of the requests of one call."""
 
 
@@ -122,7 +127,10 @@ class EngineClient:
         self.tick = EngineTick(0, True)
         """The latest one that had a status."""
         self.restarts = 0
-        self.on_tokens: Callable[[PendingRequest, int, float], None] = lambda _ticket, _tokens, _now: None
+        self.on_first_token: Callable[[float], None] = lambda _seconds: None
+        """With the time since its request was sent."""
+        self.on_more_tokens: Callable[[Mapping[float, int]], None] = lambda _tokens: None
+        """After a step: how many tokens came this many seconds after the one before."""
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
@@ -219,9 +227,10 @@ class EngineClient:
 
     def end_all(self, error: EngineAway) -> None:
         """Ends all waiting requests and questions with this error."""
-        for ticket in self.tickets.values():
+        tickets, self.tickets = self.tickets, {}
+        for ticket in tickets.values():
             ticket.updates.put((ticket, error))
-        self.tickets.clear()
+            ticket.updates.deliver()
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(error)
@@ -274,26 +283,45 @@ class EngineClient:
         if tick.status is not None:
             if tick.books and tick.books != self.tick.books:
                 self._tell("books_do_not_balance", "error", message=tick.books)
-            self.tick = replace(tick, updates=())
+            self.tick = replace(tick, tokens={}, updates=())
+        boxes: dict[Updates, None] = {}
+        gaps: Counter[float] = Counter()
+        for name, tokens in tick.tokens.items():
+            if ticket := self.tickets.get(name):  # else it was cancelled while this was in the pipe
+                self._note_tokens(ticket, len(tokens), now, gaps)
+                ticket.updates.put((ticket, tokens))
+                boxes[ticket.updates] = None
         for update in tick.updates:
-            ticket = self.tickets.get(update.name)
-            if ticket is None:
-                continue  # it was cancelled while this was in the pipe
-            if update.hit_tokens is not None:
-                ticket.hit_tokens = update.hit_tokens
-            if update.tokens:
-                self.on_tokens(ticket, len(update.tokens), now)
-                ticket.first_at = ticket.first_at or now
-                ticket.last_at = now
-                ticket.output_tokens += len(update.tokens)
-            if update.ending or update.refusal:
-                del self.tickets[update.name]
-            ticket.updates.put((ticket, update))
+            if ticket := self.tickets.get(update.name):
+                self._note_update(ticket, update, now, gaps)
+                ticket.updates.put((ticket, update))
+                boxes[ticket.updates] = None
+        self.on_more_tokens(gaps)
+        for box in boxes:  # once for all requests of a call, so that they become one write
+            box.deliver()
+
+    def _note_update(self, ticket: PendingRequest, update: RequestUpdate, now: float, gaps: Counter[float]) -> None:
+        if update.hit_tokens is not None:
+            ticket.hit_tokens = update.hit_tokens
+        if update.tokens:
+            self._note_tokens(ticket, len(update.tokens), now, gaps)
+        if update.ending or update.refusal:
+            del self.tickets[update.name]
+
+    def _note_tokens(self, ticket: PendingRequest, count: int, now: float, gaps: Counter[float]) -> None:
+        ticket.output_tokens += count
+        if ticket.last_at is None:
+            ticket.first_at = ticket.last_at = now
+            self.on_first_token(now - ticket.sent_at)
+            count -= 1
+        if count:
+            gaps[(now - ticket.last_at) / count] += count
+        ticket.last_at = now
 
     # ── what the engine is asked ──────────────────────────────────────────
 
     def submit(self, requests: Sequence[Request], updates: Updates) -> list[PendingRequest]:
-        tickets = [PendingRequest(request, updates) for request in requests]
+        tickets = [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
         self._send(SubmitOrder(tuple(requests)))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets
@@ -311,6 +339,7 @@ class EngineClient:
         self.cancel(tickets)
         for ticket in tickets:
             ticket.updates.put((ticket, RequestUpdate(ticket.request.name, ending=ABORTED)))
+            ticket.updates.deliver()
         return {ticket.request.name: ticket.output_tokens for ticket in tickets}
 
     async def explain(self, names: Sequence[str], seconds: float) -> Any:

@@ -114,6 +114,8 @@ class Updates:
 
     def __init__(self) -> None:
         self.new: dict[str, RequestUpdate] = {}
+        self.tokens: dict[str, tuple[int, ...]] = {}
+        """Of requests that are not in `new`."""
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, RequestEnded):
@@ -129,7 +131,9 @@ class Updates:
             self.new[stream.request.name] = RequestUpdate(stream.request.name, refusal=stream.failure)
             return
         tokens = tuple(stream.take().tolist())
-        if tokens:
+        if tokens and stream.request.name not in self.new and not stream.logprobs:
+            self.tokens[stream.request.name] = tokens
+        elif tokens:
             known, prompt = self.of(stream.request.name), _of_prompt(stream)
             logprobs = (*known.logprobs, *_taken(stream.logprobs, len(tokens)))
             self.new[known.name] = replace(
@@ -139,9 +143,10 @@ class Updates:
                 prompt_logprobs=known.prompt_logprobs or prompt,
             )
 
-    def take(self) -> tuple[RequestUpdate, ...]:
-        taken, self.new = tuple(self.new.values()), {}
-        return taken
+    def take(self) -> tuple[dict[str, tuple[int, ...]], tuple[RequestUpdate, ...]]:
+        tokens, updates = self.tokens, tuple(self.new.values())
+        self.tokens, self.new = {}, {}
+        return tokens, updates
 
 
 class EngineLoop:
@@ -186,7 +191,7 @@ class EngineLoop:
         never show an idle engine to a client that has its first token."""
         is_idle, now = self.engine.scheduler.is_idle(), self.clock()
         settled = self.engine.scheduler.steps - len(self.engine.scheduler.flying)
-        tick = EngineTick(settled, is_idle, self.updates.take())
+        tick = EngineTick(settled, is_idle, *self.updates.take())
         if now - self._status_at >= STATUS_SECONDS or is_idle != self._was_idle:
             self._status_at = now
             books = self._books() if is_idle else ""

@@ -86,3 +86,5 @@ def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | No
 
 
 dumps = json.JSONEncoder(separators=(",", ":")).encode
+quoted = json.encoder.encode_basestring_ascii
+"""The same as `dumps` of a text, without looking at what sort of value it is."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from quire.core.logprobs import Logprob
 from quire.serve.calls import Call
-from quire.serve.errors import ApiError, dumps
+from quire.serve.errors import ApiError, dumps, quoted
 from quire.text.answer import Delta
 from quire.text.dialects.calls import ToolCall
 from quire.text.spelling import Spelling
@@ -84,6 +84,10 @@ class ChunkFormat(Format):
         self._spelling, self._extras = spelling, extras
         self._opening = f'data: {dumps({**self._head, "object": self.chunk_name})[:-1]},"choices":['
         """What every chunk begins with."""
+        self._is_text_alone = not (extras.logprobs or extras.running_usage)
+        """The chunks of a choice differ in nothing but their text, unless they have more than text."""
+        self._around: dict[int, tuple[str, str]] = {}
+        """By choice: what such a chunk has before and after its text."""
 
     def whole(self, answers: Sequence[Delta]) -> Json:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
@@ -103,17 +107,26 @@ class ChunkFormat(Format):
 
     def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
         """A call that begins has no arguments in its first chunk, as clients expect: they follow in a second one."""
-        if not delta.tool_calls:
-            return self._chunk(index, delta, is_first)
-        first, second = _parted(delta)
-        more = b"" if second is None else self._chunk(index, second, False)
-        return self._chunk(index, first, is_first) + more
+        if delta.tool_calls:
+            first, second = _parted(delta)
+            more = "" if second is None else self._chunk(index, second, False)
+            return f"{self._chunk(index, first, is_first)}{more}".encode()
+        if is_first or delta.reasoning or delta.ending or not self._is_text_alone:
+            return self._chunk(index, delta, is_first).encode()
+        before, after = self._around.get(index) or self._split(index)
+        return f"{before}{quoted(delta.text)}{after}".encode()
 
-    def _chunk(self, index: int, delta: Delta, is_first: bool) -> bytes:
+    def _split(self, index: int) -> tuple[str, str]:
+        """A chunk of text alone, without its text."""
+        before, _, after = self._chunk(index, Delta(text="\0"), False).rpartition(quoted("\0"))
+        self._around[index] = before, after
+        return before, after
+
+    def _chunk(self, index: int, delta: Delta, is_first: bool) -> str:
         more = ',"usage":null' if self._extras.usage else ""
         if self._extras.running_usage:
             more = f',"usage":{dumps(usage(self.call))}'
-        return f"{self._opening}{dumps(self._piece(index, delta, is_first))}]{more}}}\n\n".encode()
+        return f"{self._opening}{dumps(self._piece(index, delta, is_first))}]{more}}}\n\n"
 
     def end(self) -> bytes:
         closing = event(self._object(self.chunk_name, [], usage=usage(self.call))) if self._extras.usage else b""
@@ -162,7 +175,7 @@ def _parted(delta: Delta) -> tuple[Delta, Delta | None]:
         return delta, None
     names = tuple(replace(call, arguments="") if call in begun else call for call in delta.tool_calls)
     arguments = tuple(replace(call, continues=True) for call in begun)
-    return replace(delta, tool_calls=names, ending=""), Delta(tool_calls=arguments, ending=delta.ending)
+    return delta._replace(tool_calls=names, ending=""), Delta(tool_calls=arguments, ending=delta.ending)
 
 
 def _call_piece(call: ToolCall) -> Json:

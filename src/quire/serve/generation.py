@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
 from quire.serve.body_route import BodyRoute
-from quire.serve.calls import Call, Deltas
+from quire.serve.calls import Arrived, Call, Deltas
 from quire.serve.errors import ApiError, internal_error, json_response
 from quire.serve.formats import ChatFormat, CompletionFormat, Extras, Format
+from quire.serve.protocol import BodyWriter
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service
-from quire.serve.streams import ClientLeft, EventStream, unless_client_leaves
+from quire.serve.streams import ClientLeft, EventStream, Piece, unless_client_leaves
 from quire.text.answer import Delta, join_deltas
 
 router = APIRouter(route_class=BodyRoute)
@@ -62,7 +63,7 @@ async def answer(request: Request, streams: bool, form: Format) -> Response:
             return await unless_client_leaves(request.receive, reply.whole())
         updates = reply.call.deltas()
         first = await unless_client_leaves(request.receive, anext(updates))
-        return EventStream(reply.pieces(first, updates))
+        return EventStream(reply.pieces(first, updates), reply.attach)
     except ClientLeft:
         reply.left()
         return Response(status_code=CLIENT_LEFT)
@@ -76,6 +77,12 @@ class _Reply:
     form: Format
     record: dict[str, Any]
     log_text: bool
+    texts: dict[int, str] = field(default_factory=dict)
+    """By choice, if they are logged."""
+    begun: set[int] = field(default_factory=set)
+    """Choices of which something was written."""
+    has_ended: bool = False
+    """The end was written."""
 
     async def whole(self) -> Response:
         pieces: list[list[Delta]] = [[] for _ in self.call.answers]
@@ -88,35 +95,58 @@ class _Reply:
             self._note([answer.text for answer in answers])
         return json_response(self.form.whole(answers))
 
-    async def pieces(self, first: Deltas, updates: AsyncIterator[Deltas]) -> AsyncIterator[bytes]:
-        begun: set[int] = set()
-        texts = [""] * len(self.call.answers)
+    async def pieces(self, first: Deltas, updates: AsyncIterator[Deltas]) -> AsyncIterator[Piece]:
+        """Those that `attach` does not write: the first, whatever is more than tokens, and what cannot be written at
+        once."""
         try:
-            yield self.form.begin() + self._events(first, begun, texts)
+            yield self._piece(self.form.begin() + self._events(first))
             async for more in updates:
-                yield self._events(more, begun, texts)
-            yield self.form.end()
+                yield self._piece(self._events(more))
+            if not self.has_ended:
+                yield self._piece(b"")
         except ApiError as error:
             self.record["error"] = error.code
-            yield self.form.failure(error)
+            yield self.form.failure(error), False
         except Exception:
             self.record["error"] = "internal_error"
-            yield self.form.failure(internal_error())
+            yield self.form.failure(internal_error()), True  # an answer without its end: the connection closes
             raise
         except BaseException:  # the client has left, or the server ends
             self.left()
             raise
         finally:
             self.call.close()
-            self._note(texts)
+            self._note([self.texts.get(index, "") for index in range(len(self.call.answers))])
 
-    def _events(self, updates: Deltas, begun: set[int], texts: list[str]) -> bytes:
+    def attach(self, writer: BodyWriter) -> None:
+        """From now on, tokens are written as soon as they arrive, without waking the task that reads `pieces`."""
+
+        def read(arrived: Arrived) -> bool:
+            for _, update in arrived:
+                if not isinstance(update, tuple):
+                    return False
+            if not writer.is_open:
+                return False
+            news = self.call.read(arrived)
+            arrived.clear()
+            if news:
+                writer.write(self._events(news))
+            return not self.call.is_complete
+
+        self.call.updates.reader = read
+
+    def _piece(self, events: bytes) -> Piece:
+        """With the end, if these events are the last."""
+        self.has_ended = self.call.is_complete
+        return (events + self.form.end(), False) if self.has_ended else (events, True)
+
+    def _events(self, updates: Deltas) -> bytes:
         events = []
         for index, delta in updates:
-            events.append(self.form.piece(index, delta, index not in begun))
-            begun.add(index)
+            events.append(self.form.piece(index, delta, index not in self.begun))
+            self.begun.add(index)
             if self.log_text:
-                texts[index] += delta.text
+                self.texts[index] = self.texts.get(index, "") + delta.text
         return b"".join(events) or self.form.keep_alive()
 
     def left(self) -> None:

@@ -107,7 +107,8 @@ class RequestUpdate:
     is_queue_full: bool = False
 
     def __reduce__(self) -> tuple[type[RequestUpdate], tuple[Any, ...]]:
-        """There is one for each token: as a call with arguments they are pickled in a quarter of the time."""
+        """With log-probabilities there is one for each token: as a call with arguments they are pickled in a quarter of
+        the time."""
         given = (self.name, self.tokens, self.logprobs, self.prompt_logprobs, self.hit_tokens)
         return RequestUpdate, (*given, self.ending, self.refusal, self.is_queue_full)
 
@@ -117,7 +118,10 @@ class EngineTick:
     steps: int
     """Steps settled so far: there is progress if this grows, or if there is nothing to do."""
     is_idle: bool
+    tokens: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """By request, of those that have nothing else to report: most rows of most steps."""
     updates: tuple[RequestUpdate, ...] = ()
+    """Of the others."""
     status: Status | None = None
     resident_bytes: int = 0
     tiers: tuple[TierStatus, ...] = ()

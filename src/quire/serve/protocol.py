@@ -21,6 +21,8 @@ MOST_PIPELINED = 16
 MOST_PIECES, LEAST_PIECE_BYTES = 4096, 64
 """A body in more pieces than this must have this many bytes in each, on average."""
 ONE_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\nretry-after: 1\r\n\r\n"
+BODY_WRITER = "body_writer"
+"""In the state of a call's scope: its `BodyWriter`."""
 OFFERS = (b"connection", b"upgrade", b"http2-settings")
 """Headers that offer another protocol."""
 
@@ -39,6 +41,24 @@ class _Alarm:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+class BodyWriter:
+    """Writes pieces of one answer's body straight to its connection. The layers between an application and the
+    connection have work to do at the head and the end of an answer, which are sent through them."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a piece can be written now: the body has begun and not ended, and its client reads it."""
+        cycle = self._cycle
+        has_begun = cycle.chunked_encoding and cycle.response_started and not cycle.response_complete
+        return bool(has_begun) and not (cycle.flow.write_paused or cycle.disconnected)
+
+    def write(self, piece: bytes) -> None:
+        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 class Refused(Exception):
@@ -169,6 +189,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
         self._is_head = False
         self._cycles.append(self.cycle)
+        self.scope["state"][BODY_WRITER] = BodyWriter(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._pieces, self._piece_bytes = self._pieces + 1, self._piece_bytes + len(body)

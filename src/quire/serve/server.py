@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -150,6 +151,7 @@ async def _serve(
     ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
     client.on_first_ready = ready.set_result
     client.start()
+    gc.freeze()  # what was made so far stays for good: scanning it again and again would delay answers
     serving = asyncio.ensure_future(server.serve([listener]))
     failing = asyncio.ensure_future(client.given_up.wait())
     telling = asyncio.ensure_future(_announce(server, listener, service, ready, announce))

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from quire.serve.protocol import BODY_WRITER, BodyWriter
+
 Value = TypeVar("Value")
+Piece = tuple[bytes, bool]
+"""A part of an answer, and whether more of it follows."""
 
 
 class ClientLeft(Exception):
@@ -25,29 +29,40 @@ async def _leaves(receive: Receive) -> None:
 
 async def unless_client_leaves(receive: Receive, work: Awaitable[Value]) -> Value:
     """What `work` returns; if the client leaves first, the work is cancelled."""
-    doing = asyncio.ensure_future(work)
+    task, is_over = asyncio.current_task(), False
+    assert task is not None
     leaving = asyncio.ensure_future(_leaves(receive))
-    try:
-        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            raise ClientLeft
-        return doing.result()
-    finally:
-        for task in (doing, leaving):
+
+    def cancel(leaving: asyncio.Future[None]) -> None:
+        if not is_over and not leaving.cancelled():
             task.cancel()
-        await asyncio.gather(doing, leaving, return_exceptions=True)
+
+    leaving.add_done_callback(cancel)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if not leaving.done() or leaving.cancelled():
+            raise  # the server ends
+        task.uncancel()
+        raise ClientLeft from None
+    finally:
+        is_over = True
+        leaving.cancel()
 
 
 class EventStream(Response):
     """Server-sent events. The stream of pieces is always closed, so that its source can clean up."""
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
+    def __init__(self, pieces: AsyncIterator[Piece], attach: Callable[[BodyWriter], None]) -> None:
+        """`attach`: gets what its source may write pieces with, whenever the last one of `pieces` is sent and the next
+        one is waited for."""
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
-        self._pieces = pieces
+        self._pieces, self._attach = pieces, attach
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        del scope
+        if (writer := scope.get("state", {}).get(BODY_WRITER)) is not None:
+            self._attach(writer)
         with contextlib.suppress(ClientLeft):
             await unless_client_leaves(receive, self._send(send))
 
@@ -55,9 +70,8 @@ class EventStream(Response):
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         await send(start)
         try:
-            async for piece in self._pieces:
-                await send(_body(piece, True))
-            await send(_body(b"", False))
+            async for piece, more in self._pieces:
+                await send(_body(piece, more))
         finally:
             await self._pieces.aclose()  # type: ignore[attr-defined]
 

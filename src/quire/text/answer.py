@@ -8,7 +8,8 @@ The library and the server use the same class; it depends neither on an engine n
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from quire.core.logprobs import Logprob
 from quire.text.dialects.calls import Read, ToolCall, join_calls
@@ -19,9 +20,9 @@ from quire.text.stops import StopStrings
 from quire.text.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """The next piece of an answer; all pieces joined are the finished answer."""
+class Delta(NamedTuple):
+    """The next piece of an answer; all pieces joined are the finished answer. There is one for each token: of frozen
+    values, a named tuple is made in the least time."""
 
     text: str = ""
     reasoning: str = ""
@@ -116,14 +117,19 @@ class Answer:
             rest = self._stops.feed(self._text.finish()).text + self._stops.finish()
             return self._end(ending, [*pieces, self._part(rest)])
         delta = join_deltas(pieces)
-        self._held = Delta(tokens=delta.tokens, logprobs=delta.logprobs) if delta.is_empty else Delta()
-        return Delta() if delta.is_empty else delta
+        self._held = Delta(tokens=delta.tokens, logprobs=delta.logprobs) if delta.is_empty else NOTHING
+        return NOTHING if delta.is_empty else delta
 
     def _plain(self, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Delta:
         """The same as `feed` for text in which nothing is looked for: most tokens take this way."""
         self.output_tokens += len(tokens)
-        text = self._text.feed([token for token in tokens if token not in self._stop_tokens])
-        delta = Delta(text, "", (), (*self._held.tokens, *tokens), (*self._held.logprobs, *logprobs))
+        if not self._stop_tokens.isdisjoint(tokens):
+            text = self._text.feed([token for token in tokens if token not in self._stop_tokens])
+        else:
+            text = self._text.feed(tokens)
+        if self._held is not NOTHING:
+            tokens, logprobs = (*self._held.tokens, *tokens), (*self._held.logprobs, *logprobs)
+        delta = Delta(text, "", (), tuple(tokens), tuple(logprobs))
         self._held = NOTHING if text else delta
         return delta if text else NOTHING
 

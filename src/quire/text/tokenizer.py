@@ -3,61 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers.decoders import DecodeStream
 
 from quire.core.errors import ModelError
+from quire.text.stream import TextStream, TokenTexts
 from quire.text.templates import ChatTemplate
 
 _SPECIAL = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token")
-
-
-class TextStream:
-    """Tokens in, text out as soon as it is certain: never half a character."""
-
-    def __init__(self, tokenizer: tokenizers.Tokenizer, skipped: Collection[int] = ()) -> None:
-        """`skipped`: tokens without text."""
-        self._tokenizer, self._skipped = tokenizer, skipped
-        self._stream = DecodeStream(skip_special_tokens=False)
-        self._shown: list[int] = []
-        """Tokens of the piece that was returned last."""
-        self._held: list[int] = []
-        """Tokens after it."""
-
-    def feed(self, tokens: Iterable[int]) -> str:
-        """The text that these tokens complete."""
-        return "".join([self._next(token) for token in map(int, tokens) if token not in self._skipped])
-
-    def _next(self, token: int) -> str:
-        self._held.append(token)
-        try:
-            text = self._stream.step(self._tokenizer, token)
-        except Exception:
-            text = self._begin_anew()
-        if text:
-            self._shown, self._held = self._held, []
-        return text or ""
-
-    def _begin_anew(self) -> str:
-        """Byte-fallback tokenizers decode a run of bytes as a whole: characters that were returned may prove invalid
-        later, which the stream does not accept. They stay, and the held tokens are decoded without them."""
-        self._stream = DecodeStream(skip_special_tokens=False)
-        return "".join(self._stream.step(self._tokenizer, token) or "" for token in self._held)
-
-    def finish(self) -> str:
-        """What is still held back: half a character, as the sign for one. Nothing comes after it."""
-        before, whole = self._decoded(self._shown), self._decoded(self._shown + self._held)
-        text = whole[len(before) :] if whole.startswith(before) else self._decoded(self._held)
-        self._held = []
-        return text
-
-    def _decoded(self, tokens: list[int]) -> str:
-        return self._tokenizer.decode(tokens, skip_special_tokens=False)
 
 
 class Tokenizer:
@@ -73,8 +30,8 @@ class Tokenizer:
         self.inner, self.eos_token_ids, self.template, self.name = inner, eos_token_ids, template, name
         self.special_tokens = {token: (special_tokens or {}).get(token) for token in _SPECIAL}
         """None: the model has no such token."""
-        self._skipped: dict[frozenset[str], frozenset[int]] = {}
-        """By marks to keep: the special tokens that have no text."""
+        self._texts: dict[frozenset[str] | None, TokenTexts] = {}
+        """By marks to keep: texts without the other special tokens. None: with all of them."""
 
     @classmethod
     def load(cls, folder: Path) -> Tokenizer:
@@ -109,14 +66,14 @@ class Tokenizer:
 
     def stream(self, skip_special_tokens: bool = True, keep: Collection[str] = ()) -> TextStream:
         """`keep`: texts in which special tokens are not skipped, such as the marks of tool calls."""
-        if not skip_special_tokens:
-            return TextStream(self.inner)
-        marks = frozenset(keep)
-        if marks not in self._skipped:
-            special = ((token.content, number) for number, token in self._added.items() if token.special)
-            skipped = (number for content, number in special if not any(content in text for text in marks))
-            self._skipped[marks] = frozenset(skipped)
-        return TextStream(self.inner, self._skipped[marks])
+        marks = frozenset(keep) if skip_special_tokens else None
+        if marks not in self._texts:
+            self._texts[marks] = TokenTexts(self.inner, frozenset() if marks is None else self._without_text(marks))
+        return TextStream(self.inner, self._texts[marks])
+
+    def _without_text(self, marks: Collection[str]) -> frozenset[int]:
+        special = ((token.content, number) for number, token in self._added.items() if token.special)
+        return frozenset(number for content, number in special if not any(content in text for text in marks))
 
     @cached_property
     def added_tokens(self) -> dict[str, int]:
