@@ -34,11 +34,15 @@ class EngineSetup:
     freeze_file: Path | None = None
     """For drills: while this file exists, the runner stops."""
     log_format: str = "auto"
+    has_fronts: bool = False
+    """Several processes speak HTTP: a tick has a part for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     requests: tuple[Request, ...]
+    front: int = 0
+    """The process that asks; 0: the only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,14 @@ class DropCache:
     """None: everything."""
 
 
-Command = Submit | Cancel | Explain | DropCache
+@dataclass(frozen=True, slots=True)
+class CancelFront:
+    """All requests of a front that has died."""
+
+    front: int
+
+
+Command = Submit | Cancel | CancelFront | Explain | DropCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +123,14 @@ class RequestUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestState:
+    """How far a request is, as far as the engine reported it."""
+
+    hit_tokens: int | None
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineTick:
     steps: int
     """Steps settled so far: there is progress if this grows, or if there is nothing to do."""
@@ -124,6 +143,14 @@ class EngineTick:
     """Hand-overs by how they ended, and `waiting`; empty without a peer."""
     books: str = ""
     """What the audit found wrong; empty: the books balance."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedTick:
+    """A tick without updates; those of each front are a pickled tick of their own."""
+
+    tick: EngineTick
+    parts: Mapping[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,4 +169,4 @@ class Reply:
     value: Any
 
 
-Message = Ready | Failed | EngineTick | Reply
+Message = Ready | Failed | EngineTick | RoutedTick | Reply
