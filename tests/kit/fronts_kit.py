@@ -17,10 +17,22 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def three_fronts(tiny_folder: Path, *more: str) -> Iterator[RunningServer]:
+def three_fronts(tiny_folder: Path, *more: str, freeze_file: Path | None = None) -> Iterator[RunningServer]:
+    """`freeze_file`: while it exists, the engine stands still."""
     options = ("--model-name", "tiny", "--http-processes", "3", *more)
-    with running_server(str(tiny_folder), *SIZE, *options, model="tiny") as server:
+    drill = {} if freeze_file is None else {"QUIRE_DRILL_FREEZE_FILE": str(freeze_file)}
+    with running_server(str(tiny_folder), *SIZE, *options, model="tiny", environment=drill) as server:
         yield server
+
+
+@contextmanager
+def standing_still(freeze_file: Path) -> Iterator[None]:
+    """The engine finishes no step, so that nothing depends on who is faster."""
+    freeze_file.touch()
+    try:
+        yield
+    finally:
+        freeze_file.unlink(missing_ok=True)
 
 
 def front_of(server: RunningServer, client: httpx.Client) -> int:

@@ -102,10 +102,6 @@ class PendingRequest:
     hit_tokens: int | None = None
     """Tokens of the prompt found in the cache; None: it has not started."""
 
-    @property
-    def state(self) -> RequestState:
-        return RequestState(self.hit_tokens, self.output_tokens)
-
 
 Updates = Mailbox[tuple[PendingRequest, RequestUpdate | EngineAway]]
 """Of the requests of one call."""
@@ -161,12 +157,15 @@ class EngineClient:
         return self._life is not None
 
     async def latest_progress(self) -> Progress:
-        """Up to this moment, whichever process has seen the last step."""
+        """Whichever process has seen the last step."""
         return self.progress
 
     def open_names(self) -> list[str]:
         """Requests that have not ended."""
         return list(self.tickets)
+
+    def open_count(self) -> int:
+        return len(self.tickets)
 
     def start(self) -> None:
         """For the first time: if no process can be made, the server gives up."""
@@ -231,7 +230,7 @@ class EngineClient:
         self._life = None
         self.progress.engine_is_gone()
         life.commands.put(None)
-        self._tell("engine_died", "error", exit_code=exit_code, requests=len(self.open_names()))
+        self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count())
         self.end_all(EngineGone(DIED))
         self.on_change()
         if not self._was_ready:
@@ -352,7 +351,8 @@ class EngineClient:
 
     async def states_of(self, names: Sequence[str]) -> dict[str, RequestState]:
         """What is known of those that have not ended, whichever process has them."""
-        return {name: self.tickets[name].state for name in names if name in self.tickets}
+        tickets = [self.tickets[name] for name in names if name in self.tickets]
+        return {one.request.name: RequestState(one.hit_tokens, one.output_tokens) for one in tickets}
 
     async def explain(self, names: Sequence[str], seconds: float) -> Any:
         number = next(self._numbers)

@@ -39,8 +39,14 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 
 
 @pytest.fixture(scope="session")
-def server(tiny_folder: Path, keys: Keys) -> Iterator[RunningServer]:
-    with three_fronts(tiny_folder, "--keys", str(keys.file), "--open-metrics") as server:
+def freeze_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("drill") / "freeze"
+
+
+@pytest.fixture(scope="session")
+def server(tiny_folder: Path, keys: Keys, freeze_file: Path) -> Iterator[RunningServer]:
+    more = ("--keys", str(keys.file), "--open-metrics")
+    with three_fronts(tiny_folder, *more, freeze_file=freeze_file) as server:
         yield server
 
 

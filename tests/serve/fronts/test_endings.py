@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fronts_kit import FRONTS, client_of_each, three_fronts
+from fronts_kit import FRONTS, client_of_each, standing_still, three_fronts
 from running_server import POLL_SECONDS, WAIT_SECONDS, RunningServer
 from serve_kit import CHAT, SIZE, body, chat, wait_for_tokens
 
@@ -116,19 +117,25 @@ def test_a_crowd_leaves_nothing_behind(server: RunningServer, keys: Any) -> None
     assert not server.told("internal_error")
 
 
-def test_a_signal_lets_the_streams_of_all_fronts_finish(tiny_folder: Path) -> None:
+def test_a_signal_lets_the_streams_of_all_fronts_finish(tiny_folder: Path, tmp_path: Path) -> None:
     """New calls are refused by every process meanwhile, and all processes end."""
-    with three_fronts(tiny_folder) as server, client_of_each(server) as fronts, client_of_each(server) as others:
+    freeze = tmp_path / "freeze"
+    with (
+        three_fronts(tiny_folder, freeze_file=freeze) as server,
+        client_of_each(server) as fronts,
+        client_of_each(server) as others,
+        ExitStack() as stack,
+    ):
         processes = [server.engine, *(process_of(server, front) for front in FRONTS)]
-        with ExitStack() as stack:
-            streams = [lines_of(stack, client, 480) for client in fronts.values()]
+        streams = [lines_of(stack, client, 400) for client in fronts.values()]
+        with standing_still(freeze):
             server.process.send_signal(signal.SIGTERM)
             for client in others.values():
                 server.until("it drains", lambda client=client: client.get("/health/ready").status_code == 503)
                 away = chat(client, max_tokens=2)
                 assert (away.status_code, away.json()["error"]["code"]) == (503, "draining")
-            for lines in streams:
-                assert "[DONE]" in "".join(lines)
+        for lines in streams:
+            assert "[DONE]" in "".join(lines)
         assert server.process.wait(WAIT_SECONDS) == 0
         assert [line["requests"] for line in server.told("draining")] == [3]
         assert not server.told("front_died")
@@ -152,12 +159,22 @@ def test_connections_have_one_bound_for_all_fronts(tiny_folder: Path) -> None:
         host, port = server.address.removeprefix("http://").split(":")
 
         def answer(connection: socket.socket) -> bytes:
-            connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            return connection.recv(1 << 16)[:12]
+            with contextlib.suppress(ConnectionError):  # it was closed at once
+                connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+                return connection.recv(1 << 16)[:12]
+            return b""
 
         with ExitStack() as stack:
-            opened = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(6)]
-            assert [answer(one) for one in opened] == [b"HTTP/1.1 200"] * 6
+            opened: list[socket.socket] = []
+
+            def all_fit() -> bool:
+                """Connections of those who asked whether it is ready may still be there at first."""
+                while opened:
+                    opened.pop().close()
+                opened.extend(stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(6))
+                return [answer(one) for one in opened] == [b"HTTP/1.1 200"] * 6
+
+            server.until("six fit", all_fit)
             with socket.create_connection((host, int(port))) as one_more:
                 assert one_more.recv(1 << 16).startswith(b"HTTP/1.1 503")
             opened[0].close()

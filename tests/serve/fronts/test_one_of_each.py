@@ -8,12 +8,13 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from fronts_kit import FRONTS, client_of_each, front_of
+from fronts_kit import FRONTS, client_of_each, front_of, standing_still
 from running_server import RunningServer
 from serve_kit import CHAT, body, chat, wait_for_tokens
 
@@ -29,21 +30,19 @@ def test_connections_are_spread_evenly(server: RunningServer, keys: Any) -> None
     assert counts == dict.fromkeys(FRONTS, 4)
 
 
-def test_a_key_has_its_concurrent_requests_once_and_not_once_per_process(server: RunningServer, keys: Any) -> None:
-    """Twelve streams at once, a third in each process: two are accepted."""
+def test_a_key_has_its_concurrent_requests_once_and_not_once_per_process(
+    server: RunningServer, keys: Any, freeze_file: Path
+) -> None:
+    """Twelve calls at once, a third in each process: two are accepted. None ends before all others are answered."""
     with ExitStack() as stack, ThreadPoolExecutor(12) as pool:
         clients = [stack.enter_context(server.client(keys.pair)) for _ in range(12)]
         assert Counter(front_of(server, client) for client in clients) == dict.fromkeys(FRONTS, 4)
-
-        def begin(client: httpx.Client) -> httpx.Response:
-            return client.send(client.build_request("POST", CHAT, json=body(**LONG)), stream=True)
-
-        answers = list(pool.map(begin, clients))
-        assert Counter(answer.status_code for answer in answers) == {200: 2, 429: 10}
-        for answer in answers:
-            if answer.status_code == 429:
-                assert json.loads(answer.read())["error"]["code"] == "requests_limit"
-            answer.close()
+        with standing_still(freeze_file):
+            calls = [pool.submit(chat, client, max_tokens=3) for client in clients]
+            server.until("ten have an answer", lambda: sum(call.done() for call in calls) >= 10)
+            refused = [call.result() for call in calls if call.done()]
+        assert [answer.json()["error"]["code"] for answer in refused] == ["requests_limit"] * 10
+        assert Counter(call.result().status_code for call in calls) == {200: 2, 429: 10}
 
 
 def test_a_call_that_has_ended_has_given_its_place_back_for_every_process(server: RunningServer, keys: Any) -> None:
@@ -56,19 +55,18 @@ def test_a_call_that_has_ended_has_given_its_place_back_for_every_process(server
             assert (found.status_code, found.headers["x-ratelimit-remaining-requests"]) == (200, "2"), found.text
 
 
-def test_two_streams_use_up_a_limit_of_two_for_every_process(server: RunningServer, keys: Any) -> None:
+def test_two_streams_use_up_a_limit_of_two_for_every_process(
+    server: RunningServer, keys: Any, freeze_file: Path
+) -> None:
     with client_of_each(server, keys.pair) as fronts, ExitStack() as stack:
         streams = [stack.enter_context(fronts[number].stream("POST", CHAT, json=body(**LONG))) for number in (1, 2)]
-        for number, stream in enumerate(streams, 1):
-            assert stream.headers["x-ratelimit-remaining-requests"] == str(2 - number)
-        refused = chat(fronts[3], max_tokens=2)
+        with standing_still(freeze_file):
+            left = [stream.headers["x-ratelimit-remaining-requests"] for stream in streams]
+            refused = chat(fronts[3], max_tokens=2)
+        assert left == ["1", "0"]
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "requests_limit")
         assert "2 requests of this key are under way" in refused.json()["error"]["message"]
-    with client_of_each(server, keys.pair) as fronts:
-        for client in fronts.values():
-            server.until(
-                "the streams' places are free", lambda client=client: chat(client, max_tokens=2).status_code == 200
-            )
+    server.until("it is idle", server.is_idle)
 
 
 def test_tokens_of_a_minute_are_one_bucket(server: RunningServer, keys: Any) -> None:

@@ -70,11 +70,9 @@ class Hub:
         self._is_closing = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._told_at = 0.0
-        engine.on_change, engine.on_routed, engine.open_names_of_fronts = (
-            self._tell_state,
-            self._pass_on,
-            self.open_names,
-        )
+        engine.on_change, engine.on_routed = self._tell_state, self._pass_on
+        engine.open_names_of_fronts = self.open_names
+        engine.open_count_of_fronts = lambda: shared.allowances.total
         self._notices: dict[type, Handler] = {
             m.Started: self._started,
             m.StartFailed: self._start_failed,
@@ -129,15 +127,16 @@ class Hub:
 
     def _lose(self, front: FrontProcess) -> None:
         """What it had is given back before anything else happens."""
+        requests = sum(call.requests for call in front.calls.values())
         front.drop()
         self._give_back(front)
-        self._do(self._died(front))
+        self._do(self._died(front, requests))
 
-    async def _died(self, front: FrontProcess) -> None:
+    async def _died(self, front: FrontProcess, requests: int) -> None:
         code = await front.ended(REAP_SECONDS)
         if self._is_closing or self.fronts.get(front.number) is not front:
             return
-        self._tell("front_died", "error", front=front.number, exit_code=code, requests=len(front.names))
+        self._tell("front_died", "error", front=front.number, exit_code=code, requests=requests)
         if not self.all_started.is_set():
             self._give_up(Failed("an HTTP process died while it started", 1))
             return

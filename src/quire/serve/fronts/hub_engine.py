@@ -13,9 +13,14 @@ class HubEngine(EngineClient):
 
     on_routed: Callable[[RoutedTick], None]
     open_names_of_fronts: Callable[[], list[str]]
+    open_count_of_fronts: Callable[[], int]
 
     def open_names(self) -> list[str]:
+        """As of the fronts' last beats: they may have ended since."""
         return self.open_names_of_fronts()
+
+    def open_count(self) -> int:
+        return self.open_count_of_fronts()
 
     def pass_on(self, command: Command) -> None:
         """Raises `EngineStarting` if no engine is ready."""
