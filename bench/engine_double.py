@@ -11,7 +11,8 @@ import time
 from multiprocessing.connection import Connection
 
 from quire.core.request import Request
-from quire.serve.messages import Cancel, EngineTick, Ready, RequestUpdate, Submit
+from quire.serve.fronts.routing import Router
+from quire.serve.messages import Cancel, EngineSetup, EngineTick, Ready, RequestUpdate, Submit
 
 TOKENS = "QUIRE_BENCH_TOKENS"
 """The environment variable with the tokens of an answer, as JSON."""
@@ -20,7 +21,8 @@ STEP_SECONDS = "QUIRE_BENCH_STEP_SECONDS"
 
 
 class Double:
-    def __init__(self, connection: Connection, tokens: list[int], step_seconds: float) -> None:
+    def __init__(self, connection: Connection, tokens: list[int], step_seconds: float, router: Router | None) -> None:
+        self.router = router
         self.connection, self.tokens, self.step_seconds = connection, tokens, step_seconds
         self.next_at = 0.0
         self.steps = 0
@@ -35,6 +37,8 @@ class Double:
 
     def execute(self, command: object) -> None:
         if isinstance(command, Submit):
+            if self.router is not None:
+                self.router.note(command)
             self.open.update({one.name: (one, 0) for one in command.requests})
         elif isinstance(command, Cancel):
             for name in command.names:
@@ -57,12 +61,14 @@ class Double:
             self.open[name] = (request, had + 1)
             if is_last:
                 del self.open[name]
-        self.connection.send(EngineTick(self.steps, not self.open, tokens, tuple(updates)))
+        tick = EngineTick(self.steps, not self.open, tokens, tuple(updates))
+        self.connection.send(tick if self.router is None else self.router.routed(tick))
 
 
 if __name__ == "__main__":
     connection = Connection(int(sys.argv[1]))
-    connection.recv()
+    setup: EngineSetup = connection.recv()
     connection.send(Ready())
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
-        Double(connection, json.loads(os.environ[TOKENS]), float(os.environ[STEP_SECONDS])).run()
+        router = Router() if setup.has_fronts else None
+        Double(connection, json.loads(os.environ[TOKENS]), float(os.environ[STEP_SECONDS]), router).run()

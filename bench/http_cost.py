@@ -1,6 +1,7 @@
 """What the HTTP process costs for each streamed token, with an engine that needs no time of its own.
 
     python bench/http_cost.py [--streams 64,256] [--outputs 128] [--turns 4] [--step-ms 20] [--clients 2]
+                               [--http-processes 1]
 
 A server of the default model's folder runs with `bench/engine_double.py` in the engine's place, which generates a token
 for every open request in each step: at the pace of an engine (--step-ms), so that each token is an event of its own, or
@@ -8,7 +9,8 @@ as fast as the server takes them (0), when several tokens of a stream wait and b
 chat streams from plain sockets, each stream one call after another. Printed: processor time of the HTTP process per
 token, and how much of it is the system's (sockets, threads), tokens a second, how busy the HTTP process and the client
 processes were (below 100 %, the clients are not the limit), and what clients see: the time from a call to its first
-event and between two arrivals, median and 99th percentile. A lone stream: --streams 1 --clients 1.
+event and between two arrivals, median and 99th percentile. A lone stream: --streams 1 --clients 1. With several HTTP
+processes: all of them together, and of that the hub.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ MODEL = "smollm2-135m-instruct"
 # ── the server ────────────────────────────────────────────────────────────
 
 
-def serve(most_requests: int) -> None:
+def serve(most_requests: int, processes: int) -> None:
     """In a process of its own: its processor time is what is measured."""
     folder = fetch_default()
     settings = Settings(max_length=2048, max_requests=most_requests, batch_tokens=2048)
@@ -52,7 +54,7 @@ def serve(most_requests: int) -> None:
     engine_client._engine_process = _double
     with listen("127.0.0.1", 0) as listener:
         print(listener.getsockname()[1], flush=True)
-        options = ServeSettings(log_level="warning")
+        options = ServeSettings(log_level="warning", http_processes=processes)
         run(listener, PlannedModel(folder, plan, "a double"), RunOptions(device="cpu"), options, announce=_in_silence)
 
 
@@ -122,6 +124,13 @@ def client(port: int, count: int, outputs: int, turns: int) -> None:
 # ── the measurement ───────────────────────────────────────────────────────
 
 
+def http_processes(server: int) -> list[int]:
+    """The server itself, which is the hub if there are several, and its fronts."""
+    children = Path(f"/proc/{server}/task/{server}/children").read_text().split()
+    fronts = [int(one) for one in children if b"quire.serve.fronts.front" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return [server, *fronts]
+
+
 def processor_seconds(process: int) -> tuple[float, float]:
     """Of the program, and of the system on its behalf."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
@@ -133,7 +142,12 @@ def measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
     command = [sys.executable, str(Path(__file__))]
     tokens = json.dumps(Tokenizer.load(fetch_default()).encode(TEXT)[:4096])
     environment = {**os.environ, TOKENS: tokens, STEP_SECONDS: str(arguments.step_ms / 1000)}
-    server = subprocess.Popen([*command, "--serve", str(count)], stdout=subprocess.PIPE, text=True, env=environment)
+    server = subprocess.Popen(
+        [*command, "--serve", str(count), str(arguments.http_processes)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
     try:
         assert server.stdout is not None
         port = int(server.stdout.readline())
@@ -143,12 +157,15 @@ def measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         clients = [subprocess.Popen([*command, "--client", *sizes], **pipes) for _ in range(arguments.clients)]
         for one in clients:
             assert one.stdout.readline() == "ready\n"
-        before = processor_seconds(server.pid)
+        processes = http_processes(server.pid)
+        before = [processor_seconds(one) for one in processes]
         for one in clients:
             one.stdin.write("\n")
             one.stdin.flush()
         told = [json.loads(one.stdout.readline()) for one in clients]
-        own, system = (now - then for now, then in zip(processor_seconds(server.pid), before, strict=True))
+        after = [processor_seconds(one) for one in processes]
+        used = [(now[0] - then[0], now[1] - then[1]) for now, then in zip(after, before, strict=True)]
+        own, system = map(sum, zip(*used, strict=True))
     finally:
         server.terminate()
         server.wait()
@@ -158,6 +175,7 @@ def measure(arguments: argparse.Namespace, count: int) -> dict[str, float]:
         "streams": count,
         "tokens": tokens,
         "microseconds_per_token": (own + system) / tokens * 1e6,
+        "of_the_hub": sum(used[0]) / tokens * 1e6 if len(used) > 1 else 0.0,
         "of_the_system": system / tokens * 1e6,
         "tokens_per_second": tokens / seconds,
         "server_busy": (own + system) / seconds,
@@ -189,24 +207,25 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=4, help="calls of each stream, one after another (default 4)")
     parser.add_argument("--step-ms", type=float, default=20, help="time of a step; 0: as fast as possible (default 20)")
     parser.add_argument("--clients", type=int, default=2, help="client processes (default 2)")
+    parser.add_argument("--http-processes", type=int, default=1, help="HTTP processes of the server (default 1)")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--serve", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--client", type=int, nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
-        return serve(arguments.serve)
+        return serve(*arguments.serve)
     if arguments.client:
         return client(*arguments.client)
     found = [measure(arguments, int(count)) for count in arguments.streams.split(",")]
     if arguments.json:
         return print(json.dumps(found, indent=1))
     print(
-        f"{'streams':>8}{'tokens':>10}{'µs/token':>10}{'(system)':>10}{'tokens/s':>10}{'busy':>7}{'clients busy':>14}"
-        f"{'first ms p50, p99':>20}{'between ms p50, p99':>21}"
+        f"{'streams':>8}{'tokens':>10}{'µs/token':>10}{'(system)':>10}{'(hub)':>7}{'tokens/s':>10}{'busy':>7}"
+        f"{'clients busy':>14}{'first ms p50, p99':>20}{'between ms p50, p99':>21}"
     )
     for one in found:
-        cost = f"{one['microseconds_per_token']:>10.1f}{one['of_the_system']:>10.1f}{one['tokens_per_second']:>10,.0f}"
-        busy = f"{one['server_busy']:>7.0%}{one['client_busy']:>14.0%}"
+        cost = f"{one['microseconds_per_token']:>10.1f}{one['of_the_system']:>10.1f}{one['of_the_hub']:>7.1f}"
+        busy = f"{one['tokens_per_second']:>10,.0f}{one['server_busy']:>7.0%}{one['client_busy']:>14.0%}"
         seen = "".join(f"{middle:>12.1f}{tail:>8.1f}" for middle, tail in (one["first_ms"], one["between_ms"]))
         print(f"{one['streams']:>8}{one['tokens']:>10,}{cost}{busy}{seen}")
     return None

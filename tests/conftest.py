@@ -43,8 +43,8 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 FIRST = ("tests/serve/tiny", "tests/serve", "tests/torch")
 """Files that take longest begin first."""
-SHARED = ("tests/serve/tiny/", "tests/serve/test_openai_", "tests/serve/test_anthropic_client")
-"""Files that share a server go to one worker: those of the first folder one, the others another."""
+SHARED = ("tests/serve/tiny/", "tests/serve/fronts/", "tests/serve/test_openai_", "tests/serve/test_anthropic_client")
+"""Files that share a server go to one worker: those of each folder one, the others another."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -62,7 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     class ByServer(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
             if nodeid.startswith(SHARED):
-                return "tiny server" if nodeid.startswith(SHARED[0]) else "default server"
+                return next((folder for folder in SHARED[:2] if nodeid.startswith(folder)), "default server")
             return str(super()._split_scope(nodeid))
 
     return ByServer(config, log)

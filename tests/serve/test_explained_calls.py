@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+import asyncio
 from typing import Any
 
 from quire.core.reasons import ANOTHER, Reason, Why
@@ -10,7 +10,7 @@ from quire.explain.explanation import Explanation
 from quire.serve.keys import Tenant
 from quire.serve.messages import RequestReport
 from quire.serve.operations import _report
-from quire.serve.service import Service
+from quire.serve.registry import CallRegistry
 
 ALICE, ADMIN = Tenant("alice", "alice"), Tenant("admin", "", is_admin=True)
 WAITS = Reason(Why.IN_LINE, ("bobs-0",), {"place": 2}, because=Reason(Why.PREFIX, ("alices-first-0",)))
@@ -18,7 +18,10 @@ WAITS = Reason(Why.IN_LINE, ("bobs-0",), {"place": 2}, because=Reason(Why.PREFIX
 
 def report(tenant: Tenant) -> dict[str, Any]:
     calls = {"1": ("alice", "x", ("alices-first-0",)), "2": ("alice", "y", ("own-0",)), "3": ("bob", "z", ("bobs-0",))}
-    own = Service.names_of_tenant(SimpleNamespace(_calls=calls), tenant)  # type: ignore[arg-type]
+    registry = CallRegistry()
+    for call, (owner, request_id, names) in calls.items():
+        registry.note(call, Tenant(owner, owner), request_id, names)
+    own = asyncio.run(registry.names_of_tenant(tenant))
     return _report(RequestReport("own-0", Explanation("own-0", "waiting", WAITS, None), ()), tenant, own)
 
 

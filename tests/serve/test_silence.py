@@ -21,7 +21,7 @@ from quire.serve.client import EngineClient, PendingRequest
 from quire.serve.messages import EngineSetup, EngineTick
 from quire.serve.metrics import Metrics
 from quire.serve.progress import Progress
-from quire.serve.silence import Watch, silent_report
+from quire.serve.silence import Watch, silent_reports
 from serve_kit import Clock
 from small_engines import request
 
@@ -67,7 +67,7 @@ def test_the_http_process_says_of_each_request_what_it_knows() -> None:
     add(client, "a-0")
     running = add(client, "a-1")
     running.hit_tokens, running.output_tokens = 0, 5
-    found = [silent_report(client, name) for name in ("a-0", "a-1", "a-2")]
+    found = asyncio.run(silent_reports(client, ("a-0", "a-1", "a-2")))
     assert [one["status"] for one in found] == ["waiting", "running", "ended"]
     assert [one["code"] for one in found] == ["engine_silent", "engine_silent", None]
     assert found[1]["numbers"]["output_tokens"] == 5

@@ -5,12 +5,36 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
 
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
+from quire.text.question import Question
 
 MINUTE = 60.0
+
+
+class AllowanceView(Protocol):
+    """How much of its limits a tenant uses now."""
+
+    @property
+    def requests(self) -> Mapping[str, int]: ...
+    @property
+    def retry_seconds(self) -> int: ...
+    def tokens_left(self, tenant: Tenant) -> float | None: ...
+
+
+def room_of(view: AllowanceView, tenant: Tenant) -> int | None:
+    """Tokens that a request may have now; None: no limit."""
+    limits = [limit for limit in (tenant.most_tokens, view.tokens_left(tenant)) if limit is not None]
+    return int(min(limits)) if limits else None
+
+
+def about_to_stop() -> ApiError:
+    message = "the server is about to stop: send the request to another one"
+    return ApiError(503, message, "draining", retry_seconds=1)
 
 
 class Allowances:
@@ -24,10 +48,24 @@ class Allowances:
         self._ended_at = 0.0
         """When the last request ended; or when the first arrived after a time without any."""
         self._seconds_per_ending = 1.0
+        self.is_draining = False
+        """No call is admitted any more."""
 
     @property
     def total(self) -> int:
         return self.requests.total()
+
+    @asynccontextmanager
+    async def admitting(self, tenant: Tenant, question: Question) -> AsyncIterator[tuple[Question, Allowances]]:
+        """The question, shortened to the tokens that are left if its length is open, and where its call has to enter
+        before anything else happens."""
+        if self.is_draining:
+            raise about_to_stop()
+        yield question.within(self.room(tenant)), self
+
+    async def view(self, tenant: Tenant) -> AllowanceView:
+        del tenant
+        return self
 
     def enter(self, tenant: Tenant, requests: int, tokens: int) -> None:
         """Raises 429 if there is no room now, 400 if there never will be."""
@@ -47,9 +85,7 @@ class Allowances:
         self.requests[tenant.name] += requests
 
     def room(self, tenant: Tenant) -> int | None:
-        """Tokens that a request may have now; None: no limit."""
-        limits = [limit for limit in (tenant.most_tokens, self.tokens_left(tenant)) if limit is not None]
-        return int(min(limits)) if limits else None
+        return room_of(self, tenant)
 
     def leave(self, tenant: Tenant, requests: int, unused_tokens: int) -> None:
         """Requests have ended, in any way; tokens that were requested and not generated are returned."""

@@ -41,6 +41,7 @@ from quire.serve.messages import (
     Message,
     Ready,
     Reply,
+    RequestState,
     RequestUpdate,
 )
 from quire.serve.messages import Submit as SubmitOrder
@@ -52,6 +53,10 @@ REAP_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 STABLE_SECONDS = 60.0
 """An engine that ran this long is restarted at once when it dies."""
+
+
+NOT_READY = "the engine is not ready: it is starting, come back in a few seconds"
+DIED = "the engine's process died; it is being started again: send the request once more"
 
 
 class EngineAway(QuireError):
@@ -135,6 +140,10 @@ class EngineClient:
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
         self.given_up = asyncio.Event()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when an engine's process is started, is ready or has died."""
+        self.lives = 0
+        """Processes of the engine so far."""
         self.is_hurried = False
         """Closing does not wait for the engine to write to its tiers."""
         self._life: Life | None = None
@@ -150,6 +159,21 @@ class EngineClient:
     @property
     def is_ready(self) -> bool:
         return self._life is not None and self._life.is_ready
+
+    @property
+    def has_process(self) -> bool:
+        return self._life is not None
+
+    async def latest_progress(self) -> Progress:
+        """Whichever process has seen the last step."""
+        return self.progress
+
+    def open_names(self) -> list[str]:
+        """Requests that have not ended."""
+        return list(self.tickets)
+
+    def open_count(self) -> int:
+        return len(self.tickets)
 
     def start(self) -> None:
         """For the first time: if no process can be made, the server gives up."""
@@ -174,8 +198,9 @@ class EngineClient:
             threading.Thread(target=self._read, args=(life, loop), name="engine-reader", daemon=True).start()
             threading.Thread(target=self._write, args=(life,), name="engine-writer", daemon=True).start()
             undo.pop_all()
-        self._life = life
+        self._life, self.lives = life, self.lives + 1
         self.progress.engine_starts()
+        self.on_change()
 
     def _read(self, life: Life, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: one call on the event loop per message."""
@@ -213,8 +238,9 @@ class EngineClient:
         self._life = None
         self.progress.engine_is_gone()
         life.commands.put(None)
-        self._tell("engine_died", "error", exit_code=exit_code, requests=len(self.tickets))
-        self.end_all(EngineGone("the engine's process died; it is being started again: send the request once more"))
+        self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count())
+        self.end_all(EngineGone(DIED))
+        self.on_change()
         if not self._was_ready:
             self.boot_failure = self.boot_failure or Failed("the engine's process died while it started", 1)
             self.given_up.set()
@@ -227,14 +253,19 @@ class EngineClient:
 
     def end_all(self, error: EngineAway) -> None:
         """Ends all waiting requests and questions with this error."""
-        tickets, self.tickets = self.tickets, {}
-        for ticket in tickets.values():
-            ticket.updates.put((ticket, error))
-            ticket.updates.deliver()
+        self.end(self.open_names(), error)
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(error)
         self._questions.clear()
+
+    def end(self, names: Sequence[str], error: EngineAway) -> None:
+        """Ends requests with this error; those that ended before are skipped."""
+        for name in names:
+            ticket = self.tickets.pop(name, None)
+            if ticket is not None:
+                ticket.updates.put((ticket, error))
+                ticket.updates.deliver()
 
     async def _start_again(self) -> None:
         """Tries until there is a process: what is short now (descriptors, memory) may be free after the next pause."""
@@ -275,6 +306,7 @@ class EngineClient:
         self.progress.reset()
         seconds = round(time.monotonic() - life.started_at, 2)
         steps = {"steps": ready.steps, "kernels": "; ".join(ready.kernels)} if ready.steps else {}
+        self.on_change()
         self._tell("engine_ready", process=life.process.pid, seconds=seconds, device=self.setup.options.device, **steps)
 
     def _note_tick(self, tick: EngineTick) -> None:
@@ -342,6 +374,15 @@ class EngineClient:
             ticket.updates.deliver()
         return {ticket.request.name: ticket.output_tokens for ticket in tickets}
 
+    async def abort_anywhere(self, names: Sequence[str]) -> dict[str, int]:
+        """As `abort`, whichever process has these requests."""
+        return self.abort(names)
+
+    async def states_of(self, names: Sequence[str]) -> dict[str, RequestState]:
+        """What is known of those that have not ended, whichever process has them."""
+        tickets = [self.tickets[name] for name in names if name in self.tickets]
+        return {one.request.name: RequestState(one.hit_tokens, one.output_tokens) for one in tickets}
+
     async def explain(self, names: Sequence[str], seconds: float) -> Any:
         number = next(self._numbers)
         return await self._ask(number, Explain(number, tuple(names)), seconds)
@@ -364,7 +405,7 @@ class EngineClient:
 
     def _send(self, command: object) -> None:
         if self._life is None or not self._life.is_ready:
-            raise EngineStarting("the engine is not ready: it is starting, come back in a few seconds")
+            raise EngineStarting(NOT_READY)
         self._life.commands.put(command)
 
 

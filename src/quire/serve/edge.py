@@ -17,7 +17,7 @@ from quire.serve.errors import ApiError, internal_error
 from quire.serve.fields import Ignored, noting_ignored
 from quire.serve.keys import EVERYBODY, KeyRing, Tenant
 from quire.serve.logs import shown_path
-from quire.serve.metrics import Metrics
+from quire.serve.metrics import HttpMetrics
 from quire.serve.origins import Headers, Origins
 from quire.serve.settings import ServeSettings
 
@@ -44,7 +44,7 @@ def _read_as_json(scope: Scope) -> None:
 
 
 class Edge:
-    def __init__(self, app: ASGIApp, settings: ServeSettings, ring: KeyRing, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, settings: ServeSettings, ring: KeyRing, metrics: HttpMetrics) -> None:
         self._app, self._settings, self._ring, self._metrics = app, settings, ring, metrics
         self._bodies = Bodies(settings.body_bytes, settings.bodies_bytes, settings.body_seconds)
         self._origins = Origins(settings.host, settings.allow_origin, has_keys=not ring.is_open)

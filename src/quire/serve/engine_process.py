@@ -34,8 +34,10 @@ from quire.explain.status import status_of
 from quire.handover.hooks import HandOverHooks
 from quire.plan.file import decode
 from quire.serve import logs
+from quire.serve.fronts.routing import Router
 from quire.serve.messages import (
     Cancel,
+    CancelFront,
     Command,
     DropCache,
     EngineSetup,
@@ -79,7 +81,9 @@ def main(connection: Connection) -> None:
     started = (*built.report.lines(), built.phases.line())
     connection.send(Ready(built.tiers, started, built.report.steps, built.report.kernels))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the HTTP process has ended
-        EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks).run()
+        loop = EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks)
+        loop.router = Router() if setup.has_fronts else None
+        loop.run()
     built.hooks.close()
     if built.stack is not None:
         built.stack.close()
@@ -164,6 +168,8 @@ class EngineLoop:
         self._streams: dict[str, Stream] = {}
         self._status_at = -STATUS_SECONDS
         self._was_idle = False
+        self.router: Router | None = None
+        """None: one process speaks HTTP."""
 
     def run(self) -> None:
         while True:
@@ -205,7 +211,7 @@ class EngineLoop:
                 books=books,
             )
         self._was_idle = is_idle
-        self.connection.send(tick)
+        self.connection.send(tick if self.router is None else self.router.routed(tick))
 
     def _books(self) -> str:
         """The result of the audit, which runs whenever there is nothing else to do."""
@@ -221,18 +227,27 @@ class EngineLoop:
     def _execute(self, command: Command) -> None:
         match command:
             case Submit(requests):
+                if self.router is not None:
+                    self.router.note(command)
                 for request in requests:
                     if not self.hooks.take(self.engine, request):
                         self._enter(request)
             case Cancel(names):
-                for name in names:
-                    self.hooks.cancel(name)
-                    self.engine.cancel(name)
+                self._cancel(names)
+            case CancelFront(front) if self.router is not None:
+                self._cancel(self.router.names_of(front))
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._report(name)))))
             case DropCache(number, scope):
                 keeping = self.stack.keeping() if self.stack is not None else []  # before each has this to forget too
                 self.connection.send(Reply(number, (self.engine.drop_cache(scope), keeping)))
+
+    def _cancel(self, names: tuple[str, ...]) -> None:
+        if self.router is not None:
+            self.router.forget(names)
+        for name in names:
+            self.hooks.cancel(name)
+            self.engine.cancel(name)
 
     def _enter(self, request: Request) -> None:
         try:

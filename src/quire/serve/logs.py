@@ -18,6 +18,10 @@ EVENTS = {
     "engine_ready": "weights are loaded; `process`, `seconds` it took",
     "engine_died": "the engine's process ended; `exit_code`, `requests` that were under way",
     "engine_not_started": "no process could be made for it; `message`, `pause_seconds` until the next attempt",
+    "front_ready": "an HTTP process takes connections; `front`, `process`, `seconds` it took",
+    "front_died": "an HTTP process ended; `front`, `exit_code`, `requests` that were under way",
+    "front_stuck": "an HTTP process does not answer, and is ended; `front`, `seconds`",
+    "front_not_started": "no HTTP process could be made; `front`, `message`, `pause_seconds` until the next attempt",
     "engine_failed": "it could not boot; `message`",
     "engine_stalled": "no step has finished for `seconds`; `step`, `requests` that are stuck, `names` of the first",
     "engine_resumed": "steps finish again; `step`, `requests`",
@@ -39,6 +43,8 @@ MOST_PATH = 128
 OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
 """Other loggers, whose messages are events here."""
 _logger = logging.getLogger("quire.serve")
+_always: dict[str, Any] = {}
+"""Fields of every line of this process."""
 
 
 class _JsonLines(logging.Formatter):
@@ -65,7 +71,7 @@ def _event(record: logging.LogRecord) -> str:
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
     fields: dict[str, Any] = getattr(record, "fields", {"message": record.getMessage()})
-    return fields
+    return {**_always, **fields}
 
 
 def _shown(value: Any) -> str:
@@ -73,9 +79,11 @@ def _shown(value: Any) -> str:
     return value if is_plain else json.dumps(value)
 
 
-def set_up(level: str = "info", form: str = "auto") -> None:
-    """`form`: text, json, or auto: text on a terminal. Other packages report only warnings, never the text of an
-    exception."""
+def set_up(level: str = "info", form: str = "auto", **always: Any) -> None:
+    """`form`: text, json, or auto: text on a terminal. `always`: fields that every line gets. Other packages report
+    only warnings, never the text of an exception."""
+    _always.clear()
+    _always.update(always)
     handler = logging.StreamHandler(sys.stderr)
     is_text = form == "text" or (form == "auto" and sys.stderr.isatty())
     handler.setFormatter(_TextLines() if is_text else _JsonLines())

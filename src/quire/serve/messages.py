@@ -35,11 +35,15 @@ class EngineSetup:
     """For drills: while this file exists, the runner stops."""
     log_format: str = "auto"
     log_level: str = "info"
+    has_fronts: bool = False
+    """Several processes speak HTTP: a tick has a part for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submit:
     requests: tuple[Request, ...]
+    front: int = 0
+    """The process that asks; 0: the only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,14 @@ class DropCache:
     """None: everything."""
 
 
-Command = Submit | Cancel | Explain | DropCache
+@dataclass(frozen=True, slots=True)
+class CancelFront:
+    """All requests of a front that has died."""
+
+    front: int
+
+
+Command = Submit | Cancel | CancelFront | Explain | DropCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +125,14 @@ class RequestUpdate:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestState:
+    """How far a request is, as far as the engine reported it."""
+
+    hit_tokens: int | None
+    output_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class EngineTick:
     steps: int
     """Steps settled so far: there is progress if this grows, or if there is nothing to do."""
@@ -132,6 +151,14 @@ class EngineTick:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedTick:
+    """A tick without updates; those of each front are a pickled tick of their own."""
+
+    tick: EngineTick
+    parts: Mapping[int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class RequestReport:
     """What is known about one request: the explanation while it waits or runs, and its latest events."""
 
@@ -147,4 +174,4 @@ class Reply:
     value: Any
 
 
-Message = Ready | Failed | EngineTick | Reply
+Message = Ready | Failed | EngineTick | RoutedTick | Reply

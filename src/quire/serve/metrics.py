@@ -15,6 +15,7 @@ from quire.plan.plan import Plan
 from quire.prefix.gap import CAUSES
 from quire.serve.client import EngineClient
 from quire.serve.messages import EngineTick
+from quire.serve.responses.store import ResponseStore
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -36,8 +37,10 @@ class _Histogram(Histogram):
             self._buckets[bisect_left(self._upper_bounds, value)].inc(times)
 
 
-class Metrics:
-    def __init__(self, plan: Plan, client: EngineClient, is_draining: Callable[[], bool]) -> None:
+class HttpMetrics:
+    """What a process that speaks HTTP measures and counts itself."""
+
+    def __init__(self, client: EngineClient) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._first = self._histogram(
@@ -52,15 +55,12 @@ class Metrics:
         self._calls = Counter(
             "quire_http_calls", "HTTP responses", ("path", "method", "status"), registry=self.registry
         )
-        self.stored_bytes = Gauge("quire_stored_bytes", "Memory of stored responses", registry=self.registry)
-        self.stored_responses = Gauge("quire_stored_responses", "Stored responses", registry=self.registry)
         self.refused = Counter(
             "quire_refused", "HTTP requests refused, by error code", ("code",), registry=self.registry
         )
         self.disconnects = Counter(
             "quire_disconnects", "Clients that disconnected before the answer was complete", registry=self.registry
         )
-        self.registry.register(_Engine(plan, client, is_draining))
         ProcessCollector(registry=self.registry)
         client.on_first_token = self._first.observe
         client.on_more_tokens = self._between.observe_all
@@ -73,21 +73,50 @@ class Metrics:
         if path.endswith(ANSWERING):
             self._whole.observe(seconds)
 
+    async def of_all_processes(self) -> bytes:
+        """This one is alone."""
+        return self.text()
+
     def text(self) -> bytes:
         return generate_latest(self.registry)
 
 
-class _Engine:
-    """A collector: computes its figures when they are requested."""
+class Metrics(HttpMetrics):
+    """All metrics of a server that has one process for HTTP."""
 
     def __init__(self, plan: Plan, client: EngineClient, is_draining: Callable[[], bool]) -> None:
+        super().__init__(client)
+        self.stored = StoredGauges(self.registry)
+        self.registry.register(EngineCollector(plan, client, is_draining, lambda: len(client.tickets)))
+
+
+class StoredGauges:
+    """What the store of responses holds."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._bytes = Gauge("quire_stored_bytes", "Memory of stored responses", registry=registry)
+        self._responses = Gauge("quire_stored_responses", "Stored responses", registry=registry)
+
+    def follow(self, store: ResponseStore) -> None:
+        self._bytes.set_function(lambda: store.bytes)
+        self._responses.set_function(lambda: store.responses)
+
+
+class EngineCollector:
+    """The engine's figures and the plan's, computed when they are requested."""
+
+    def __init__(
+        self, plan: Plan, client: EngineClient, is_draining: Callable[[], bool], open_requests: Callable[[], int]
+    ) -> None:
+        """`open_requests`: how many there are in all processes."""
         self._plan, self._client, self._is_draining = plan, client, is_draining
+        self._open_requests = open_requests
 
     def collect(self) -> Iterable[Metric]:
         yield from self._health()
         yield from self._of_the_plan()
         yield from _pages(self._client.tick)
-        yield from _requests(self._client)
+        yield from _requests(self._client.tick, self._open_requests())
         yield from _events(self._client.tick)
         yield from _tiers(self._client.tick)
         yield from _handed(self._client.tick)
@@ -133,12 +162,12 @@ def _pages(tick: EngineTick) -> Iterable[Metric]:
     yield from (pages, sheets, free)
 
 
-def _requests(client: EngineClient) -> Iterable[Metric]:
+def _requests(tick: EngineTick, open_requests: int) -> Iterable[Metric]:
     """Open requests that the engine's last status does not have yet count as submitted: while a step takes long, or
     never ends, running and waiting requests still add up to at least the open ones."""
-    status, handed = client.tick.status, client.tick.handed.get("waiting", 0)
+    status, handed = tick.status, tick.handed.get("waiting", 0)
     running, by_reason = (status.running, status.waiting) if status else (0, {})
-    unread = len(client.tickets) - running - sum(by_reason.values()) - handed
+    unread = open_requests - running - sum(by_reason.values()) - handed
     waiting = GaugeMetricFamily(
         "quire_requests_waiting", "Queued requests, by the code of the reason", labels=("reason",)
     )

@@ -19,7 +19,7 @@ from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import Tenant
 from quire.serve.messages import RequestReport
 from quire.serve.service import Service
-from quire.serve.silence import silent_report
+from quire.serve.silence import silent_reports
 
 router = APIRouter()
 ANSWER_SECONDS = 5.0
@@ -85,14 +85,16 @@ async def server_info(request: Request) -> Response:
 async def explain(call: str, request: Request) -> Response:
     """Why a call waits, who holds what it lacks, when it can run at the latest, and what happened to it so far."""
     service, tenant = _service(request), request.state.tenant
-    names = _names(call, request)
+    names = await _names(call, request)
     try:
         reports = await _reports(service.client, names)
     except EngineSilent:
-        return json_response({"id": call, "choices": [_silent(service.client, name) for name in names]})
+        known = await silent_reports(service.client, names)
+        choices = [_silent(name, report) for name, report in zip(names, known, strict=True)]
+        return json_response({"id": call, "choices": choices})
     except EngineAway as error:
         raise unavailable(error) from None
-    own = service.names_of_tenant(tenant)
+    own = await service.calls.names_of_tenant(tenant)
     return json_response({"id": call, "choices": [_report(one, tenant, own) for one in reports]})
 
 
@@ -104,17 +106,17 @@ async def _reports(client: EngineClient, names: tuple[str, ...]) -> tuple[Reques
     return reports
 
 
-def _silent(client: EngineClient, name: str) -> dict[str, Any]:
+def _silent(name: str, report: dict[str, Any]) -> dict[str, Any]:
     bounds = {"kinds": (), "at_most_steps": None, "at_most_load_seconds": None, "after": (), "events": ()}
     choice = {"choice": _choice(name), "requests": (), "because": None}
-    return {**choice, **silent_report(client, name), **bounds}
+    return {**choice, **report, **bounds}
 
 
 @router.post("/v1/requests/{call}/abort")
 async def abort(call: str, request: Request) -> Response:
     """Ends the requests of a call that have not ended; its own client gets the error `aborted`."""
-    names = _names(call, request)
-    aborted = _service(request).client.abort(names)
+    names = await _names(call, request)
+    aborted = await _service(request).client.abort_anywhere(names)
     choices = [
         {"choice": _choice(name), "status": "aborted", "output_tokens": aborted[name]}
         if name in aborted
@@ -124,9 +126,9 @@ async def abort(call: str, request: Request) -> Response:
     return json_response({"id": call, "aborted": len(aborted), "choices": choices})
 
 
-def _names(call: str, request: Request) -> tuple[str, ...]:
+async def _names(call: str, request: Request) -> tuple[str, ...]:
     """The engine's names of a call's requests; raises if the key has no such call."""
-    names = _service(request).names_of(call, request.state.tenant)
+    names = await _service(request).calls.names_of(call, request.state.tenant)
     if not names:
         raise ApiError(404, f"no call {call[:64]!r} of this key is known: it may be long over", "request_not_found")
     return names
@@ -244,7 +246,7 @@ async def ready(request: Request) -> Response:
 @router.get("/health/progress", responses={503: {"description": "Steps have stopped"}})
 async def progress(request: Request) -> Response:
     """Steps settle, or there is nothing to do. However many requests wait."""
-    watch = _service(request).client.progress
+    watch = await _service(request).client.latest_progress()
     is_progressing, since = watch.is_progressing(), watch.seconds_since
     body = {"progress": is_progressing, "step_seconds": watch.step_seconds}
     return json_response({**body, "seconds_since": since and round(since, 3)}, 200 if is_progressing else 503)
@@ -252,4 +254,6 @@ async def progress(request: Request) -> Response:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    return Response(_service(request).metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(
+        await _service(request).metrics.of_all_processes(), media_type="text/plain; version=0.0.4; charset=utf-8"
+    )

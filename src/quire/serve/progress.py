@@ -42,6 +42,10 @@ class Progress:
         self._has_engine = True
         self._steps, self._at = 0, self._clock()
 
+    def resume(self, steps: int, seconds_since: float | None) -> None:
+        """Goes on from what another process knows."""
+        self._steps, self._at = steps, None if seconds_since is None else self._clock() - seconds_since
+
     @property
     def steps(self) -> int:
         """Settled, as of the last progress."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.serve.allowance import Allowances
+from quire.serve.allowance import Allowances, AllowanceView
 from quire.serve.keys import Tenant
 
 
@@ -17,19 +17,22 @@ class RateLimitHeaders:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                more = rate_limits(self._allowances, scope["state"]["tenant"])
+                more = await self._limits(scope["state"]["tenant"])
                 encoded = [(name.encode(), value.encode()) for name, value in more.items()]
                 message = {**message, "headers": [*message.get("headers", []), *encoded]}
             await send(message)
 
         await self._app(scope, receive, with_headers)
 
+    async def _limits(self, tenant: Tenant) -> dict[str, str]:
+        return rate_limits(await self._allowances.view(tenant), tenant)
 
-def rate_limits(allowances: Allowances, tenant: Tenant) -> dict[str, str]:
+
+def rate_limits(allowances: AllowanceView, tenant: Tenant) -> dict[str, str]:
     """Requests are limited at once, tokens by the minute; `reset`: in how many seconds all of them are there again."""
     found: dict[str, str] = {}
     if tenant.most_requests is not None:
-        running = allowances.requests[tenant.name]
+        running = allowances.requests.get(tenant.name, 0)
         seconds = allowances.retry_seconds * running
         found |= _headers("requests", tenant.most_requests, tenant.most_requests - running, seconds)
     left, most = allowances.tokens_left(tenant), tenant.tokens_per_minute

@@ -1,25 +1,18 @@
-"""Runs the server: the engine's process, uvicorn, signals, draining.
+"""Runs the server: the engine's process, HTTP, signals.
 
-signal ──▶ draining: new calls are refused with 503, /health/ready is false, calls in progress continue
-       ──▶ the last one ends, or drain_seconds pass ──▶ the engine ends ──▶ the server ends
+signal ──▶ draining (`draining.py`) ──▶ the engine ends ──▶ the server ends
            with tiers the engine may take drain_seconds once more, to write the records that wait for them
-a second signal ends it at once
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
-import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import uvicorn
 
 from quire.core.errors import InputError, QuireError
 from quire.core.rules import LOAD_SECONDS, Policy, Rules
@@ -27,20 +20,20 @@ from quire.options.run import RunOptions
 from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.serve import logs
-from quire.serve.app import make_app
 from quire.serve.client import CLOSE_SECONDS, EngineClient, EngineStopping
 from quire.serve.descriptors import RESERVED, fitting_connections, raise_limit
-from quire.serve.edge import Edge
+from quire.serve.draining import Draining
+from quire.serve.fronts.choice import http_processes
+from quire.serve.fronts.server import FrontServer
+from quire.serve.http import http_server, log_trouble
 from quire.serve.keys import KeyRing
-from quire.serve.messages import EngineSetup, Ready
+from quire.serve.messages import EngineSetup, Failed, Ready
+from quire.serve.metrics import Metrics
 from quire.serve.progress import Progress
-from quire.serve.protocol import protocol
-from quire.serve.rate_limits import RateLimitHeaders
-from quire.serve.service import Service
+from quire.serve.service import Service, own_shares
 from quire.serve.settings import ServeSettings
 from quire.serve.silence import Watch
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GREATEST_PORT = 65_535
 
 
@@ -50,14 +43,6 @@ class EngineFailed(QuireError):
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
         self.exit_code = exit_code
-
-
-class _Server(uvicorn.Server):
-    """Does not handle signals itself: the first one drains the server."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def rules_of(ring: KeyRing, queue: int, load_seconds: float = LOAD_SECONDS) -> Rules:
@@ -90,7 +75,8 @@ def run(
 ) -> None:
     """Serves until a signal arrives, on the socket from `listen`. Raises if the engine cannot boot."""
     logs.set_up(settings.log_level, settings.log_format)
-    settings = replace(settings, connections=_connections(settings.connections, announce))
+    processes = http_processes(settings, options.device)
+    settings = replace(settings, connections=_connections(settings.connections, announce), http_processes=processes)
     ring = KeyRing(settings.keys, key_sha256=settings.api_key_sha256)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
     logged = (settings.log_format, settings.log_level)
@@ -125,6 +111,61 @@ def listen(host: str, port: int) -> socket.socket:
         raise InputError(f"cannot listen at {host}:{port}: {why}; choose another --host or --port") from None
 
 
+class OneProcess:
+    """This process speaks HTTP."""
+
+    def __init__(self, planned: PlannedModel, settings: ServeSettings, ring: KeyRing, setup: EngineSetup) -> None:
+        self.client = client = EngineClient(setup, Progress(settings.step_seconds), logs.write)
+        self.shared = shared = own_shares(planned.plan, settings)
+        metrics = Metrics(planned.plan, client, lambda: shared.allowances.is_draining)
+        metrics.stored.follow(shared.responses)
+        service = Service(
+            planned.plan,
+            planned.folder,
+            settings,
+            ring,
+            client,
+            planned.planned_for,
+            shared=shared,
+            metrics=metrics,
+            dialect=setup.options.tool_dialect,
+        )
+        self._settings, self._server = settings, http_server(service)
+
+    @property
+    def boot_failure(self) -> Failed | None:
+        return self.client.boot_failure
+
+    async def serve(self, listener: socket.socket, on_listening: Callable[[], None]) -> None:
+        """Until a signal, or until the first start of the engine fails. The engine is left to the caller."""
+        client = self.client
+        Draining(self.shared.allowances, client, self._settings.drain_seconds, self._end).listen()
+        asyncio.get_running_loop().set_exception_handler(log_trouble)
+        client.start()
+        gc.freeze()  # what was made so far stays for good: scanning it again and again would delay answers
+        serving = asyncio.ensure_future(self._server.serve([listener]))
+        failing = asyncio.ensure_future(client.given_up.wait())
+        listening = asyncio.ensure_future(self._listening(on_listening))
+        watching = asyncio.ensure_future(Watch(client, logs.write).run())
+        try:
+            await asyncio.wait({serving, failing}, return_when=asyncio.FIRST_COMPLETED)
+            self._server.should_exit = True
+            await serving
+        finally:
+            for task in (failing, listening, watching):
+                task.cancel()
+
+    async def _listening(self, on_listening: Callable[[], None]) -> None:
+        while not self._server.started:
+            await asyncio.sleep(0.02)
+        on_listening()
+
+    def _end(self) -> None:
+        """Ends all waiting calls with an error."""
+        self.client.end_all(EngineStopping("the server stops: send the request to another one"))
+        self._server.should_exit = True
+
+
 async def _serve(
     listener: socket.socket,
     planned: PlannedModel,
@@ -134,108 +175,45 @@ async def _serve(
     *,
     announce: Callable[[str], None],
 ) -> None:
-    client = EngineClient(setup, Progress(settings.step_seconds), logs.write)
-    service = Service(
-        planned.plan,
-        planned.folder,
-        settings,
-        ring,
-        client,
-        planned.planned_for,
-        dialect=setup.options.tool_dialect,
+    processes = settings.http_processes or 1
+    server: OneProcess | FrontServer = (
+        OneProcess(planned, settings, ring, setup)
+        if processes == 1
+        else FrontServer(planned.plan, settings, setup, planned.planned_for, processes)
     )
-    app = RateLimitHeaders(make_app(service), service.allowances)
-    server = _Server(_configuration(Edge(app, settings, ring, service.metrics), settings))
-    _listen_to_signals(service, server)
-    asyncio.get_running_loop().set_exception_handler(_log_trouble)
+    client, listening = server.client, asyncio.Event()
     ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
     client.on_first_ready = ready.set_result
-    client.start()
-    gc.freeze()  # what was made so far stays for good: scanning it again and again would delay answers
-    serving = asyncio.ensure_future(server.serve([listener]))
-    failing = asyncio.ensure_future(client.given_up.wait())
-    telling = asyncio.ensure_future(_announce(server, listener, service, ready, announce))
-    watching = asyncio.ensure_future(Watch(client, logs.write).run())
+    model = (settings.model_name or (planned.folder.name,))[0]
+    telling = asyncio.ensure_future(_announce(listener, listening, ready, announce, model=model, processes=processes))
     try:
-        await asyncio.wait({serving, failing}, return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        await serving
+        await server.serve(listener, listening.set)
     finally:
-        for task in (failing, telling, watching):
-            task.cancel()
-        logs.write("stopped", requests=service.allowances.total)
+        telling.cancel()
+        logs.write("stopped", requests=server.shared.allowances.total)
         has_tiers = not setup.options.tiers.is_empty
         await client.close(max(CLOSE_SECONDS, settings.drain_seconds) if has_tiers else CLOSE_SECONDS)
-    if client.boot_failure is not None:
-        raise EngineFailed(client.boot_failure.message, client.boot_failure.exit_code)
-
-
-def _configuration(app: Any, settings: ServeSettings) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,
-        lifespan="off",
-        http=protocol(settings.header_seconds, 2 * settings.header_bytes, settings.body_seconds, settings.connections),
-        ws="none",
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=2,
-    )
+    if (failure := server.boot_failure) is not None:
+        raise EngineFailed(failure.message, failure.exit_code)
 
 
 async def _announce(
-    server: uvicorn.Server,
     listener: socket.socket,
-    service: Service,
+    listening: asyncio.Event,
     ready: asyncio.Future[Ready],
     announce: Callable[[str], None],
+    *,
+    model: str,
+    processes: int,
 ) -> None:
     """One line as soon as the server listens (the port is known only then if it was 0), the address when it serves."""
-    while not server.started:
-        await asyncio.sleep(0.02)
+    await listening.wait()
     host, port = listener.getsockname()[:2]
-    logs.write("started", host=host, port=port, model=service.model)
-    announce(f"\nloading {service.model}: http://{host}:{port}/health/ready answers 200 when it is ready")
+    logs.write("started", host=host, port=port, model=model, http_processes=processes)
+    announce(f"\nloading {model}: http://{host}:{port}/health/ready answers 200 when it is ready")
+    announce(f"HTTP processes: {processes} (--http-processes)")
     started = await ready
     for title, lines in (("Engine", started.started), ("Tiers", started.tiers)):
         if lines:
             announce("\n".join((f"\n{title}", *lines)))
-    announce(f"\nserving {service.model} at http://{host}:{port}/v1")
-
-
-def _log_trouble(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What the event loop itself reports, as when it cannot accept a connection: never the exception's text."""
-    exception = type(context["exception"]).__name__ if "exception" in context else ""
-    logs.write("http", "error", message=" ".join(filter(None, (str(context["message"]), exception))))
-
-
-def _listen_to_signals(service: Service, server: uvicorn.Server) -> None:
-    loop = asyncio.get_running_loop()
-    tasks: set[asyncio.Task[None]] = set()
-
-    def stop() -> None:
-        if service.is_draining:
-            service.client.is_hurried = True
-            _end(service, server)
-            return
-        service.is_draining = True
-        logs.write("draining", requests=service.allowances.total)
-        tasks.add(loop.create_task(_drain(service, server)))
-
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop)
-
-
-async def _drain(service: Service, server: uvicorn.Server) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(service.settings.drain_seconds):
-            while service.allowances.total:
-                await asyncio.sleep(0.05)
-    _end(service, server)
-
-
-def _end(service: Service, server: uvicorn.Server) -> None:
-    """Ends all waiting calls with an error."""
-    service.client.end_all(EngineStopping("the server stops: send the request to another one"))
-    server.should_exit = True
+    announce(f"\nserving {model} at http://{host}:{port}/v1")

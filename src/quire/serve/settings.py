@@ -17,6 +17,7 @@ from quire.serve.keys import shared_key_digest
 ANY = "*"
 """Every origin."""
 _ORIGIN = re.compile(r"^[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:]+\])(:[0-9]+)?\Z")
+MOST_HTTP_PROCESSES = 64
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "text", "json")
 SECONDS: dict[str, Any] = {"parse": float, "metavar": "S"}
@@ -98,6 +99,13 @@ class ServeSettings:
         parse=_bytes_or_none,
         metavar="BYTES",
     )
+    http_processes: int | None = option(
+        None,
+        "http",
+        "processes that speak HTTP on the port (default: 1; on a GPU 1 for each 4 cores, up to 4, from 8 cores on)",
+        parse=positive,
+        metavar="N",
+    )
     connections: int = option(2048, "limits", "maximum open connections (default 2048)", parse=positive, metavar="N")
 
     def __post_init__(self) -> None:
@@ -112,8 +120,17 @@ class ServeSettings:
             raise InputError(f"drain_seconds is {self.drain_seconds}: give 0 or more")
         if self.bodies_bytes < self.body_bytes:
             raise InputError(f"bodies_bytes is {self.bodies_bytes:,}: give at least body_bytes, {self.body_bytes:,}")
+        if self.http_processes is not None and self.http_processes > most_http_processes(self):
+            most = most_http_processes(self)
+            why = f"bodies_bytes, {self.bodies_bytes:,}, is divided among them, and each needs a body_bytes"
+            raise InputError(f"http_processes is {self.http_processes}: give at most {most}, as {why}")
         if not 0 <= self.port < 1 << 16:
             raise InputError(f"port is {self.port}: give 0 to 65,535; 0 takes a free one")
+
+
+def most_http_processes(settings: ServeSettings) -> int:
+    """Each has its part of the memory for bodies, in which the largest body fits."""
+    return min(MOST_HTTP_PROCESSES, settings.bodies_bytes // settings.body_bytes)
 
 
 def _check_origin(text: str) -> None:

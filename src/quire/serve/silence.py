@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire.serve.client import EngineClient
+from quire.serve.messages import RequestState
+from quire.serve.progress import Progress
 
 LOOK_SECONDS = 1.0
 MOST_NAMES = 16
@@ -30,7 +32,7 @@ class Watch:
         client = self._client
         is_stalled = client.is_ready and not client.progress.is_progressing()
         if is_stalled and not self._is_stalled:
-            self._tell("engine_stalled", "error", **_seen(client), names=list(client.tickets)[:MOST_NAMES])
+            self._tell("engine_stalled", "error", **_seen(client), names=client.open_names()[:MOST_NAMES])
         elif self._is_stalled and client.is_ready and not is_stalled:
             self._tell("engine_resumed", "warning", **_seen(client))
         self._is_stalled = is_stalled
@@ -38,18 +40,23 @@ class Watch:
 
 def _seen(client: EngineClient) -> dict[str, Any]:
     since = client.progress.seconds_since or 0.0
-    return {"step": client.progress.steps, "seconds": round(since, 1), "requests": len(client.tickets)}
+    return {"step": client.progress.steps, "seconds": round(since, 1), "requests": len(client.open_names())}
 
 
-def silent_report(client: EngineClient, name: str) -> dict[str, Any]:
-    """Status of a request as far as the HTTP process knows it, and for how long the engine has finished no step."""
-    ticket, since = client.tickets.get(name), round(client.progress.seconds_since or 0.0, 1)
-    if ticket is None:
+async def silent_reports(client: EngineClient, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Status of requests as far as the HTTP processes know it, and for how long the engine has finished no step."""
+    known = await client.states_of(names)
+    return [_silent(client.progress, known.get(name)) for name in names]
+
+
+def _silent(progress: Progress, state: RequestState | None) -> dict[str, Any]:
+    since = round(progress.seconds_since or 0.0, 1)
+    if state is None:
         return {"status": "ended", "code": None, "numbers": {}, "reason": ""}
-    status = "waiting" if ticket.hit_tokens is None else "running"
-    numbers = {"seconds_since_step": since, "steps": client.progress.steps, "output_tokens": ticket.output_tokens}
+    status = "waiting" if state.hit_tokens is None else "running"
+    numbers = {"seconds_since_step": since, "steps": progress.steps, "output_tokens": state.output_tokens}
     reason = (
         f"the engine does not answer and has finished no step for {since:g} s: as far as it reported, the request was "
-        f"{status} and had {ticket.output_tokens:,} output tokens; look at /health/progress"
+        f"{status} and had {state.output_tokens:,} output tokens; look at /health/progress"
     )
     return {"status": status, "code": "engine_silent", "numbers": numbers, "reason": reason}

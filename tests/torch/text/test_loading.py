@@ -11,7 +11,6 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
 from safetensors.torch import load_file, save_file
-from small_gguf import write_gguf
 from transformers import AutoModelForCausalLM
 
 from quire import LLM
@@ -23,6 +22,7 @@ from quire.plan.settings import Budget, Settings
 from quire.text.tokenizer import Tokenizer
 from quire.worker.model.model import load
 from quire.worker.weights.gguf import open_gguf
+from small_gguf import write_gguf
 
 SETTINGS = Settings(max_requests=4, batch_tokens=32, max_length=128)
 BUDGET = Budget(pool_bytes=1 << 20)

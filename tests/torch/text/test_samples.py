@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_gguf import write_gguf
 
 from quire import LLM, Sampling
 from quire.cache.audit import audit
@@ -21,6 +20,7 @@ from quire.llm.questions import Options
 from quire.plan.settings import Budget, Settings
 from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
+from small_gguf import write_gguf
 
 UNIT = 16
 PROMPT = list(range(60, 60 + 3 * UNIT + 5))

@@ -9,7 +9,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from small_gguf import write_gguf
 
 from quire import LLM, Completion, Sampling
 from quire.core.sampling import Grammar, GrammarSort
@@ -18,6 +17,7 @@ from quire.fetch.default import fetch_default
 from quire.fetch.folder import in_silence
 from quire.plan.settings import Budget, Settings
 from quire.text.tokenizer import Tokenizer
+from small_gguf import write_gguf
 
 PLACE = {
     "type": "object",

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType, GGUFWriter
-from small_gguf import HEADS, LAYERS, WIDTH, write_gguf
 
 from quire.cli.main import main
 from quire.core.errors import ModelError
@@ -24,6 +23,7 @@ from quire.worker.weights.gguf import gguf_config, open_gguf
 from quire.worker.weights.gguf_header import read_header
 from quire.worker.weights.safetensors import read_checkpoint
 from quire.worker.weights.write import write_checkpoint
+from small_gguf import HEADS, LAYERS, WIDTH, write_gguf
 
 FILES = ("llama-bpe", "gpt-2")
 

@@ -17,6 +17,13 @@ class Conversation:
         self._outputs: dict[str, dict[str, Json]] = {}
         """By response that was referred to: its output items by id, as far as they were not taken yet."""
 
+    @staticmethod
+    def responses(body: ResponseBody) -> list[str]:
+        """The stored responses that a call refers to."""
+        items = body.input if isinstance(body.input, list) else []
+        named = {_response_of(item) for item in items if isinstance(item, ReferenceItem)}
+        return [*named, *filter(None, [body.previous_response_id])]
+
     def items(self, body: ResponseBody) -> list[ItemValue]:
         """Without the instructions of earlier calls: a call gives its own."""
         own = enumerate(input_items(body))
@@ -37,8 +44,7 @@ class Conversation:
         become a conversation of any length."""
         if not isinstance(item, ReferenceItem):
             return item
-        response = "resp_" + item.id.partition("_")[2].partition("_")[0]
-        found = self._output(response).pop(item.id, None)
+        found = self._output(_response_of(item)).pop(item.id, None)
         if found is None:
             why = f"no output item {item.id[:64]!r} of this key is stored, or it is named twice"
             message = f"{place}: {why}: send the item itself"
@@ -51,3 +57,7 @@ class Conversation:
             output = stored.document()["output"] if stored else []
             self._outputs[response] = {item["id"]: item for item in output}
         return self._outputs[response]
+
+
+def _response_of(item: ReferenceItem) -> str:
+    return "resp_" + item.id.partition("_")[2].partition("_")[0]

@@ -16,7 +16,7 @@ from quire.serve.responses.form import PREFIX, ResponseFormat, head_of
 from quire.serve.responses.items import ReferenceItem
 from quire.serve.responses.output import Json
 from quire.serve.responses.schemas import ResponseBody
-from quire.serve.responses.store import ResponseStore
+from quire.serve.responses.store import ResponseStore, Stored
 from quire.serve.responses.translation import NAMES, chat_of, item_document
 from quire.serve.schemas import AsText
 from quire.serve.service import Service
@@ -31,7 +31,7 @@ async def respond(body: ResponseBody, request: Request) -> Response:
     tenant, store = request.state.tenant, service.responses
     stores = is_stored(body, store)
     needs_time, size = _needs_time(body), len(await request.body())
-    reading = Conversation(store, tenant)
+    reading = Conversation(await store.fetch(tenant, Conversation.responses(body)), tenant)
     items = await service.read(lambda: reading.items(body), tenant, size, needs_time)
     call = await service.open_call(lambda: service.reader.chat(chat_of(body, items), NAMES), request, needs_time)
 
@@ -72,13 +72,13 @@ async def retrieve(
     if stream:
         message = "a stored response is returned whole: leave stream out"
         raise ApiError(400, message, "unsupported_field", "stream")
-    found = _store(request).get(request.state.tenant, response)
+    found = await _stored(request, response)
     return Response(found.response, media_type="application/json")
 
 
 @router.delete("/v1/responses/{response}")
 async def delete(response: str, request: Request) -> Response:
-    _store(request).delete(request.state.tenant, response)
+    await _store(request).remove(request.state.tenant, response)
     return json_response({"id": response, "object": "response", "deleted": True})
 
 
@@ -87,12 +87,12 @@ async def cancel(response: str, request: Request) -> Response:
     """Ends a response in progress: its own client gets the error `aborted`, and nothing of it is stored."""
     service, tenant = _service(request), request.state.tenant
     own = replace(tenant, is_admin=False)  # for admins too, other keys' responses do not exist
-    names = service.names_of(response, own) if response.startswith(PREFIX) else ()
-    if names and service.client.abort(names):
+    names = await service.calls.names_of(response, own) if response.startswith(PREFIX) else ()
+    if names and await service.client.abort_anywhere(names):
         head = {"id": response, "object": "response", "status": "cancelled", "model": service.model}
         return json_response({**head, "output": [], "error": None, "incomplete_details": None, "usage": None})
     if not names:
-        service.responses.get(tenant, response)
+        await _stored(request, response)
     message = "the response has ended, so it cannot be cancelled: ask for it by GET, or delete it"
     raise ApiError(409, message, "response_ended")
 
@@ -106,7 +106,7 @@ async def input_items(
     after: Annotated[str | None, Query(max_length=128, description="The id of the last item that you have.")] = None,
 ) -> Response:
     """The items that a response answers, the conversation before them included; the newest first."""
-    items = _store(request).get(request.state.tenant, response).input_items()
+    items = (await _stored(request, response)).input_items()
     if order == "desc":
         items.reverse()
     if after is not None:
@@ -133,3 +133,8 @@ def _service(request: Request) -> Service:
 
 def _store(request: Request) -> ResponseStore:
     return _service(request).responses
+
+
+async def _stored(request: Request, response: str) -> Stored:
+    tenant = request.state.tenant
+    return (await _store(request).fetch(tenant, [response])).get(tenant, response)

@@ -45,6 +45,10 @@ class Stored:
         return [*self.input_items(), *self.document()["output"]]
 
 
+def stored(response: Json, items: Sequence[Json]) -> Stored:
+    return Stored(dumps(response).encode(), dumps(items).encode())
+
+
 class ResponseStore:
     def __init__(self, limit_bytes: int, most_responses: int = MOST_RESPONSES) -> None:
         """`limit_bytes` 0: nothing is kept."""
@@ -64,12 +68,14 @@ class ResponseStore:
         return sum(len(shelf.entries) for shelf in self._owners.values())
 
     def keep(self, tenant: Tenant, response: Json, items: Sequence[Json]) -> None:
+        self.put(tenant, response["id"], stored(response, items))
+
+    def put(self, tenant: Tenant, response: str, entry: Stored) -> None:
         """A response larger than all that may be kept is not kept."""
-        entry = Stored(dumps(response).encode(), dumps(items).encode())
         if entry.size > self._limit_bytes:
             return
         shelf = self._owners.setdefault(_owner(tenant), _Shelf())
-        shelf.add(response["id"], entry)
+        shelf.add(response, entry)
         if len(shelf.entries) > self._most_responses:
             shelf.drop_oldest()
         while self.bytes > self._limit_bytes:
@@ -79,6 +85,15 @@ class ResponseStore:
         """None: never stored, dropped, or another key's; these cannot be distinguished."""
         shelf = self._owners.get(_owner(tenant))
         return None if shelf is None else shelf.entries.get(response)
+
+    async def fetch(self, tenant: Tenant, responses: Sequence[str]) -> ResponseStore:
+        """A store that has these responses, if they are stored at all: this one, unless it is another process's."""
+        del tenant, responses
+        return self
+
+    async def remove(self, tenant: Tenant, response: str) -> None:
+        """Deletes a response in whichever process it is stored."""
+        self.delete(tenant, response)
 
     def get(self, tenant: Tenant, response: str) -> Stored:
         found = self.find(tenant, response)

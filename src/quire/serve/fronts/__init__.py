@@ -1,0 +1,1 @@
+"""Several processes that speak HTTP on one port: the fronts, and the hub that they share."""

@@ -1,0 +1,83 @@
+"""A front's side of the engine: the same questions as in one process, sent by way of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.serve.client import DIED, NOT_READY, EngineClient, EngineGone, EngineStarting
+from quire.serve.fronts.channel import Channel
+from quire.serve.fronts.messages import AbortRequests, AskEngine, AskState, EngineState, ForEngine, FrontSetup, StatesOf
+from quire.serve.messages import Command, EngineTick, RequestState, Submit
+from quire.serve.progress import Progress
+
+NO_ENGINE = EngineState(0, False, False, 0, 0, None)
+
+
+class FrontClient(EngineClient):
+    def __init__(self, setup: FrontSetup, channel: Channel) -> None:
+        super().__init__(setup.engine, Progress(setup.settings.step_seconds), _in_silence)
+        self._number, self._channel = setup.number, channel
+        self._state = NO_ENGINE
+
+    @property
+    def is_ready(self) -> bool:
+        return self._state.is_ready
+
+    @property
+    def has_process(self) -> bool:
+        return self._state.has_process
+
+    # ── what the hub says ─────────────────────────────────────────────────
+
+    def note_state(self, state: EngineState) -> None:
+        self._state, self.restarts = state, state.restarts
+        if not state.has_process:
+            self.progress.engine_is_gone()
+            self.end_all(EngineGone(DIED))
+        elif state.is_ready:
+            self.progress.reset()
+            self.progress.resume(state.steps, state.seconds_since)
+        else:
+            self.progress.engine_starts()
+
+    async def latest_progress(self) -> Progress:
+        self.note_state(await self._channel.ask(AskState()))
+        return self.progress
+
+    def note_tick(self, tick: EngineTick) -> None:
+        """Of this front's requests, or, without updates, of the engine."""
+        self._note_tick(tick)
+
+    # ── what the engine is asked ──────────────────────────────────────────
+
+    def _send(self, command: Command) -> None:  # type: ignore[override]
+        if not self.is_ready:
+            raise EngineStarting(NOT_READY)
+        if isinstance(command, Submit):
+            command = replace(command, front=self._number)
+        self._channel.send(ForEngine(self._state.life, command))
+
+    async def abort_anywhere(self, names: Sequence[str]) -> dict[str, int]:
+        aborted: dict[str, int] = await self._channel.ask(AbortRequests(tuple(names)))
+        return aborted
+
+    async def states_of(self, names: Sequence[str]) -> dict[str, RequestState]:
+        states: dict[str, RequestState] = await self._channel.ask(StatesOf(tuple(names)))
+        return states
+
+    async def own_states(self, names: Sequence[str]) -> dict[str, RequestState]:
+        """Of requests of this front."""
+        return await super().states_of(names)
+
+    async def explain(self, names: Sequence[str], seconds: float) -> Any:
+        return await self._channel.ask(AskEngine(tuple(names), None, seconds))
+
+    async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
+        units, keeping = await self._channel.ask(AskEngine(None, scope, seconds))
+        return units, keeping
+
+
+def _in_silence(*_: object, **_more: object) -> None:
+    """The hub reports what happens to the engine."""
