@@ -146,7 +146,7 @@ class Line(Law):
         while own:
             tenant = min(own, key=lambda one: (served[one], own[one][0].arrival))
             line.append(own[tenant].popleft())
-            served[tenant] += len(line[-1].request.prompt) / self.rules.weights.get(tenant, 1.0)
+            served[tenant] += len(line[-1].request.prompt) / self.seats.weights[tenant]
             if not own[tenant]:
                 del own[tenant]
         return line

@@ -13,6 +13,8 @@ from quire.core.sampling import Sampling
 from quire.plan.plan import Plan
 
 TENANTS, SCOPES = ("", "blue", "green"), ("", "", "", "secret")
+WEIGHTS = (1.0, 1.0, 2.0, 0.25)
+"""A tenant's weight may change with each of its requests."""
 FIRST_TOKEN = 10
 MANY_TOKENS, FEW_TOKENS = 990, 2
 """Vocabularies: with few tokens prompts share their beginnings by chance, too."""
@@ -100,6 +102,7 @@ def _request(
         priority=random.choice((0, 0, 1, 2)),
         scope=scope,
         tenant=random.choice(TENANTS),
+        weight=random.choice(WEIGHTS),
         deadline=step + random.randint(0, 30) if random.random() < 0.15 else None,
         sampling=Sampling(prompt_logprobs=0) if random.random() < LOGPROBS_RATE else GREEDY,
     )

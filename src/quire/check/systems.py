@@ -144,7 +144,6 @@ def random_page_tokens(random: Random, kinds: Sequence[str], sizes: Sizes) -> Ma
 def random_rules(random: Random, queue_bounds: tuple[int, ...]) -> Rules:
     return Rules(
         policy=random.choice(list(Policy)),
-        weights={"blue": 2.0} if random.random() < 0.5 else {},
         queue_bound=random.choice(queue_bounds),
         load_seconds=LOAD_SECONDS,
     )

@@ -83,7 +83,7 @@ class Scheduler:
         self.plan, self.policy = plan.require_fit(), rules.policy
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.events, self.rows = Publisher(listeners), Rows(plan.max_requests)
-        self.shares = Shares(rules.weights)
+        self.shares = Shares()
         is_fair = rules.policy is Policy.FAIR
         self.queue = FairQueue(rules.queue_bound, self.shares) if is_fair else Queue(rules.queue_bound)
         self.next_step = next_step = NextStep(self.memories)
@@ -117,7 +117,7 @@ class Scheduler:
             raise NeverFits(never_fits(reason))
         ticket = Ticket(request, self._arrivals, claim_of(request, self._arrivals, self.policy))
         self.queue.add(ticket)
-        self.shares.enter(request.tenant)
+        self.shares.enter(request.tenant, request.weight)
         self._arrivals += 1
         self.reuse.name(ticket)
         if len(self.queue) > 1 or len(self.running):

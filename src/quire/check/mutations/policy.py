@@ -30,7 +30,8 @@ def _to_the_length(can_hold: Original) -> Original:
 def _with_credit(enter: Original) -> Original:
     del enter
 
-    def wrong(self: Shares, tenant: str) -> None:
+    def wrong(self: Shares, tenant: str, weight: float) -> None:
+        self._weights[tenant] = weight
         self._served.setdefault(tenant, 0.0)
         self._requests[tenant] = self._requests.get(tenant, 0) + 1
 
