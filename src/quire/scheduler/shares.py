@@ -35,5 +35,10 @@ class Shares:
         if not self._requests[tenant]:
             del self._requests[tenant]
 
+    def rows(self, count: int) -> dict[str, float]:
+        """The share of each active tenant in `count` rows: one, and its part of the others by weight."""
+        part = max(0, count - len(self._requests)) / sum(map(self.weight, self._requests))
+        return {tenant: 1 + part * self.weight(tenant) for tenant in self._requests}
+
     def charge(self, tenant: str, tokens: int) -> None:
         self._served[tenant] = self.served(tenant) + tokens / self.weight(tenant)
