@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -17,7 +18,8 @@ from quire.options.run import RunOptions
 from quire.options.tiers import Tiers
 from quire.plan.settings import Budget, Settings
 from quire.recording.replay import replay
-from running_server import running_server
+from quire.serve.keys import Tenant, add_key, remove_key
+from running_server import RunningServer, running_server
 
 SIZE = ("--pool", "4MiB", "--max-length", "256", "--max-requests", "4", "--batch-tokens", "64")
 MORE = ("--host-memory", "8MiB", "--speculative-tokens", "2")
@@ -54,6 +56,30 @@ def test_what_a_killed_engine_did_can_be_played_back(
     assert "after" in capsys.readouterr().out
     assert main(["replay", str(path), "--explain", "bob-5"]) == 0
     assert "has ended" in capsys.readouterr().out
+
+
+@pytest.mark.story
+def test_a_key_that_is_added_or_changed_later_competes_by_its_weight(tiny_folder: Path, tmp_path: Path) -> None:
+    """Weights were read once, when the server started: later keys had 1. Each request carries its key's weight, so a
+    replay has the same weights."""
+    path, file = tmp_path / "run.jsonl", tmp_path / "keys.json"
+    add_key(file, Tenant("first", "first"))
+    options = (*SIZE, "--record", str(path), "--keys", str(file))
+
+    def ask(server: RunningServer, weight: float) -> None:
+        key = add_key(file, Tenant("late", "late", weight=weight))
+        with server.client(key) as client:
+            server.until("the key is known", lambda: client.get("/v1/models").status_code == 200)
+            body = {"model": "tiny", "prompt": "the fox", "max_tokens": 2}
+            assert client.post("/v1/completions", json=body).status_code == 200
+
+    with running_server(str(tiny_folder), *options, "--model-name", "tiny", model="tiny") as server:
+        ask(server, 3.0)
+        remove_key(file, "late")
+        ask(server, 0.5)
+    submitted = [json.loads(line)["submit"] for line in path.read_text().splitlines() if '"submit"' in line]
+    assert [(one["tenant"], one["weight"]) for one in submitted] == [("late", 3.0), ("late", 0.5)]
+    assert replay(path).scheduler.shares.weight("late") == 0.5
 
 
 def test_the_library_records_too(tiny_folder: Path, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from tokenizers import decoders
 
 from quire.core.errors import InputError, QuireError
 from quire.core.sampling import Grammar, GrammarSort
+from quire.core.units import MIB
 from quire.serve import trial as module
 from quire.serve.trial import Trial
 from quire.text.tokenizer import Tokenizer
@@ -68,6 +70,26 @@ def test_a_grammar_that_takes_for_ever_is_refused_and_the_next_one_is_tried(
         with pytest.raises(InputError, match=r"was not compiled after 0.5 s of computing: simplify it"):
             trial.compile(of(endless))
         trial.compile(of(GOOD))
+
+
+@pytest.mark.story
+def test_a_grammar_that_takes_too_much_memory_is_refused_and_the_next_one_is_tried(tiny_folder: Path) -> None:
+    """There was a limit of time alone. A new process tries a grammar that found too little, since others before it may
+    have taken the memory; it is blamed if it has the process for itself."""
+    tokenizer = Tokenizer.load(tiny_folder)
+    large = of({"enum": [f"{number} " * 20 for number in range(20_000)]})
+    free = Trial(tokenizer, seconds=20)
+    pages = int(Path(f"/proc/{process_of(free)}/statm").read_text().split()[5])
+    free.compile(large)
+    free.close()
+    tight = Trial(tokenizer, seconds=20, most_bytes=pages * resource.getpagesize() + 8 * MIB)
+    try:
+        before = process_of(tight)
+        with pytest.raises(InputError, match=r"the grammar takes more than [\d.]+ MiB to compile: simplify it"):
+            tight.compile(large)
+        assert process_of(tight) != before
+    finally:
+        tight.close()
 
 
 def process_of(trial: Trial) -> int:

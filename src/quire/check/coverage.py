@@ -32,6 +32,7 @@ class Mechanism(str, Enum):
 
     HIT = "hit"
     PREEMPTION = "preemption"
+    RETURN = "row returned"
     EVICTION = "eviction"
     COMPACTION = "compaction"
     CACHE_COMPACTED = "compaction of cached pages"

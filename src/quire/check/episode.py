@@ -9,6 +9,7 @@ import numpy as np
 
 from quire.check import state
 from quire.check.actors import ACTORS, StepFailed
+from quire.check.claims import Claims
 from quire.check.coverage import Coverage, Fault, Mechanism
 from quire.check.definitions import Ints, Violation, fits_alone
 from quire.check.doubles import ErringDrafter, PinningStore
@@ -24,7 +25,7 @@ from quire.check.loading import Loading
 from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted, Progress
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
-from quire.check.requests import random_requests, small_traffic
+from quire.check.requests import crowding_traffic, random_requests, small_traffic
 from quire.check.reused import Reused
 from quire.check.scripts import script_for
 from quire.check.seats import Seats
@@ -43,6 +44,7 @@ from quire.core.events import (
     RequestPreempted,
     TokensDrafted,
 )
+from quire.core.reasons import Why
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine, Stream
 
@@ -76,7 +78,8 @@ class Episode:
         self.scheduler.admission.typical_output = self.system.typical_output
         self.runner.attach(self.scheduler)
         self.store = PinningStore(self.scheduler, self.runner, self.system.spare)
-        self.traffic = (large_traffic if is_large_one else small_traffic)(self.random, self.system.plan)
+        traffic = large_traffic if is_large_one else crowding_traffic if self.system.is_crowded else small_traffic
+        self.traffic = traffic(self.random, self.system.plan)
         self.coming = random_requests(self.random, self.system.plan, self.traffic)
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
@@ -131,8 +134,9 @@ class Episode:
         line = Line(scheduler, self.seats, capacity, prefixes, rules)
         typical = lambda: state.typical_output(scheduler)  # noqa: E731
         return [
-            Staying(self.seats, capacity, typical, self._is_excused, lambda: line.shared),
+            Staying(self.seats, capacity, typical, self._is_excused, lambda: line.shared, may_stay=line.may_stay),
             line,
+            Claims(scheduler, self.seats, rules.policy, line.has_reason),
             Fairness(scheduler, self.seats, self.requests, rules),
             Reused(scheduler, prefixes, self.requests),
             Storing(scheduler),
@@ -246,6 +250,8 @@ class Episode:
         for law in self.laws:
             law.on_event(event)
         self.seats.note(event)
+        if isinstance(event, RequestPreempted) and event.reason.code is Why.NEEDS_ROW:
+            self.coverage.mechanism(self.kinds, Mechanism.RETURN)
         if type(event) in REPORTED:
             self.coverage.mechanism(self.kinds, REPORTED[type(event)])
         elif isinstance(event, RequestAdmitted) and event.hit_tokens:

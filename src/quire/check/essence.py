@@ -52,7 +52,7 @@ KNOWN = {
     "KeptUnits": "each pages present",
     "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most is_loading "
     "is_reserved epoch stops outputs output_counts latest requests row_of _free",
-    "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares _of_tenant",
+    "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
     "Reuse": "memories index rows junctions expectations captures stores _publisher _next_step _layout _scopes_of "
     "_marks _chains _settled _lines _leaves_spares",

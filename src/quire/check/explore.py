@@ -38,14 +38,6 @@ LOOK_AT_CLOCK, LOOK_AT_ARRAYS = 512, 4096
 """After so many transitions, and states."""
 
 
-class _FixedEstimate(Scheduler):
-    """The real scheduler, but what it expects of outputs does not drift, and what was used longest ago is evicted
-    first: a system explores one estimate."""
-
-    def _learn(self, outputs: int) -> None:
-        del outputs
-
-
 class ChosenTier(InMemoryTier):
     """A tier whose answers the exploration chooses. A load that is cancelled is answered all the same, too late."""
 
@@ -81,7 +73,7 @@ class World:
         self.small = small
         self.tier = ChosenTier(small.stored)
         tier = self.tier if small.stored else None
-        self.scheduler = _FixedEstimate(small.plan(), small.rules(), tier, drafter=Guesses(), forecast=Recency())
+        self.scheduler = Scheduler(small.plan(), small.rules(), tier, drafter=Guesses(), forecast=Recency())
         self.scheduler.admission.typical_output = small.typical_output
         self.requests = small.work()
         self.scripts = [script_for(request) for request in self.requests]
@@ -166,6 +158,7 @@ class World:
         counts = None if step.drafts is None else np.array(accepted, dtype=np.int64) + 1
         for ended in self.scheduler.apply(StepResult(step.number, tokens, counts)):
             self._end(ended, was_aborted=False)
+        self.scheduler.admission.typical_output = self.small.typical_output  # it does not drift: one is explored
 
     def _tokens(self, step: Step, accepted: list[int]) -> Ints:
         """What the step yields; rows that were left meanwhile yield something that nobody may see."""

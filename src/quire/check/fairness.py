@@ -37,7 +37,7 @@ class Fairness(Law):
         names = {row: name for name, row in state.running(self.scheduler).items()}
         for row, count in zip(step.rows.tolist(), step.counts.tolist(), strict=True):
             tenant = self.requests[names[row]].tenant
-            self.served[tenant] += count / self.rules.weights.get(tenant, 1.0)
+            self.served[tenant] += count / self.seats.weights[tenant]
 
     def after_turn(self) -> None:
         for tenant, tokens in self.served.items():

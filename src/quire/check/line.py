@@ -146,7 +146,7 @@ class Line(Law):
         while own:
             tenant = min(own, key=lambda one: (served[one], own[one][0].arrival))
             line.append(own[tenant].popleft())
-            served[tenant] += len(line[-1].request.prompt) / self.rules.weights.get(tenant, 1.0)
+            served[tenant] += len(line[-1].request.prompt) / self.seats.weights[tenant]
             if not own[tenant]:
                 del own[tenant]
         return line
@@ -174,6 +174,11 @@ class Line(Law):
             if not seat.is_running and not self._has_reason(seat, running, lasting):
                 raise Violation(f"request {seat.name} waits, and nothing keeps it from running")
 
+    def has_reason(self, seat: Seat) -> bool:
+        """Whether anything but rows keeps a waiting request from running."""
+        running = self.seats.running()
+        return self._has_reason(seat, running, self.capacity.lasting(running, self.seats.typical_output))
+
     def _has_reason(self, seat: Seat, running: list[Seat], lasting: Pages) -> bool:
         capacity = self.capacity
         length = capacity.likely(seat, self.seats.typical_output)
@@ -184,11 +189,16 @@ class Line(Law):
             newcomer = capacity.beginning(seat, length, min(before.cached, after.cached))
         if not capacity.fits(lasting, newcomer, kept_share=share):
             return True
-        if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
+        if seat.preemptions >= MOST_PREEMPTIONS and not self.may_stay(seat, running):
             return True
         if self._is_coming(seat, running) or self._tries or not self._has_first_page(seat):
             return True
         return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
+
+    def may_stay(self, seat: Seat, running: list[Seat]) -> bool:
+        """Whether everyone fits at the longest, and nobody must give a row to the next tenant that comes."""
+        is_crowded = self.rules.policy is Policy.FAIR and len(running) + 1 >= self.plan.max_requests
+        return not is_crowded and self.capacity.fits(self.capacity.staying([*running, seat]))
 
     def _is_coming(self, seat: Seat, running: list[Seat]) -> bool:
         """A running request computes more of its tokens than the index has."""

@@ -13,6 +13,8 @@ from quire.core.sampling import Sampling
 from quire.plan.plan import Plan
 
 TENANTS, SCOPES = ("", "blue", "green"), ("", "", "", "secret")
+WEIGHTS = (1.0, 1.0, 2.0, 0.25)
+"""A tenant's weight may change with each of its requests."""
 FIRST_TOKEN = 10
 MANY_TOKENS, FEW_TOKENS = 990, 2
 """Vocabularies: with few tokens prompts share their beginnings by chance, too."""
@@ -38,6 +40,14 @@ class Traffic:
     most_outputs: int
     turn_rate: float
     """How often a request goes on where an earlier one ended, or stood before that."""
+    burst: int = 0
+    """Requests that one tenant sends at once before others come: it has every row then."""
+
+
+def crowding_traffic(random: Random, plan: Plan) -> Traffic:
+    """One tenant takes all rows; then others come one by one."""
+    most = plan.max_length
+    return Traffic(32, random.choice((4, 8)), 64, most // 4, most, 0.2, 2 * plan.max_requests)
 
 
 def small_traffic(random: Random, plan: Plan) -> Traffic:
@@ -58,11 +68,12 @@ def random_requests(random: Random, plan: Plan, traffic: Traffic) -> list[Arriva
     arrivals: list[Arrival] = []
     step = 1
     for number in range(traffic.requests):
-        step += random.randint(0, traffic.pause)
+        step += 0 if number < traffic.burst else random.randint(0, traffic.pause)
         drawn = _drawn(random, min(traffic.most_prompt, plan.max_length), random.choice(families), vocabulary)
         if arrivals and random.random() < traffic.turn_rate:
             drawn = _further_turn(random, plan, random.choice(arrivals).request, vocabulary) or drawn
-        arrivals.append(Arrival(step, _request(random, plan, f"r{number}", *drawn, step, traffic.most_outputs)))
+        request = _request(random, plan, f"r{number}", *drawn, step, traffic.most_outputs)
+        arrivals.append(Arrival(step, replace(request, tenant=TENANTS[0]) if number < traffic.burst else request))
     return arrivals
 
 
@@ -100,6 +111,7 @@ def _request(
         priority=random.choice((0, 0, 1, 2)),
         scope=scope,
         tenant=random.choice(TENANTS),
+        weight=random.choice(WEIGHTS),
         deadline=step + random.randint(0, 30) if random.random() < 0.15 else None,
         sampling=Sampling(prompt_logprobs=0) if random.random() < LOGPROBS_RATE else GREEDY,
     )

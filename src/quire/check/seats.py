@@ -49,6 +49,8 @@ class Seats:
         """In the order of arrival."""
         self.typical_output = typical_output
         """Learnt from outputs that reached their end."""
+        self.weights: dict[str, float] = {}
+        """By tenant: that of its latest request."""
         self._arrivals = self._admissions = 0
 
     def running(self) -> list[Seat]:
@@ -66,6 +68,7 @@ class Seats:
         name = event.request
         if isinstance(event, RequestAccepted):
             self.of[name] = Seat(self._requests[name], self._arrivals)
+            self.weights[self._requests[name].tenant] = self._requests[name].weight
             self._arrivals += 1
         elif isinstance(event, LoadStarted):
             self.of[name].is_reserved = True

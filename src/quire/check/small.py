@@ -1,4 +1,4 @@
-"""Small systems whose every schedule is explored: at most 6 sheets, 3 requests, 3 kinds, pages of 1 or 2 tokens."""
+"""Small systems whose every schedule is explored: at most 12 sheets, 3 requests, 3 kinds, pages of 1 or 2 tokens."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
-
-TENANTS = ("", "blue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +39,8 @@ class Small:
     """The prefix index may forget everything, and pages may be compacted, between any two steps."""
     typical_output: float = 1.0
     policy: Policy = Policy.PRIORITY
+    tenants: tuple[str, ...] = ("", "blue")
+    """They send requests in turn."""
 
     def plan(self) -> Plan:
         parts = {heads: (Part("key", heads, 128, follows=Follows.KV, replicated=True),) for _, heads in self.kinds}
@@ -69,7 +69,7 @@ class Small:
                 np.array([ord(letter) for letter in prompt], dtype=np.int32),
                 outputs,
                 priority,
-                tenant=TENANTS[number % len(TENANTS)],
+                tenant=self.tenants[number % len(self.tenants)],
             )
             for number, (prompt, outputs, priority) in enumerate(self.requests)
         ]
@@ -81,6 +81,9 @@ THREE = (("abcd", 2, 0), ("abe", 2, 1), ("abcf", 2, 0))
 """Three prompts that part at different places; the second is more urgent."""
 URGENT = (("abcd", 2, 0), ("abe", 2, 0), ("abcf", 2, 1))
 """The same, and the last goes before the second: priority decides more than who is the elder."""
+APART = (("ab", 3, 0), ("cd", 2, 0), ("ef", 2, 1))
+GREEDY = ("", "", "blue")
+"""One tenant has every row before the other comes."""
 LONG = (("abcdef", 2, 0), ("abcd", 3, 1), ("abg", 3, 0))
 FULL_WINDOW_CHUNKED = (FULL, WINDOW, CHUNKED)
 FAIR, FIRST = Policy.FAIR, Policy.FIRST_COME
@@ -93,6 +96,7 @@ SHORT = (
     Small("full and chunked, lookahead 1", (FULL, ("chunked", 2)), 6, (("abc", 1, 0), ("ab", 2, 1)), lookahead=1),
     Small("window and sink, a tier", (WINDOW, ("sink", 1)), 5, THREE, rows=3, stored=2),
     Small("latent and window, fair", (LATENT, WINDOW), 6, THREE, rows=3, policy=FAIR),
+    Small("full, a row given back", (FULL,), 12, APART, policy=FAIR, tenants=GREEDY),
     Small("window and chunked, pages of 2", (WINDOW, CHUNKED), 4, URGENT, 2, rows=3),
     Small("full and state, a tier", (FULL, STATE), 6, (("abc", 2, 0), ("abd", 1, 1), ("abc", 1, 0)), rows=2, stored=2),
     Small("full and state, lookahead 2", (FULL, STATE), 6, (("ab", 3, 0), ("abc", 3, 1), ("ad", 2, 0)), 1, 2, 3),
@@ -108,6 +112,7 @@ LARGE = (
     Small("the same, lookahead 1", FULL_WINDOW_CHUNKED, 6, THREE, 1, 1, rows=3, policy=FAIR, stored=2),
     Small("the same, three in flight", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FAIR, overlap=3),
     Small("the same, first come", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, policy=FIRST, stored=2),
+    Small("full, a row given back, three in flight", (FULL,), 12, APART, policy=FAIR, tenants=GREEDY, overlap=3),
     Small("latent, window, chunked", (LATENT, WINDOW, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=3),
     Small("full, sink, chunked", (FULL, SINK, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=2),
     Small("window, sink, chunked", (WINDOW, SINK, CHUNKED), 6, THREE, rows=3, policy=FAIR, stored=2),

@@ -152,7 +152,7 @@ def queued(scheduler: Scheduler) -> dict[str, list[str]]:
     """By book: the requests that wait."""
     queue = scheduler.queue
     books = {"claims": queue._by_claim, "arrivals": queue._by_arrival, "names": list(queue._by_name.values())}
-    tenants = getattr(queue, "_of_tenant", None)
+    tenants = getattr(queue, "of_tenant", None)
     if tenants is not None:
         books["tenants"] = [one for own in tenants.values() for one in own]
     return {book: [one.request.name for one in ones] for book, ones in books.items()}

@@ -16,6 +16,7 @@ from quire.check.definitions import Violation, pages_at
 from quire.check.laws import Law
 from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
 from quire.core.events import Event, LoadStarted, RequestAdmitted, RequestPreempted
+from quire.core.reasons import Why
 from quire.core.units import ceil_div
 from quire.plan.plan import Plan
 
@@ -87,11 +88,14 @@ class Staying(Law):
         typical_output: Callable[[], float],
         is_excused: Callable[[str], bool],
         shared_pages: Callable[[], Pages],
+        *,
+        may_stay: Callable[[Seat, list[Seat]], bool],
     ) -> None:
         """`typical_output`: what the scheduler expects; `is_excused`: whether pages are held that admission could not
-        count, when this one is the elder; `shared_pages`: what everyone shares as one is let in."""
+        count, when this one is the elder; `shared_pages`: what everyone shares as one is let in; `may_stay`: whether
+        one may come back after many preemptions, beside those that run."""
         self.seats, self.capacity, self.is_excused = seats, capacity, is_excused
-        self.typical_output, self.shared_pages = typical_output, shared_pages
+        self.typical_output, self.shared_pages, self.may_stay = typical_output, shared_pages, may_stay
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, RequestAdmitted):
@@ -111,7 +115,7 @@ class Staying(Law):
         running, capacity, typical = self.seats.running(), self.capacity, self.seats.typical_output
         if seat is self.seats.elder():
             return
-        if seat.preemptions >= MOST_PREEMPTIONS and not capacity.fits(capacity.staying([*running, seat])):
+        if seat.preemptions >= MOST_PREEMPTIONS and not self.may_stay(seat, running):
             raise Violation(f"request {seat.name} comes back after {seat.preemptions} preemptions and may not stay")
         newcomer = capacity.at(seat, capacity.likely(seat, typical))
         shared = [-pages for pages in self.shared_pages()]
@@ -127,6 +131,8 @@ class Staying(Law):
         if event.times != seat.preemptions + 1:
             raise Violation(f"request {seat.name} is preempted once more after {seat.preemptions} times: {event}")
         elder = self.seats.elder()
+        if event.reason.code is Why.NEEDS_ROW:
+            return  # see claims.py
         if seat.preemptions < MOST_PREEMPTIONS or (elder is not None and self.is_excused(elder.name)):
             return
         if elder is None or elder is seat or (elder.is_running and elder.admitted_at < seat.admitted_at):

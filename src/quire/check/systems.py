@@ -23,6 +23,7 @@ from quire.plan.settings import Budget, Settings
 ENOUGH = Budget(pool_bytes=1 << 30)
 SPARE, SPARE_WITH_TIER = (0, 0, 1, 2, 3, 8), (0, 1, 3, 8, 20, 40, 80, 80)
 """Sheets beyond what one request needs. A load begins only where everyone can stay, which takes some."""
+CROWDED_SHARE, CROWDED_SPARE = 0.15, 80
 LOAD_SECONDS = 6.0
 """One step takes one second of the checker's clock."""
 
@@ -38,6 +39,8 @@ class System:
     typical_output: float
     """What admission expects at first: small numbers let many in, and lead to preemption."""
     is_large: bool = False
+    is_crowded: bool = False
+    """Fair shares of few rows, memory for all of them, and one tenant that comes first."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -53,12 +56,13 @@ def random_system(random: Random) -> System:
     if "cross" in kinds and random.random() < 0.5:
         kinds.remove("cross")  # with it nothing is reused: half as often
         kinds = kinds or ["full"]
+    is_crowded = random.random() < CROWDED_SHARE
     layers = random_layers(random, kinds, SMALL)
     length = random.randint(8, 48)
     model = ModelShape("checked", "check", tuple(layers), max_length=length, weights_known=False)
     settings = Settings(
         max_length=length,
-        max_requests=random.choice((1, 2, 3, 4, 6)),
+        max_requests=random.choice((2, 3, 4, 6) if is_crowded else (1, 2, 3, 4, 6)),
         batch_tokens=random.choice((1, 2, 3, 5, 8, 16, 64)),
         page_tokens=random_page_tokens(random, kinds, SMALL),
         match_unit_tokens=random.choice((1, 2, 3, 4, 8)),
@@ -67,15 +71,20 @@ def random_system(random: Random) -> System:
         speculative_tokens=random.choice((0, 0, 1, 2)),
     )
     has_tier = random.random() < 0.8
-    spare = random.choice(SPARE_WITH_TIER if has_tier and "cross" not in kinds else SPARE)
+    spare = (
+        CROWDED_SPARE if is_crowded else random.choice(SPARE_WITH_TIER if has_tier and "cross" not in kinds else SPARE)
+    )
     plan = plan_with_spare(model, settings, spare)
+    plan = in_groups(plan, spare) if random.random() < 0.25 else plan
+    rules = random_rules(random, (2, 3, 64, 64))
     return System(
-        in_groups(plan, spare) if random.random() < 0.25 else plan,
-        random_rules(random, (2, 3, 64, 64)),
+        plan,
+        replace(rules, policy=Policy.FAIR) if is_crowded else rules,
         overlap=random.choice((1, 2, 2, 3)),
         spare=spare,
         has_tier=has_tier,
         typical_output=random.choice((1.0, 4.0, 128.0)),
+        is_crowded=is_crowded,
     )
 
 
@@ -144,7 +153,6 @@ def random_page_tokens(random: Random, kinds: Sequence[str], sizes: Sizes) -> Ma
 def random_rules(random: Random, queue_bounds: tuple[int, ...]) -> Rules:
     return Rules(
         policy=random.choice(list(Policy)),
-        weights={"blue": 2.0} if random.random() < 0.5 else {},
         queue_bound=random.choice(queue_bounds),
         load_seconds=LOAD_SECONDS,
     )

@@ -99,7 +99,7 @@ class RequestWaits(RequestEvent):
 
 @dataclass(frozen=True, slots=True)
 class RequestPreempted(RequestEvent):
-    """Its pages went to another request; it waits again, and keeps its outputs."""
+    """Its pages or its row went to another request; it waits again, and keeps its outputs."""
 
     name: ClassVar[str] = "preempted"
     reason: Reason
@@ -111,6 +111,10 @@ class RequestPreempted(RequestEvent):
     @property
     def numbers(self) -> dict[str, int]:
         return {"times": self.times, **(self.way_back.numbers if self.way_back else {})}
+
+    @property
+    def label(self) -> str:
+        return self.reason.code.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +266,6 @@ class Publisher:
     def publish(self, event: Event) -> None:
         for listener in self.listeners:
             listener(event)
-
-
-def event_classes() -> dict[str, type[Event]]:
-    """Every event, by name."""
-    found = [*Event.__subclasses__(), *RequestEvent.__subclasses__()]
-    return {one.name: one for one in found if one.name}
 
 
 def counted_fields(event: type[Event]) -> tuple[str, ...]:

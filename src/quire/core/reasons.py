@@ -40,6 +40,7 @@ class Why(str, Enum):
     NEVER_FITS = "never_fits"
     # why a request is preempted
     NEEDS_PAGES = "needs_pages"
+    NEEDS_ROW = "needs_row"
     # why a load failed
     NO_ANSWER = "no_answer"
     TIER = "tier"

@@ -39,6 +39,8 @@ class Request:
     """Which requests may reuse its prefixes: prefixes are found within a scope only."""
     tenant: str = ""
     """The tenant that its tokens are charged to, under fair shares."""
+    weight: float = 1.0
+    """The tenant's weight from now on."""
     sampling: Sampling = GREEDY
     """How its tokens are chosen; the scheduler reads only whether drafts are allowed."""
     deadline: float | None = None
@@ -51,6 +53,8 @@ class Request:
             raise InputError(f"request {self.name} has an empty prompt: give at least 1 token")
         if self.max_tokens < 1:
             raise InputError(f"request {self.name} asks for {self.max_tokens} tokens: ask for at least 1")
+        if not self.weight > 0:
+            raise InputError(f"request {self.name} has a weight of {self.weight}: give a number above 0")
         if len(self.stop_tokens) > MOST_STOP_TOKENS:
             raise InputError(f"request {self.name} has {len(self.stop_tokens)} stop tokens: give {MOST_STOP_TOKENS}")
 

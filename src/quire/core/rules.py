@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from quire.core.errors import InputError
@@ -27,17 +26,12 @@ class Rules:
     """What an operator chooses about the order of requests, the queue and the time that loads may take."""
 
     policy: Policy = Policy.PRIORITY
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """By tenant, for fair shares; 1 for tenants that are not named."""
     queue_bound: int = 4096
     load_seconds: float = LOAD_SECONDS
     """Time limit of a load from a tier, plus one second for each `SLOWEST_LOAD_BYTES`. After that the load is given up
     and its tokens are computed."""
 
     def __post_init__(self) -> None:
-        for tenant, weight in self.weights.items():
-            if not weight > 0:
-                raise InputError(f"tenant {tenant} has a weight of {weight}: give a number above 0")
         if self.queue_bound < 1:
             raise InputError(f"a queue of {self.queue_bound} takes nobody: give at least 1")
         if not self.load_seconds > 0:

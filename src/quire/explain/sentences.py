@@ -117,6 +117,7 @@ _SENTENCES: Mapping[Why, Callable[[Reason], str]] = {
     Why.RUNNING: _running,
     Why.NEVER_FITS: never_fits,
     Why.NEEDS_PAGES: lambda one: f"{_first(one)} needs its pages",
+    Why.NEEDS_ROW: lambda one: f"{_first(one)} gets its row (batch slot): its tenant has more rows than its share",
     Why.NO_ANSWER: lambda one: f"no answer in {one.numbers['seconds']:g} s",
     Why.TIER: _tier,
     Why.NO_OVERLAP: lambda _: "no cached prompt begins alike",

@@ -176,19 +176,6 @@ class Kind(ABC):
                 f"would cut one: choose a multiple of {self.tokens_per_unit}"
             )
 
-    def check_kernel_page(self, page_tokens: int, kernel_tokens: int) -> None:
-        """A kernel may see one page as several smaller ones, if nothing is cut."""
-        if kernel_tokens < 1 or page_tokens % kernel_tokens:
-            raise PlanError(
-                f"{self.name}: kernel pages of {kernel_tokens} tokens do not divide pages of {page_tokens}: "
-                f"choose --page-tokens as a multiple of {kernel_tokens}"
-            )
-        if kernel_tokens % self.tokens_per_unit:
-            raise PlanError(
-                f"{self.name}: kernel pages of {kernel_tokens} tokens cut a state of {self.tokens_per_unit} tokens: "
-                f"the backend must accept a multiple of {self.tokens_per_unit}"
-            )
-
     def resident(self, lengths: Counts, page_tokens: int) -> Counts:
         """Pages in steady decode: length − 1 tokens settled, one being computed."""
         return self.pages(lengths - 1, counts(1), counts(0), page_tokens)

@@ -75,7 +75,3 @@ class State(Kind):
     def check_page(self, page_tokens: int) -> None:
         if page_tokens != 1:
             raise PlanError(f"a page of {self.name} is one state, not {page_tokens} tokens: leave its page at 1")
-
-    def check_kernel_page(self, page_tokens: int, kernel_tokens: int) -> None:
-        if kernel_tokens != page_tokens:
-            raise PlanError(f"{self.name}: a kernel sees a state whole, not {kernel_tokens} parts of it")

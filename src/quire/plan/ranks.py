@@ -32,11 +32,7 @@ def find_bottleneck(stages: Sequence[StagePlan], ahead: int, reserved: int, max_
 
 
 def plan_ranks(
-    cuts: Sequence[CutStage],
-    stages: Sequence[StagePlan],
-    settings: Settings,
-    budget: Budget,
-    length: int,
+    cuts: Sequence[CutStage], stages: Sequence[StagePlan], settings: Settings, budget: Budget, length: int
 ) -> tuple[RankPlan, ...]:
     idle = _idle_bytes(stages, settings, reference_length(length))
     ranks, ranks_each = [], settings.tensor_parallel

@@ -36,7 +36,7 @@ from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.recording.answers import encode_answer
 
-FORMAT = 4
+FORMAT = 5
 Line = dict[str, Any]
 _LOG = logging.getLogger("quire.recording")
 

@@ -13,7 +13,7 @@ from quire.core.reasons import Reason, Why
 from quire.core.tier import Load
 from quire.plan.plan import Plan
 from quire.scheduler.loading import Loading
-from quire.scheduler.queue import Queue, Ticket
+from quire.scheduler.queue import FairQueue, Queue, Ticket
 from quire.scheduler.reuse import Reuse
 from quire.scheduler.room import Grants, Pages, Room, add_pages, join_needs, sum_pages
 from quire.scheduler.rows import ONE, Ints, Rows
@@ -61,13 +61,16 @@ class Admission:
         if elder is None or (len(order) and self._running.tickets[int(order[0])].arrival < elder.arrival):
             return
         assert self._rows.has_room(), "the elder before it has left its row"
-        row = self._enter(elder)
-        self._report_admitted(row, self._loading.begin(row, elder, self._room.no_pages))
+        self.start(elder)
+
+    def start(self, ticket: Ticket) -> None:
+        """Gives a request a free row before the step's tokens are shared out."""
+        row = self._enter(ticket)
+        self._report_admitted(row, self._loading.begin(row, ticket, self._room.no_pages))
 
     def admit(self, grants: Grants) -> Grants:
         """Adds queued requests, in the queue's order, to the rows that were granted tokens of the next step."""
-        more: list[int] = []
-        tokens, lacked = [], [grants.needs]
+        found = [grants]
         promised, budget = sum_pages(grants.needs), self._plan.batch_tokens - int(grants.tokens.sum())
         passed = refused_cached = 0
         self._look_again()
@@ -75,7 +78,7 @@ class Admission:
             if budget <= 0 or not self._rows.has_room():
                 self._let_wait(ticket, self.why_full())
                 break
-            if passed == QUEUE_SIGHT or len(more) == MOST_NEWCOMERS:
+            if passed == QUEUE_SIGHT or len(found) > MOST_NEWCOMERS:
                 break
             if ticket.cached < refused_cached and not self._queue.is_overdue(ticket):
                 self._let_wait(ticket, Reason(Why.CACHED_FIRST))
@@ -86,15 +89,13 @@ class Admission:
                 if ticket.request.name not in self._rows.row_of and self._reuse.is_coming(ticket) is None:
                     refused_cached = max(refused_cached, ticket.cached)
                 continue
-            more += entered.rows.tolist()
-            tokens += entered.tokens.tolist()
-            lacked.append(entered.needs)
+            found.append(entered)
             promised = add_pages(promised, sum_pages(entered.needs))
-            budget -= tokens[-1]
-        if not more:
+            budget -= entered.tokens.item()
+        if len(found) == 1:
             return grants
-        rows, tokens_now = np.concatenate((grants.rows, more)), np.concatenate((grants.tokens, tokens))
-        return Grants(rows, tokens_now, join_needs(lacked))
+        rows, tokens, needs = zip(*found, strict=True)
+        return Grants(np.concatenate(rows), np.concatenate(tokens), join_needs(needs))
 
     def _let_in(self, ticket: Ticket, budget: int, promised: Pages) -> Grants | None:
         """What it computes in the next step. None: it waits further, or a tier loads its first tokens."""
@@ -186,8 +187,10 @@ class Admission:
         return None
 
     def _can_all_stay(self, newcomer: Ticket) -> bool:
-        """Whether all requests fit at their greatest lengths."""
-        return self._room.can_stay([*self._running.limits(), newcomer.request.limit])
+        """Whether all requests fit at their greatest lengths, and under fair shares a row stays free: else the next
+        tenant that comes would take its row."""
+        has_row = not isinstance(self._queue, FairQueue) or self._rows.has_room(2)
+        return has_row and self._room.can_stay([*self._running.limits(), newcomer.request.limit])
 
     def _is_likely_to_last(self, ticket: Ticket) -> bool:
         """Whether all fit at the lengths they are likely to reach, in addition to prefixes that other queued requests

@@ -28,12 +28,7 @@ class Drafts:
     """Adds draft tokens to steps, and takes those that were accepted."""
 
     def __init__(
-        self,
-        plan: Plan,
-        memories: list[StageMemory],
-        rows: Rows,
-        drafter: Drafter | None,
-        publisher: Publisher,
+        self, plan: Plan, memories: list[StageMemory], rows: Rows, drafter: Drafter | None, publisher: Publisher
     ) -> None:
         self.disabled = _why_not(plan, drafter)
         self._drafter = None if self.disabled else drafter

@@ -73,10 +73,8 @@ class Loads:
     ) -> None:
         """`seconds`: how long a load may take, by its bytes; `size_of`: bytes, by tokens. `has_ends`: a request may
         also continue from where a turn ended between two units."""
-        self._tier = tier
+        self._tier, self._unit, self._has_ends = tier, unit, has_ends
         self._seconds, self._size_of = seconds, size_of
-        self._unit = unit
-        self._has_ends = has_ends
         self._open: dict[int, tuple[Load, int, float]] = {}
         """By number: the load, its row, its deadline."""
         self._number_of: dict[int, int] = {}
@@ -97,10 +95,8 @@ class Loads:
     def offer(self, waiting: Ticket) -> int:
         """How many tokens of a request the tier can load, at most all but the last; 0 if that cannot be more than the
         pool has. The tier is asked once per request."""
-        most = len(waiting.request.prompt) + len(waiting.outputs) - 1
-        if self._tier is None or most < waiting.hit_tokens + self._unit:
-            return 0
-        if not (waiting.may_load and waiting.may_reuse):
+        most, may_load = waiting.known - 1, waiting.may_load and waiting.may_reuse
+        if self._tier is None or not may_load or most < waiting.hit_tokens + self._unit:
             return 0
         if waiting.offer is None:
             most = min(most, waiting.again[0]) if waiting.again else most

@@ -27,10 +27,6 @@ Claim = tuple[int, int]
 """Sorts requests: the lowest goes first."""
 
 
-def _nothing() -> npt.NDArray[np.int32]:
-    return np.empty(0, dtype=np.int32)
-
-
 def claim_of(request: Request, arrival: int, policy: Policy) -> Claim:
     return (-request.priority if policy is Policy.PRIORITY else 0, arrival)
 
@@ -42,7 +38,7 @@ class Ticket:
     request: Request
     arrival: int
     claim: Claim
-    outputs: npt.NDArray[np.int32] = field(default_factory=_nothing)
+    outputs: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     preemptions: int = 0
     root: bytes = b""
     keys: list[bytes] = field(default_factory=list)
@@ -199,23 +195,23 @@ class FairQueue(Queue):
     def __init__(self, bound: int, shares: Shares) -> None:
         super().__init__(bound)
         self._shares = shares
-        self._of_tenant: dict[str, list[Ticket]] = {}
+        self.of_tenant: dict[str, list[Ticket]] = {}
 
     def add(self, ticket: Ticket, returning: bool = False) -> None:
         super().add(ticket, returning)
-        own = self._of_tenant.setdefault(ticket.request.tenant, [])
+        own = self.of_tenant.setdefault(ticket.request.tenant, [])
         bisect.insort(own, ticket, key=lambda one: (-one.request.priority, one.arrival))
 
     def remove(self, ticket: Ticket) -> None:
         super().remove(ticket)
-        own = self._of_tenant[ticket.request.tenant]
+        own = self.of_tenant[ticket.request.tenant]
         own.remove(ticket)
         if not own:
-            del self._of_tenant[ticket.request.tenant]
+            del self.of_tenant[ticket.request.tenant]
 
     def in_turn(self) -> Iterator[Ticket]:
         """Counts the prompt of each returned request as served, so that other tenants come next."""
-        own = {tenant: deque(self._preferred(tickets)) for tenant, tickets in self._of_tenant.items()}
+        own = {tenant: deque(self._preferred(tickets)) for tenant, tickets in self.of_tenant.items()}
         served = {tenant: self._shares.served(tenant) for tenant in own}
         while served:
             tenant = min(served, key=lambda one: (served[one], own[one][0].arrival))
@@ -224,6 +220,9 @@ class FairQueue(Queue):
             if not own[tenant]:
                 del served[tenant]
             yield ticket
+
+    def never_preempted(self, tenant: str) -> Ticket | None:
+        return next((ticket for ticket in self.of_tenant[tenant] if not ticket.preemptions), None)
 
     def _preferred(self, tickets: list[Ticket]) -> list[Ticket]:
         """Within a tenant and priority: overdue requests first, then the longest cached prefix."""

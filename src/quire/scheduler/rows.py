@@ -57,8 +57,8 @@ class Rows:
         self.row_of: dict[str, int] = {}
         self._free = list(range(count - 1, -1, -1))
 
-    def has_room(self) -> bool:
-        return bool(self._free)
+    def has_room(self, count: int = 1) -> bool:
+        return len(self._free) >= count
 
     def enter(self, request: Request, outputs: npt.NDArray[np.int32]) -> int:
         """A row for a request that has generated `outputs` before (if it was preempted)."""
@@ -87,11 +87,6 @@ class Rows:
         ends = np.minimum(self.expected[rows], self.most[rows])
         remaining: Ints = np.minimum(ends, self.settled[rows] + step_tokens) - self.computed[rows]
         return remaining
-
-    @property
-    def pending(self) -> Ints:
-        """Tokens that steps in flight will sample, without drafts."""
-        return self.expected - self.known
 
     def leave(self, row: int) -> npt.NDArray[np.int32]:
         """Frees the row and returns its outputs; results still in flight for it are stale."""

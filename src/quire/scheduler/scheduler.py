@@ -1,5 +1,6 @@
 """Decides how many tokens each row computes in the next step.
 
+    0. if all rows are taken, a tenant above its share gives one to a tenant below (`claims.py`)
     1. running rows, the elder first, then by priority and arrival, share the step's token budget
     2. if pages are short: evict cached prefixes, shrink the chunk, compact, preempt the youngest
     3. queued requests are admitted to the rest of the budget, if memory is likely to suffice (`admission.py`)
@@ -40,6 +41,7 @@ from quire.plan.plan import Plan
 from quire.plan.tightest import never_fits, why_never
 from quire.prefix.forecast import Forecast
 from quire.scheduler.admission import Admission
+from quire.scheduler.claims import claims
 from quire.scheduler.drafts import Drafts
 from quire.scheduler.loading import Loading
 from quire.scheduler.loads import Loads
@@ -83,7 +85,7 @@ class Scheduler:
         self.plan, self.policy = plan.require_fit(), rules.policy
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
         self.events, self.rows = Publisher(listeners), Rows(plan.max_requests)
-        self.shares = Shares(rules.weights)
+        self.shares = Shares()
         is_fair = rules.policy is Policy.FAIR
         self.queue = FairQueue(rules.queue_bound, self.shares) if is_fair else Queue(rules.queue_bound)
         self.next_step = next_step = NextStep(self.memories)
@@ -117,13 +119,12 @@ class Scheduler:
             raise NeverFits(never_fits(reason))
         ticket = Ticket(request, self._arrivals, claim_of(request, self._arrivals, self.policy))
         self.queue.add(ticket)
-        self.shares.enter(request.tenant)
+        self.shares.enter(request.tenant, request.weight)
         self._arrivals += 1
         self.reuse.name(ticket)
         if len(self.queue) > 1 or len(self.running):
             self.admission.expect(ticket)
-        accepted = RequestAccepted(self.steps, request.name, len(request.prompt), request.max_tokens)
-        self.events.publish(accepted)
+        self.events.publish(RequestAccepted(self.steps, request.name, len(request.prompt), request.max_tokens))
 
     @property
     def steps(self) -> int:
@@ -162,6 +163,7 @@ class Scheduler:
         if len(self.queue):
             self.reuse.catch_up()
             self.admission.admit_elder()
+            self._return_row()
         rows = self.running.order()
         if not len(rows) and not len(self.queue):
             return self._transfer_only()
@@ -176,6 +178,16 @@ class Scheduler:
         if computes.any():
             return self._launch(Grants(grants.rows[computes], grants.tokens[computes], grants.needs))
         return self._transfer_only() if self.next_step.has_loads else None
+
+    def _return_row(self) -> None:
+        """If all rows are taken: lets a request in whose tenant is below its share, for one of a tenant above."""
+        if not isinstance(self.queue, FairQueue) or self.rows.has_room():
+            return
+        for ticket, row in claims(self.queue, self.shares, self.running, self.rows):
+            if self.admission.why_not_yet(ticket) is None:
+                self._preempt(row, Reason(Why.NEEDS_ROW, (ticket.request.name,)))
+                self.admission.start(ticket)
+                break
 
     def _transfer_only(self) -> Step | None:
         """A step without rows: stores to a tier and loads from one do not wait for a row that computes."""
@@ -255,16 +267,15 @@ class Scheduler:
         victims = after if is_elder_stuck and not len(free) else free
         if not len(victims):
             return False
-        self._preempt(int(victims[-1]), self.rows.requests[int(rows[index])].name)
+        self._preempt(int(victims[-1]), Reason(Why.NEEDS_PAGES, (self.rows.requests[int(rows[index])].name,)))
         return True
 
-    def _preempt(self, row: int, by: str) -> None:
-        """Preempts a row for request `by`: its pages are freed, its outputs stay. Its tokens are loaded from a tier or
+    def _preempt(self, row: int, reason: Reason) -> None:
+        """Takes the row from its request: its pages are freed, its outputs stay. Its tokens are loaded from a tier or
         computed again, whichever is cheaper. Results in flight for it are stale."""
         ticket, computed = self.running.tickets[row], int(self.rows.computed[row])
         way = self.reuse.stores.way_back(computed, self.meter.seconds_for(computed, self.plan.batch_tokens))
         outputs = self.running.leave(row, to_tier=way is None or way.is_load)
-        reason = Reason(Why.NEEDS_PAGES, (by,))
         again = ticket.after_preemption(outputs, Reason(Why.PREEMPTED, because=reason), way)
         self.queue.add(again, returning=True)
         self.events.publish(RequestPreempted(self.steps, again.request.name, reason, again.preemptions, way))
@@ -312,12 +323,8 @@ class Scheduler:
         current = state.epoch[rows] == step.epochs
         computed, tokens = self.drafts.accept(step, result, current)
         if np.count_nonzero(current) < len(rows):
-            rows, samples, computed, tokens = (
-                rows[current],
-                samples[current],
-                computed[current],
-                tokens[current[samples]],
-            )
+            rows, computed, tokens = rows[current], computed[current], tokens[current[samples]]
+            samples = samples[current]
         sampled = rows[samples]
         settled = state.settled[rows] + computed
         state.settled[rows] = settled
@@ -334,12 +341,9 @@ class Scheduler:
         ended = []
         for place in sorted({*stopped, *full}):
             row = rows.item(place)
-            self._learn(state.output_counts.item(row))
+            self.admission.learn(state.output_counts.item(row))
             ended.append(self._end(row, Ending.STOP if place in stopped else Ending.LENGTH))
         return ended
-
-    def _learn(self, outputs: int) -> None:
-        self.admission.learn(outputs)
 
     def abandon(self) -> list[Ended]:
         """Gives up the steps in flight: ends all requests that have a row, keeps nothing of them, and drops the cache

@@ -52,7 +52,7 @@ class Call:
         self._ends_at, self._seconds = time.monotonic() + seconds, seconds
         self.updates: Updates = Mailbox()
         names = (f"{self.id}-{number}" for number in count())
-        made = question.requests(names, tokenizer, tenant.name, tenant.scope)
+        made = question.requests(names, tokenizer, tenant.name, tenant.scope, weight=tenant.weight)
         requests = [replace(one, client_id=request_id) for one in made]
         self.answers = question.answers(tokenizer)
         self.prompt_logprobs: dict[int, tuple[Logprob, ...]] = {}

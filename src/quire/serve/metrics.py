@@ -185,6 +185,9 @@ def _events(tick: EngineTick) -> Iterable[Metric]:
         "quire_prefix_lookups", "Prefix lookups of admitted requests: hits, and misses by reason", labels=("result",)
     )
     ended = CounterMetricFamily("quire_requests_ended", "Finished requests, by finish reason", labels=("ending",))
+    preempted = CounterMetricFamily("quire_preemptions", "Preempted requests, by reason", labels=("reason",))
+    for code in (Why.NEEDS_PAGES, Why.NEEDS_ROW):
+        preempted.add_metric((code.value,), events.get(("preempted", code.value), 0))
     for (what, reason), count in events.items():
         if what == "admitted":
             admissions.add_metric((reason or "hit",), count)
@@ -197,7 +200,7 @@ def _events(tick: EngineTick) -> Iterable[Metric]:
     )
     for cause in CAUSES:
         missed.add_metric((cause,), sums.get(("admitted", f"missed_{cause}"), 0))
-    yield from (admissions, ended, missed)
+    yield from (admissions, ended, preempted, missed)
     for name, text, key in _TOTALS:
         yield _counter(name, text, sums.get(key, 0) if key[1] else _count(events, key[0]))
 
@@ -239,7 +242,6 @@ def _handed(tick: EngineTick) -> Iterable[Metric]:
 
 _TOTALS = (
     ("quire_steps", "Steps launched", ("step", "")),
-    ("quire_preemptions", "Requests preempted to free KV memory", ("preempted", "")),
     ("quire_evictions", "Evictions of cached prefixes", ("evicted", "")),
     ("quire_compactions", "Compactions of the pool", ("compacted", "")),
     ("quire_loads", "Prefixes loaded from a tier", ("loaded", "")),

@@ -46,12 +46,11 @@ class EngineFailed(QuireError):
 
 
 def rules_of(ring: KeyRing, queue: int, load_seconds: float = LOAD_SECONDS) -> Rules:
-    """Tenants get fair shares by their weights, and a tenant's requests are ordered by priority. Without keys all
-    requests are ordered by priority, then by arrival."""
+    """Tenants get fair shares by the weights that their requests carry; a tenant's requests are ordered by priority.
+    Without keys all requests are ordered by priority, then by arrival."""
     if ring.is_open:
         return Rules(policy=Policy.PRIORITY, queue_bound=queue, load_seconds=load_seconds)
-    weights = {tenant.name: tenant.weight for tenant in ring.tenants()}
-    return Rules(policy=Policy.FAIR, weights=weights, queue_bound=queue, load_seconds=load_seconds)
+    return Rules(policy=Policy.FAIR, queue_bound=queue, load_seconds=load_seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

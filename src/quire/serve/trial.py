@@ -1,6 +1,6 @@
 """Compiles grammars in a separate process first: some schemas of a few lines take almost for ever to compile.
 
-    Trial ── the tokenizer, then grammars ──▶ the process, which ends if one of them takes too long
+    Trial ── the tokenizer, then grammars ──▶ the process, which ends if one of them takes too long or too much memory
           ◀── what is wrong with each, or "" ──
 
 The engine compiles accepted grammars once more, in about the same time.
@@ -9,6 +9,8 @@ The engine compiles accepted grammars once more, in about the same time.
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import signal
 import socket
 import subprocess
@@ -20,11 +22,14 @@ import tokenizers
 from quire.core.child import python
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar
+from quire.core.units import GIB, format_bytes
 from quire.text.grammar import Grammars
 from quire.text.tokenizer import Tokenizer
 
 TRIAL_SECONDS = 2.0
 """Limit of CPU time."""
+TRIAL_BYTES = 2 * GIB
+"""Limit of the process's private memory, with the tokenizer. Grammars that people use take a tenth of it."""
 STILL_SECONDS = 30.0
 """Limit by the clock, including the start of the process, if it hangs or gets no CPU time."""
 
@@ -32,18 +37,22 @@ STILL_SECONDS = 30.0
 class Trial:
     """For one thread."""
 
-    def __init__(self, tokenizer: Tokenizer, seconds: float = TRIAL_SECONDS) -> None:
-        self._tokenizer, self._seconds = tokenizer, seconds
+    def __init__(self, tokenizer: Tokenizer, seconds: float = TRIAL_SECONDS, most_bytes: int = TRIAL_BYTES) -> None:
+        self._tokenizer, self._seconds, self._most_bytes = tokenizer, seconds, most_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
     def compile(self, grammar: Grammar) -> None:
         """Raises if the grammar cannot be used. If the process ends for another reason than its time limit, a new one
-        tries once more; if that ends as well, it is a bug of Quire and not the grammar's."""
+        tries once more: earlier grammars may have taken its memory. If that ends as well, and not by its memory limit,
+        it is a bug of Quire and not the grammar's."""
         try:
             wrong = self._tried(grammar)
         except _Ended:
-            wrong = self._tried(grammar)
+            try:
+                wrong = self._tried(grammar)
+            except _OutOfMemory as error:
+                wrong = str(error)
         if wrong:
             raise InputError(wrong)
 
@@ -59,6 +68,9 @@ class Trial:
             code = self.close()
             if code == -signal.SIGPROF:
                 return f"the grammar was not compiled after {self._seconds:g} s of computing: simplify it"
+            if code == -signal.SIGABRT:
+                most = format_bytes(self._most_bytes)
+                raise _OutOfMemory(f"the grammar takes more than {most} to compile: simplify it") from None
             ending = f"ended with {code} ({type(error).__name__})"
         self.close()
         raise _Ended(f"the process that tries grammars {ending}")
@@ -72,7 +84,8 @@ class Trial:
             command = python("-m", "quire.serve.trial", str(theirs.fileno()))
             self._process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=nothing, stderr=nothing)
         own = self._tokenizer
-        self._connection.send((own.inner.to_str(), own.eos_token_ids, own.name, self._seconds))
+        limits = self._seconds, self._most_bytes
+        self._connection.send((own.inner.to_str(), own.eos_token_ids, own.name, *limits))
         return self._connection
 
     def close(self) -> int | None:
@@ -91,11 +104,18 @@ class _Ended(Exception):
     """The process ended without an answer, and not because of its time limit."""
 
 
+class _OutOfMemory(_Ended):
+    """It ended because of its memory limit."""
+
+
 def main(connection: Connection) -> None:
-    """Ends when the other side closes the pipe, or by a signal when a grammar exceeds its time."""
+    """Ends when the other side closes the pipe, or by a signal when a grammar exceeds its time or memory. Memory that
+    cannot be had aborts it; a dump of it would contain a client's input."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    text, eos_token_ids, name, seconds = connection.recv()
+    text, eos_token_ids, name, seconds, most_bytes = connection.recv()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
     grammars = Grammars(Tokenizer(tokenizers.Tokenizer.from_str(text), eos_token_ids, name=name))
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -111,6 +131,8 @@ def _wrong(grammars: Grammars, grammar: Grammar) -> str:
         grammars.compile(grammar)
     except InputError as error:
         return str(error)
+    except MemoryError:
+        os.abort()  # as where the compiler itself gets none
     return ""
 
 

@@ -59,7 +59,9 @@ class Question:
         room = max(1, (limit // self.samples - self.prompt_tokens) // len(self.prompts))
         return replace(self, max_tokens=tuple(min(most, room) for most in self.max_tokens))
 
-    def requests(self, names: Iterator[str], tokenizer: Tokenizer, tenant: str = "", scope: str = "") -> list[Request]:
+    def requests(
+        self, names: Iterator[str], tokenizer: Tokenizer, tenant: str = "", scope: str = "", *, weight: float = 1.0
+    ) -> list[Request]:
         """Each request draws from a random stream of its own."""
         return [
             Request(
@@ -70,6 +72,7 @@ class Question:
                 stop_tokens=self._stop_tokens(tokenizer),
                 scope=scope,
                 tenant=tenant,
+                weight=weight,
                 sampling=self._sampling_of(sample),
             )
             for prompt, most in zip(self.prompts, self.max_tokens, strict=True)

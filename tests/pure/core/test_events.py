@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from event_kit import event_classes
 from quire.core.events import (
     Event,
     Publisher,
@@ -13,7 +14,6 @@ from quire.core.events import (
     RequestEnded,
     RequestPreempted,
     counted_fields,
-    event_classes,
     reason_of,
 )
 from quire.core.reasons import Reason, WayBack, Why

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 import capacity
+from event_kit import event_classes
 from quire.cli.main import build_parser, main
-from quire.core.events import counted_fields, event_classes
+from quire.core.events import counted_fields
 from quire.core.reasons import Why
 from quire.kinds import KINDS
 from quire.models.catalogue import catalogue_names

@@ -110,14 +110,14 @@ def test_a_load_has_a_second_more_for_each_so_many_bytes(names: list[str], monke
 
 def test_tenants_get_tokens_by_their_weights_however_many_requests_they_send() -> None:
     """Weights 2 and 1, one sends four times as many: while both have work, served tokens go 2 to 1."""
-    rules = Rules(policy=Policy.FAIR, weights={"heavy": 2.0})
+    rules = Rules(policy=Policy.FAIR)
     engine, _ = engine_for(small_plan(["full"], 60, rows=6), rules=rules)
     order: list[str] = []
     engine.scheduler.events.subscribe(lambda e: order.append(e.request) if isinstance(e, RequestAdmitted) else None)
     for i in range(96):
         engine.submit(request(f"light{i}", 40, 20, tenant="light"))
     for i in range(24):
-        engine.submit(request(f"heavy{i}", 40, 20, tenant="heavy"))
+        engine.submit(request(f"heavy{i}", 40, 20, tenant="heavy", weight=2.0))
     run(engine, 5000)
     first = order[:24]
     assert 14 <= sum(name.startswith("heavy") for name in first) <= 17, first

@@ -104,7 +104,7 @@ def test_a_long_request_holds_two_chunks_of_it_and_gives_the_rest_back() -> None
 def test_random_systems_with_it_keep_every_promise() -> None:
     """Prefixes are reused, evicted, loaded and stored, requests preempted, and each page read is the right one."""
     with known(only=("full", "window", "state")):
-        campaign = run_campaign(1_500, seed=5)
+        campaign = run_campaign(1_500, seed=1)
     assert campaign.failure is None
     done = {mechanism for (kind, mechanism), count in campaign.coverage.mechanisms.items() if kind == "pair" and count}
     assert {Mechanism.HIT, Mechanism.EVICTION, Mechanism.STORE, Mechanism.ACCEPTED} <= done

@@ -61,19 +61,6 @@ def test_a_page_that_cuts_a_state_is_refused(kind: Kind, page: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "page", "kernel"), [(Full(), 64, 48), (Full(), 64, 0), (Latent(4), 64, 2), (State(), 1, 2)]
-)
-def test_a_kernel_page_that_does_not_divide_is_refused(kind: Kind, page: int, kernel: int) -> None:
-    with pytest.raises(PlanError):
-        kind.check_kernel_page(page, kernel)
-
-
-def test_a_kernel_may_see_one_page_as_several() -> None:
-    Full().check_kernel_page(128, 64)
-    Latent(4).check_kernel_page(64, 16)
-
-
-@pytest.mark.parametrize(
     "memory",
     [
         Memory("window", (), window=0),

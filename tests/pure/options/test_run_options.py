@@ -183,6 +183,6 @@ def test_it_travels_to_another_process_as_it_is(tmp_path: Path) -> None:
     tiers = Tiers(
         1 << 20, connectors=("mine:connector",), peer=Peer(role=Role.DECODE, host="::1", port=7, secret=tmp_path)
     )
-    rules = Rules(Policy.FAIR, {"a": 2.0})
+    rules = Rules(Policy.FAIR, queue_bound=7)
     options = RunOptions(device="cuda", compile=True, dtype=DType.FP16, tiers=tiers, rules=rules, threads=2)
     assert pickle.loads(pickle.dumps(options)) == options

@@ -176,7 +176,8 @@ def test_patience_ends_within_each_priority_though_higher_ones_have_just_come() 
 
 
 def fair_queue(*requests: Ticket, served: dict[str, int] | None = None) -> FairQueue:
-    shares = Shares({"heavy": 2.0})
+    shares = Shares()
+    shares.enter("heavy", 2.0)
     for tenant, tokens in (served or {}).items():
         shares.charge(tenant, tokens)
     queue = FairQueue(100_000, shares)
@@ -288,7 +289,8 @@ def test_thousands_come_and_go_in_the_order_that_sorting_them_gives(
 ) -> None:
     """3,000 requests with up to a million cached tokens come, are preferred, and are let in or cancelled."""
     monkeypatch.setattr(module, "PATIENCE", 40)
-    random, shares = Random(policy.value), Shares({"a": 3.0})
+    random, shares = Random(policy.value), Shares()
+    shares.enter("a", 3.0)
     queue = FairQueue(10_000, shares) if policy is Policy.FAIR else Queue(10_000)
     waiting: dict[int, Ticket] = {}
     for arrival in range(3_000):

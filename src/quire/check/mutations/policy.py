@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from quire.check.mutations.base import Mutation, Original, always, number
-from quire.scheduler import admission, scheduler
+from quire.check.mutations.base import Mutation, Original, always, nothing, number
+from quire.scheduler import admission, claims, scheduler
 from quire.scheduler.admission import Admission
 from quire.scheduler.queue import FairQueue, Queue, Ticket
 from quire.scheduler.room import Room
+from quire.scheduler.rows import Rows
+from quire.scheduler.scheduler import Scheduler
 from quire.scheduler.shares import Shares
 
 
@@ -30,7 +32,8 @@ def _to_the_length(can_hold: Original) -> Original:
 def _with_credit(enter: Original) -> Original:
     del enter
 
-    def wrong(self: Shares, tenant: str) -> None:
+    def wrong(self: Shares, tenant: str, weight: float) -> None:
+        self._weights[tenant] = weight
         self._served.setdefault(tenant, 0.0)
         self._requests[tenant] = self._requests.get(tenant, 0) + 1
 
@@ -45,7 +48,7 @@ def _by_arrival(claim_of: Original) -> Original:
 def _own_by_arrival(add: Original) -> Original:
     def wrong(self: FairQueue, waiting: Ticket, returning: bool = False) -> None:
         add(self, waiting, returning)
-        self._of_tenant[waiting.request.tenant].sort(key=lambda one: one.arrival)
+        self.of_tenant[waiting.request.tenant].sort(key=lambda one: one.arrival)
 
     return wrong
 
@@ -57,6 +60,30 @@ def _without_bound(add: Original) -> Original:
 def _next_token(likely_length: Original) -> Original:
     del likely_length
     return lambda _self, waiting: len(waiting.request.prompt) + len(waiting.outputs) + 1
+
+
+def _equal_rows(rows: Original) -> Original:
+    del rows
+    return lambda self, count: dict.fromkeys(self._requests, max(1, count / len(self._requests)))
+
+
+def _the_elders(row_to_give: Original) -> Original:
+    del row_to_give
+    return lambda _tenant, running, _rows: int(running.order()[0])
+
+
+def _the_newest(row_to_give: Original) -> Original:
+    del row_to_give
+    return lambda _tenant, running, _rows: int(running.order()[-1])
+
+
+def _the_first(never_preempted: Original) -> Original:
+    del never_preempted
+    return lambda self, tenant: self.of_tenant[tenant][0]
+
+
+def _any_room(has_room: Original) -> Original:
+    return lambda self, _count=1: has_room(self)
 
 
 POLICY: dict[str, Mutation] = {
@@ -85,5 +112,21 @@ POLICY: dict[str, Mutation] = {
     ),
     "credit-for-absence": Mutation(
         "a tenant that comes back has credit for its absence", Shares, "enter", _with_credit
+    ),
+    "row-never-returned": Mutation(
+        "a tenant keeps all rows, however many others wait", Scheduler, "_return_row", nothing
+    ),
+    "row-of-the-elder-returned": Mutation(
+        "the row that a tenant gives back is the elder's", claims, "row_to_give", _the_elders
+    ),
+    "row-of-anyone-returned": Mutation(
+        "the newest request gives its row back, whatever its tenant's share is", claims, "row_to_give", _the_newest
+    ),
+    "rows-without-weights": Mutation("rows are shared without regard to weights", Shares, "rows", _equal_rows),
+    "row-taken-again-and-again": Mutation(
+        "a request that was preempted takes a row from another", FairQueue, "never_preempted", _the_first
+    ),
+    "last-row-taken-to-stay": Mutation(
+        "a request that was preempted often takes the last free row", Rows, "has_room", _any_room
     ),
 }
