@@ -21,8 +21,9 @@ from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.serve.allowance import Allowances
 from quire.serve.app import make_app
+from quire.serve.away import EngineStarting
 from quire.serve.calls import Call, Deltas
-from quire.serve.client import EngineStarting, PendingRequest, Updates
+from quire.serve.client import PendingRequest, Updates
 from quire.serve.errors import ApiError
 from quire.serve.formats import ChatFormat, Extras
 from quire.serve.generation import _Reply

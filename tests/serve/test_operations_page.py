@@ -16,7 +16,8 @@ from quire.plan.settings import Budget, Settings
 from quire.serve import generation, operations, pages, tokens
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.schemas import MessageBody
-from quire.serve.client import EngineAway, EngineClient
+from quire.serve.away import EngineAway
+from quire.serve.client import EngineClient
 from quire.serve.logs import EVENTS
 from quire.serve.messages import EngineSetup
 from quire.serve.metrics import Metrics

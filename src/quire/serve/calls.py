@@ -11,7 +11,8 @@ from typing import Any
 
 from quire.core.logprobs import Logprob
 from quire.serve.allowance import Allowances
-from quire.serve.client import EngineAway, EngineClient, PendingRequest, Update, Updates
+from quire.serve.away import EngineAway
+from quire.serve.client import EngineClient, PendingRequest, Update, Updates
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.mailbox import Mailbox

@@ -24,11 +24,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, ClassVar
+from typing import Any
 
 from quire.core.child import python
-from quire.core.errors import QuireError
 from quire.core.request import Request
+from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
     ABORTED,
@@ -57,37 +57,6 @@ STABLE_SECONDS = 60.0
 
 NOT_READY = "the engine is not ready: it is starting, come back in a few seconds"
 DIED = "the engine's process died; it is being started again: send the request once more"
-
-
-class EngineAway(QuireError):
-    """The engine is not available now: base of the errors below."""
-
-    code: ClassVar[str]
-    """The error code in the API."""
-
-
-class EngineGone(EngineAway):
-    """The engine's process died, and all requests in progress with it: try again soon."""
-
-    code = "engine_gone"
-
-
-class EngineStarting(EngineAway):
-    """The engine accepts no requests yet: it is starting, for the first time or again."""
-
-    code = "engine_starting"
-
-
-class EngineSilent(EngineAway):
-    """The engine did not answer a question in time."""
-
-    code = "engine_silent"
-
-
-class EngineStopping(EngineAway):
-    """The server stops, and the engine with it: another server must answer."""
-
-    code = "draining"
 
 
 @dataclass(slots=True, eq=False)

@@ -13,8 +13,9 @@ from quire.core.events import RequestEvent, reason_of
 from quire.core.reasons import Reason, without_others
 from quire.explain.explanation import KindShort, explained_without_others
 from quire.explain.sentences import sentence, why
+from quire.serve.away import EngineAway, EngineSilent
 from quire.serve.calls import unavailable
-from quire.serve.client import EngineAway, EngineClient, EngineSilent
+from quire.serve.client import EngineClient
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import Tenant
 from quire.serve.messages import RequestReport

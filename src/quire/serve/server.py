@@ -20,7 +20,8 @@ from quire.options.run import RunOptions
 from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.serve import logs
-from quire.serve.client import CLOSE_SECONDS, EngineClient, EngineStopping
+from quire.serve.away import EngineStopping
+from quire.serve.client import CLOSE_SECONDS, EngineClient
 from quire.serve.descriptors import RESERVED, fitting_connections, raise_limit
 from quire.serve.draining import Draining
 from quire.serve.fronts.choice import http_processes

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from quire.core.sampling import Sampling
 from quire.serve.allowance import Allowances
-from quire.serve.client import EngineStarting
+from quire.serve.away import EngineStarting
 from quire.serve.errors import ApiError
 from quire.serve.fronts import choice
 from quire.serve.fronts.dispatch import Dispatcher

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.serve.client import DIED, NOT_READY, EngineClient, EngineGone, EngineStarting
+from quire.serve.away import EngineGone, EngineStarting
+from quire.serve.client import DIED, NOT_READY, EngineClient
 from quire.serve.fronts.channel import Channel
 from quire.serve.fronts.messages import AbortRequests, AskEngine, AskState, EngineState, ForEngine, FrontSetup, StatesOf
 from quire.serve.messages import Command, EngineTick, RequestState, Submit

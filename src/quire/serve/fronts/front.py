@@ -17,7 +17,7 @@ from typing import Any
 from quire.core.errors import QuireError
 from quire.plan.file import decode
 from quire.serve import logs
-from quire.serve.client import EngineStopping
+from quire.serve.away import EngineStopping
 from quire.serve.fronts.channel import Channel, receive_first
 from quire.serve.fronts.client import FrontClient
 from quire.serve.fronts.messages import (

@@ -22,13 +22,8 @@ from functools import partial
 from typing import Any
 
 from quire.serve.allowance import about_to_stop
-from quire.serve.client import (
-    FIRST_PAUSE_SECONDS,
-    LONGEST_PAUSE_SECONDS,
-    NOT_READY,
-    STABLE_SECONDS,
-    EngineStarting,
-)
+from quire.serve.away import EngineStarting
+from quire.serve.client import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, NOT_READY, STABLE_SECONDS
 from quire.serve.fronts import messages as m
 from quire.serve.fronts.channel import ChannelLost
 from quire.serve.fronts.hub_engine import HubEngine

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
-from quire.serve.client import EngineAway
+from quire.serve.away import EngineAway
 from quire.serve.keys import Tenant
 from quire.serve.messages import Command, EngineSetup
 from quire.serve.responses.store import Stored
