@@ -307,6 +307,38 @@ def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) ->
     reuse.leave = watched  # type: ignore[method-assign]
 
 
+# ── leases ────────────────────────────────────────────────────────────────
+
+
+def held_leases(scheduler: Scheduler) -> set[str]:
+    return set(scheduler.reuse.index.leases.held)
+
+
+def ends_a_lease(scheduler: Scheduler, node: int) -> bool:
+    return bool(scheduler.reuse.index.nodes.lease_ends[node])
+
+
+def leased_nodes(scheduler: Scheduler) -> set[int]:
+    return set(np.flatnonzero(scheduler.reuse.index.nodes.leased).tolist())
+
+
+def leased_sheets(scheduler: Scheduler) -> list[int]:
+    """By stage: what admission leaves to leases that are held."""
+    leases = scheduler.reuse.index.leases
+    return [leases.sheets(stage) for stage in range(len(scheduler.memories))]
+
+
+def books_of_leases(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
+    """All of it is gone after the last lease."""
+    index = scheduler.reuse.index
+    yield "leases", len(index.leases.held)
+    yield "leases of requests", len(index.leases.pending)
+    yield "leased pages", sum(sum(own) for own in index.leases.pages)
+    yield "leased states", index.coverage.leased_states
+    for column in ("leased", "lease_ends", "leased_tail"):
+        yield f"nodes with {column}", int(np.count_nonzero(getattr(index.nodes, column)))
+
+
 # ── the pool ──────────────────────────────────────────────────────────────
 
 
@@ -324,9 +356,13 @@ def holders(scheduler: Scheduler, stage: int, kind: int, holder: Holder, pages: 
 
 
 def evict(scheduler: Scheduler) -> None:
-    """The prefix index forgets everything now."""
+    """The prefix index evicts everything now that is not leased."""
     scheduler.reuse.catch_up()
-    scheduler.reuse.index.drop()
+    index = scheduler.reuse.index
+    if not index.leases.held:
+        index.drop()
+    while index.evict(1e18, must=True, even_awaited=True).pieces:
+        pass
 
 
 def can_compact(scheduler: Scheduler) -> bool:

@@ -29,6 +29,7 @@ class Why(str, Enum):
     CACHED_FIRST = "cached_first"
     FIRST_PAGE = "first_page"
     MUST_STAY = "must_stay"
+    LEASED = "leased"
     PREEMPTED = "preempted"
     LOAD_FAILED = "load_failed"
     IN_LINE = "in_line"

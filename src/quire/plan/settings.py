@@ -21,6 +21,7 @@ RANGES = {
     "pipeline_parallel": (1, 4096),
     "match_unit_tokens": (1, LARGEST_MATCH_UNIT),
     "host_bytes": (1, 1 << 60),
+    "lease_bytes": (0, 1 << 60),
     "host_block_tokens": (1, 1 << 20),
 }
 """Least and most of each setting: values beyond are typing mistakes, or overflow arithmetic in 64 bits."""
@@ -86,6 +87,8 @@ class Settings:
     host_bytes: int | None = None
     host_block_tokens: int | None = None
     """None: one unit of reuse."""
+    lease_bytes: int | None = None
+    """Memory for leases on each rank. None: half of what the longest request leaves free."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -120,4 +123,5 @@ def with_draft(settings: Settings, draft_model: object | None, draft_tokens: int
 
 def _option(name: str) -> str:
     names = {"match_unit_tokens": "--match-unit", "host_bytes": "--host-memory", "host_block_tokens": "--host-block"}
+    names["lease_bytes"] = "--lease-memory"
     return names.get(name, "--" + name.replace("_", "-"))
