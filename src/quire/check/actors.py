@@ -13,6 +13,7 @@ from quire.check.definitions import Violation
 from quire.check.faulty import FaultyTier
 from quire.check.host import HostTier
 from quire.check.leaks import check_no_prefix_left
+from quire.check.leases import ALL_SCOPES
 from quire.check.promises import check_books
 from quire.check.requests import SCOPES
 from quire.core.step import Step
@@ -91,7 +92,9 @@ class Drops(Actor):
     def do(self) -> None:
         scope = self.random.choice((None, *SCOPES))
         before, own = state.nodes(self.scheduler).by_key, self._own(scope)
+        self.episode.leased.dropping = ALL_SCOPES if scope is None else scope
         self.episode.engine.drop_cache(scope)
+        self.episode.leased.dropping = None
         after = state.nodes(self.scheduler).by_key
         if left := [key for key in after if key.startswith(own)]:
             raise Violation(f"the cache of scope {scope!r} was dropped, and {len(left)} of its units are still there")
@@ -198,7 +201,7 @@ class TierNews(Actor):
 class Leasers(Actor):
     """Tokens of some request are leased if they are in the cache, or a lease is released."""
 
-    rates = (0.0, 0.05, 0.3)
+    rates = (0.0, 0.1, 0.5)
 
     def __init__(self, episode: Episode) -> None:
         self._asked = 0
@@ -207,7 +210,9 @@ class Leasers(Actor):
     def do(self) -> None:
         leased, episode = self.episode.leased, self.episode
         if leased.held and self.random.random() < RELEASE_RATE:
-            episode.engine.release_lease(self.random.choice(sorted(leased.held)))
+            leased.releasing = self.random.choice(sorted(leased.held))
+            episode.engine.release_lease(leased.releasing)
+            leased.releasing = ""
         elif episode.runner.scripts:
             self._ask(self.random.choice(sorted(episode.runner.scripts)))
 

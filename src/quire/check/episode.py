@@ -137,9 +137,8 @@ class Episode:
         prefixes = Prefixes(scheduler, self._tokens_of)
         line = Line(scheduler, self.seats, capacity, prefixes, rules)
         typical = lambda: state.typical_output(scheduler)  # noqa: E731
-        leased = lambda: state.leased_sheets(scheduler)  # noqa: E731
         return [
-            Staying(self.seats, capacity, typical, self._is_excused, lambda: line.shared, leased),
+            Staying(self.seats, capacity, typical, self._is_excused, lambda: line.shared, self._leased_sheets),
             line,
             Fairness(scheduler, self.seats, self.requests, rules),
             Reused(scheduler, prefixes, self.requests),
@@ -150,6 +149,9 @@ class Episode:
         """Reading pins, and chunks of others in flight while the elder has none, take pages that were not counted."""
         has_none = not state.is_in_flight(self.scheduler, elder)
         return bool(self.store.pins) or (has_none and bool(self.scheduler.flying))
+
+    def _leased_sheets(self) -> list[int]:
+        return self.leased.sheets()
 
     def _script_in(self, row: int) -> Ints:
         return self.runner.scripts[self.scheduler.rows.requests[row].name].tokens

@@ -20,15 +20,18 @@ from quire.check.laws import Law
 from quire.check.prefixes import Boundary, Prefixes
 from quire.check.requests import Arrival
 from quire.check.scripts import Script
-from quire.core.events import Event, RequestAdmitted
+from quire.core.events import Event, RequestAdmitted, RequestEnded
 from quire.core.request import Request, Retain, Tokens
 from quire.core.units import ceil_div
 from quire.kinds import State
-from quire.plan.plan import KindPlan
-from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseHeld, LeaseRefusal
+from quire.plan.plan import KindPlan, StagePlan
+from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseRefusal
 from quire.scheduler.scheduler import Scheduler
 
-RETAIN_RATES = (0.0, 0.0, 0.2, 0.7)
+STEP_SECONDS = 1
+"""A request that is cancelled between two steps ended, for its lease, at the step before."""
+ALL_SCOPES = "all scopes"
+RETAIN_RATES = (0.0, 0.2, 0.7)
 """How many of an episode's requests ask for a lease."""
 
 
@@ -56,6 +59,11 @@ class Leased(Law):
         """By lease, of those that were asked for tokens in the cache: scope, tokens, seconds."""
         self.booked: dict[str, str] = {}
         """By lease, of those that were granted with a request: its name."""
+        self._stages = [stage for stage in scheduler.plan.stages if stage.kinds]
+        self.releasing = ""
+        """The lease that is being released."""
+        self.dropping: str | None = None
+        """The scope whose cache is being dropped, or ALL_SCOPES."""
         self._own: dict[str, Tokens] = {}
         self.prefixes = Prefixes(scheduler, lambda name: self._own[name])
 
@@ -76,11 +84,40 @@ class Leased(Law):
         if isinstance(event, LeaseHeld):
             self._hold(event)
         elif isinstance(event, LeaseEnded):
-            if event.ending.value != "replaced":
-                self.held.pop(event.lease, None)
-                self.booked.pop(event.lease, None)
+            self._end(event)
+        elif isinstance(event, RequestEnded):
+            self._check_ended(event.request)
         elif isinstance(event, RequestAdmitted):
             self._check_hit(event)
+
+    def _end(self, event: LeaseEnded) -> None:
+        """A lease ends for a reason; one that is replaced was reported as held again before."""
+        if event.ending is LeaseEnding.REPLACED:
+            return
+        request, lease = self.booked.pop(event.lease, None), self.held.pop(event.lease, None)
+        scope = lease.request.scope if lease else self.requests[request].scope if request else None
+        is_right = {
+            LeaseEnding.EXPIRED: lease is not None and lease.until <= self.now() + STEP_SECONDS,
+            LeaseEnding.RELEASED: event.lease == self.releasing,
+            LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
+            LeaseEnding.FAILED: True,  # the books of the index say whether a step failed
+            LeaseEnding.NOTHING: lease is None and request is not None and not self._is_cached(request),
+        }
+        if not is_right[event.ending]:
+            raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
+
+    def _check_ended(self, request: str) -> None:
+        """Its lease is held now; or it left nothing, and its session has the lease that it had before."""
+        for name in [name for name, one in self.booked.items() if one == request]:
+            del self.booked[name]
+            if name not in self.held or self._is_cached(request):
+                raise Violation(f"request {request} was granted lease {name} and has ended, and it is not held")
+
+    def _is_cached(self, name: str) -> bool:
+        """Whether a request of the same prompt would find anything."""
+        request = self.requests[name]
+        self._own[name] = request.prompt
+        return next(self.prefixes.boundaries(request, len(request.prompt) - 1), None) is not None
 
     def _hold(self, event: LeaseHeld) -> None:
         name = event.lease
@@ -88,6 +125,8 @@ class Leased(Law):
             request = self.requests[self.booked.pop(name)]
             assert request.retain is not None
             scope, tokens, seconds = request.scope, self.scripts[request.name].tokens, request.retain.seconds
+            if name in self.held and request.retain.session != name and name not in self.begun_by(request, tokens):
+                raise Violation(f"request {request.name} moves lease {name}, whose tokens it does not continue")
         else:
             scope, asked, seconds = self.asked.pop(name)
             tokens = asked.astype(np.int64)
@@ -123,14 +162,20 @@ class Leased(Law):
 
     def after_turn(self) -> None:
         self._check_times()
-        boundaries = []
-        for name, one in self.held.items():
-            boundary = self.prefixes.boundary(one.request, one.tokens)
-            if boundary is None or not self.prefixes.is_proved(boundary):
-                raise Violation(f"lease {name} is held, and no request can start after its {one.tokens} tokens")
-            boundaries.append(boundary)
-        if boundaries:
-            self._check_sum(boundaries)
+        for number, sheets in enumerate(self.sheets()):
+            if sheets > (most := self._stages[number].lease_sheets):
+                raise Violation(f"leases need {sheets} sheets of stage {number}, and may take {most}")
+
+    def sheets(self) -> list[int]:
+        """By stage: whole sheets for the pages that all held leases need, each once."""
+        boundaries = [self._boundary(name, one) for name, one in self.held.items()]
+        return [self._sheets(number, stage, boundaries) for number, stage in enumerate(self._stages)]
+
+    def _boundary(self, name: str, one: Promised) -> Boundary:
+        boundary = self.prefixes.boundary(one.request, one.tokens)
+        if boundary is None or not self.prefixes.is_proved(boundary):
+            raise Violation(f"lease {name} is held, and no request can start after its {one.tokens} tokens")
+        return boundary
 
     def _check_times(self) -> None:
         held = state.held_leases(self.scheduler)
@@ -140,15 +185,12 @@ class Leased(Law):
             if one.until < self.now() and name not in self.booked:
                 raise Violation(f"lease {name} is held at {self.now()}, and was to end at {one.until:g}")
 
-    def _check_sum(self, boundaries: list[Boundary]) -> None:
-        """Whole sheets for the pages that all of them need."""
-        for number, stage in enumerate(one for one in self.scheduler.plan.stages if one.kinds):
-            sheets = 0
-            for kind, plan in enumerate(stage.kinds):
-                pages = [self._pages(number, kind, plan, boundary) for boundary in boundaries]
-                sheets += ceil_div(len(np.unique(np.concatenate(pages))), plan.pages_per_sheet)
-            if sheets > stage.lease_sheets:
-                raise Violation(f"leases need {sheets} sheets of stage {number}, and may take {stage.lease_sheets}")
+    def _sheets(self, number: int, stage: StagePlan, boundaries: list[Boundary]) -> int:
+        sheets = 0
+        for kind, plan in enumerate(stage.kinds):
+            pages = [self._pages(number, kind, plan, boundary) for boundary in boundaries]
+            sheets += ceil_div(len(np.unique(np.concatenate(pages))), plan.pages_per_sheet) if pages else 0
+        return sheets
 
     def _pages(self, stage: int, kind: int, plan: KindPlan, boundary: Boundary) -> Ints:
         kept = state.kept_pages(self.scheduler, stage, kind)
@@ -164,6 +206,7 @@ class Leased(Law):
 
     def at_end(self) -> None:
         for name in list(self.held):
+            self.releasing = name
             self.scheduler.leasing.release(name)
         for what, count in state.books_of_leases(self.scheduler):
             if count:

@@ -120,9 +120,13 @@ def in_groups(plan: Plan, spare: int) -> Plan:
 
 
 def with_lease_sheets(system: System, random: Random) -> System:
-    """Leases may take nothing, half of what one request leaves, or all of it."""
-    lease_sheets = random.choice((0, system.spare // 2, system.spare, system.spare))
-    stages = tuple(replace(stage, lease_sheets=lease_sheets if stage.kinds else 0) for stage in system.plan.stages)
+    """Leases may take nothing, half of what one request leaves, or all of it; not the same on each stage."""
+    stages = tuple(
+        replace(stage, lease_sheets=random.choice((0, system.spare // 2, system.spare, system.spare)))
+        if stage.kinds
+        else stage
+        for stage in system.plan.stages
+    )
     return replace(system, plan=replace(system.plan, stages=stages))
 
 

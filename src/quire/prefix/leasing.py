@@ -92,7 +92,9 @@ class Leasing:
 
     def settle(self, name: str, keys: Sequence[bytes], root: bytes, tokens: Tokens) -> None:
         """A request has ended: its lease is held from now on, where a request with all its tokens would continue."""
-        self._leases.settle(name, self._index.find(keys, root, tokens), self.now)
+        named = (len(keys) + 1) * self._index.unit - 1  # what a row left without keeping it has no keys
+        hit = self._index.find(keys, root, tokens, min(named, len(tokens) - 1))
+        self._leases.settle(name, hit, self.now)
         self._report()
 
     # ── hits ──────────────────────────────────────────────────────────────
