@@ -151,9 +151,10 @@ def _lease_sheets(stage: CutStage, settings: Settings, length: int, sheets: int)
     """As many as were asked for; by default half of what the longest request leaves, if prefixes can be reused."""
     if settings.lease_bytes is not None:
         return min(sheets, stage.lease_sheets(settings))
-    if not length or not all(kind.kind.is_shareable for kind in stage.kinds):
+    if not length or not stage.kinds or not all(kind.kind.is_shareable for kind in stage.kinds):
         return 0
-    return bound.spare(stage.kinds, sheets, length, settings.speculative_tokens, settings.reserved_pages) // 2
+    needed = bound.minimum(stage.kinds, length, settings.speculative_tokens, settings.reserved_pages)
+    return max(0, sheets - needed) // 2
 
 
 def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: int) -> str:

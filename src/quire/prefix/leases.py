@@ -26,7 +26,6 @@ from quire.core.search import greatest
 from quire.core.units import ceil_div
 from quire.kinds import counts
 from quire.plan import bound
-from quire.plan.plan import Plan
 from quire.prefix.boundaries import Boundaries
 from quire.prefix.coverage import Coverage
 from quire.prefix.eviction import Eviction
@@ -140,12 +139,9 @@ class LeaseEnded(Event):
 class Leases:
     """Which prefixes are leased, and whether one more fits."""
 
-    def __init__(
-        self, plan: Plan, nodes: Nodes, boundaries: Boundaries, coverage: Coverage, eviction: Eviction
-    ) -> None:
+    def __init__(self, nodes: Nodes, boundaries: Boundaries, coverage: Coverage, eviction: Eviction) -> None:
         self._nodes, self._boundaries, self._coverage, self._eviction = nodes, boundaries, coverage, eviction
         self._stages = [memory.stage for memory in coverage.memories]
-        self._lookahead = plan.lookahead
         self.held: dict[str, Lease] = {}
         self.pending: dict[str, Booking] = {}
         """By name: with a request that has not ended. While it runs, the lease of that name that is held stays."""
