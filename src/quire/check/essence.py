@@ -62,7 +62,8 @@ KNOWN = {
     "Junctions": "_prompts _next ahead wanted",
     "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction awaited uses spares leases arrivals "
     "ends _before",
-    "Leases": "_nodes _boundaries _coverage _eviction _stages held pending pages _ended _began",
+    "Leases": "_nodes _boundaries _coverage _eviction _stages takes held pending pages _ended _began",
+    "LeasePages": "_nodes _boundaries _coverage _stages",
     "Leasing": "_index _leases _publisher now",
     "Awaited": "_nodes _coverage _eviction requests _bytes_of _bytes",
     "Uses": "_nodes _boundaries _coverage _eviction",

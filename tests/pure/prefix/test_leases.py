@@ -239,8 +239,8 @@ def test_what_is_booked_for_a_request_covers_what_its_end_takes(names: tuple[str
         traffic.ask(name, tokens, 2)
         hit = traffic.index.find(*_keys(traffic, tokens), tokens, len(tokens))
         if hit.tokens:
-            taken = leases._pages_along(leases._marked(hit.chain), is_counted=False)
-            booked = leases._pages_up_to(length)
+            taken = leases.takes.along(leases._marked(hit.chain), is_counted=False)
+            booked = leases.takes.up_to(length)
             assert (np.array(taken) <= np.array(booked)).all(), (length, taken, booked)
 
 
