@@ -1,7 +1,7 @@
 """What leases take: pages of each kind along a chain, and the most that the end of a request can take.
 
-Of a kind with a tail, whole units count: the cache may hold all pages of a unit that a boundary needs. Pages that several
-leases need count once.
+Of a kind with a tail, whole units count: the cache may hold all pages of a unit that a boundary needs. Pages that
+several leases need count once.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class LeasePages:
 
     def union(self, chains: Collection[Chain]) -> Pages:
         """Pages of leases of these chains, each once."""
-        nodes = np.unique(np.concatenate(list(chains)))
-        ends = np.unique(np.array([chain.item(-1) for chain in chains]))
+        nodes = np.unique(np.concatenate([NO_NODES, *chains]))
+        ends = np.unique(np.array([chain.item(-1) for chain in chains], dtype=np.int64))
         tails = [self._boundaries.tails.get(end, NO_NODES) for end in ends.tolist()]
         tail = np.unique(np.concatenate([NO_NODES, *tails]))
         return [

@@ -227,11 +227,7 @@ class Leases:
             if name in self.pending:
                 continue
             del left[name]
-            union = (
-                self.takes.union([one.chain for one in left.values()])
-                if left
-                else [[0] * len(own) for own in self.pages]
-            )
+            union = self.takes.union([one.chain for one in left.values()])
             booked = [one.pages for one in self.pending.values()]
             if self._fits(_add(union, pages, *booked)):
                 return lease.until
