@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from quire.build.tiers import attach
-from quire.core.drafting import DeferredDrafter, Drafter
+from quire.core.drafting import Drafter
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
@@ -26,6 +26,7 @@ from quire.worker.model.model import NAME, TorchModel
 from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
 from quire.worker.steps.device_runner import DeviceRunner
+from quire.worker.steps.drafting import DeferredDrafter
 from quire.worker.steps.graphs import row_counts
 from tiny_models import OUTPUTS, draft_weights, reference, shape_of
 

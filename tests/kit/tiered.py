@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from quire.core.connector import Connector
-from quire.core.drafting import DeferredDrafter
 from quire.core.events import Event, LoadFailed, LoadFinished
 from quire.core.rules import Rules
 from quire.engine.engine import Engine, Stream
 from quire.explain.sentences import sentence
 from quire.options.tiers import Tiers
 from quire.plan.plan import Plan
+from quire.worker.steps.drafting import DeferredDrafter
 from tiny_models import Service
 
 HOST_BYTES = 8 << 20

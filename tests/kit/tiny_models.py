@@ -15,7 +15,7 @@ import torch
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from quire.build.tiers import attach
-from quire.core.drafting import DeferredDrafter, Drafter
+from quire.core.drafting import Drafter
 from quire.core.dtypes import DType
 from quire.core.request import Request
 from quire.engine.engine import Engine, Stream
@@ -34,6 +34,7 @@ from quire.worker.model.drafting import DraftModel, part_of
 from quire.worker.model.model import NAME, TorchModel, build
 from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
+from quire.worker.steps.drafting import DeferredDrafter
 from quire.worker.support.tiny import WINDOW, tiny_config
 
 PAGE = 16

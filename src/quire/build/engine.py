@@ -20,7 +20,6 @@ from quire.build.phases import Phases
 from quire.build.plan import plan_checkpoint, run_settings
 from quire.build.runner import StartReport, make_runner, record_steps
 from quire.build.tiers import describe, load_connectors
-from quire.core.drafting import DeferredDrafter
 from quire.core.errors import InputError
 from quire.core.events import Listener
 from quire.core.failures import RowFailures
@@ -35,6 +34,7 @@ from quire.plan.settings import Budget, Settings
 from quire.recording.recorder import RecordingEngine, open_recording, require_recordable
 from quire.text.ngrams import NGramDrafter
 from quire.tiers.stack import Stack
+from quire.worker.steps.drafting import DeferredDrafter
 
 if TYPE_CHECKING:
     from quire.text.grammar import Grammars

@@ -16,11 +16,12 @@ from quire.models.draft_model import with_draft_model
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
+from quire.options.drafts import with_draft
 from quire.options.run import RUN_KV_DTYPES, RunOptions
 from quire.options.texts import names_of
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.settings import Budget, Settings, with_draft
+from quire.plan.settings import Budget, Settings
 
 if TYPE_CHECKING:
     from quire.fetch.find import Source

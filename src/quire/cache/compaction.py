@@ -45,11 +45,6 @@ def sheets_freed(shelf: Shelf, moves: Moves) -> int:
     return int((shelf.used_in_sheet > 0).sum() - (left > 0).sum())
 
 
-def sheets_to_gain(memory: StageMemory) -> int:
-    """How many sheets compaction would free."""
-    return sum(sheets_freed(shelf, find_moves(memory, kind)) for kind, shelf in enumerate(memory.pool.shelves))
-
-
 def find_moves(memory: StageMemory, kind: int) -> Moves:
     """The i-th free slot from the fullest sheet takes the i-th page from the emptiest, while that empties sheets."""
     shelf = memory.pool.shelves[kind]

@@ -149,6 +149,11 @@ class StageMemory:
             if table.kind.keeps is Keeps.STATE or boundary % table.plan.page_tokens
         ]
 
+    def copied_at(self, boundary: int) -> list[int]:
+        """For each kind: pages that such a row copies."""
+        own = self.written_on(boundary)
+        return [table.plan.groups * (kind in own) for kind, table in enumerate(self.tables)]
+
     def part(self, kind: int, row: int) -> tuple[Pages, Pages]:
         """Replaces the last page of a row, which it shares, by its own: copy on write. The caller has made room."""
         table = self.tables[kind]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from quire.check import state
 from quire.check.coverage import Fault, Mechanism
@@ -10,16 +13,20 @@ from quire.check.definitions import Violation
 from quire.check.faulty import FaultyTier
 from quire.check.host import HostTier
 from quire.check.leaks import check_no_prefix_left
+from quire.check.leases import ALL_SCOPES
 from quire.check.promises import check_books
 from quire.check.requests import SCOPES
 from quire.core.step import Step
 from quire.core.tier import SCOPE_BYTES
+from quire.prefix.leases import LeaseTerms
 
 if TYPE_CHECKING:
     from quire.check.episode import Episode
 
 TEACH_RATE = 0.2
 """How often a tier gets what a row has settled."""
+RELEASE_RATE = 0.2
+"""How often a lease is released rather than asked for."""
 DRASTIC_DIVISOR = 10
 SQUEEZE_RATE = 0.05
 """How often host memory forgets what no transfer needs."""
@@ -85,7 +92,9 @@ class Drops(Actor):
     def do(self) -> None:
         scope = self.random.choice((None, *SCOPES))
         before, own = state.nodes(self.scheduler).by_key, self._own(scope)
+        self.episode.leased.dropping = ALL_SCOPES if scope is None else scope
         self.episode.engine.drop_cache(scope)
+        self.episode.leased.dropping = None
         after = state.nodes(self.scheduler).by_key
         if left := [key for key in after if key.startswith(own)]:
             raise Violation(f"the cache of scope {scope!r} was dropped, and {len(left)} of its units are still there")
@@ -109,7 +118,10 @@ class Evictions(Actor):
 
     def do(self) -> None:
         state.evict(self.scheduler)
-        check_no_prefix_left(self.scheduler)
+        if not state.held_leases(self.scheduler):
+            check_no_prefix_left(self.scheduler)
+        elif left := set(state.nodes(self.scheduler).by_key.values()) - state.leased_nodes(self.scheduler):
+            raise Violation(f"all that is not leased was evicted, and {len(left)} units of it are still there")
 
 
 LEAVES_AFTER = 0.3
@@ -186,4 +198,36 @@ class TierNews(Actor):
                 tier.learn(keys, self.episode.runner.scripts[name].digests[:settled])
 
 
-ACTORS: tuple[type[Actor], ...] = (Aborts, Pins, Drops, Evictions, Compactions, FailingSteps, TierNews)
+class Leasers(Actor):
+    """Tokens of some request are leased if they are in the cache, or a lease is released."""
+
+    rates = (0.0, 0.1, 0.5)
+
+    def __init__(self, episode: Episode) -> None:
+        self._asked = 0
+        super().__init__(episode)
+
+    def do(self) -> None:
+        leased, episode = self.episode.leased, self.episode
+        if leased.held and self.random.random() < RELEASE_RATE:
+            leased.releasing = self.random.choice(sorted(leased.held))
+            episode.engine.release_lease(leased.releasing)
+            leased.releasing = ""
+        elif episode.runner.scripts:
+            self._ask(self.random.choice(sorted(episode.runner.scripts)))
+
+    def _ask(self, name: str) -> None:
+        episode, request = self.episode, self.episode.requests[name]
+        tokens = episode.runner.scripts[name].tokens.astype(np.int32)
+        tokens = tokens[: self.random.choice((len(tokens), self.random.randint(1, len(tokens))))]
+        self._asked += 1
+        terms = LeaseTerms(f"asked {self._asked}", request.tenant, self.random.choice((0.5, 3.5, 20.5)))
+        terms = replace(terms, scope=state.root(self.scheduler, request.scope)[:SCOPE_BYTES])
+        episode.leased.asked[terms.name] = request.scope, tokens, terms.seconds
+        answer = episode.engine.lease(terms, request.scope, tokens)
+        episode.leased.check_answer(answer)
+        if answer.refusal is None:
+            episode.coverage.mechanism(episode.kinds, Mechanism.LEASE)
+
+
+ACTORS: tuple[type[Actor], ...] = (Aborts, Pins, Drops, Evictions, Compactions, FailingSteps, TierNews, Leasers)

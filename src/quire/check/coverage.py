@@ -47,11 +47,21 @@ class Mechanism(str, Enum):
     GROUPS = "groups"
     RESERVED = "reserved pages"
     LARGE = "large system"
+    LEASE = "lease of cached tokens"
+    RETAINED = "lease with a request"
 
 
 STEPS_PER_FLOOR = 20_000
 """Everything must have happened at least once in so many steps; shorter runs have no floor."""
-OF_REUSE = (Mechanism.HIT, Mechanism.EVICTION, Mechanism.CACHE_COMPACTED, Mechanism.CHECKPOINT, Mechanism.STORE)
+OF_REUSE = (
+    Mechanism.HIT,
+    Mechanism.EVICTION,
+    Mechanism.CACHE_COMPACTED,
+    Mechanism.CHECKPOINT,
+    Mechanism.STORE,
+    Mechanism.LEASE,
+    Mechanism.RETAINED,
+)
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 
 

@@ -133,8 +133,10 @@ def is_fixed(kind: Kind) -> bool:
 
 
 def fits_alone(plan: Plan, length: int) -> bool:
-    """Whether a request of `length` tokens could run in the empty pool, one token at a time: tried at every token."""
-    return 1 <= length <= plan.max_length and all(most_sheets(plan, s, length) <= s.sheets for s in plan.stages)
+    """Whether a request of `length` tokens could run next to all leases, one token at a time: tried at every token."""
+    return 1 <= length <= plan.max_length and all(
+        most_sheets(plan, s, length) <= s.sheets - s.lease_sheets for s in plan.stages
+    )
 
 
 def most_sheets(plan: Plan, stage: StagePlan, length: int) -> int:

@@ -19,6 +19,7 @@ from quire.check.host import HostTier
 from quire.check.large import EVERY, is_large, large_system, large_traffic
 from quire.check.laws import Law
 from quire.check.leaks import check_owners
+from quire.check.leases import Leased, with_leases
 from quire.check.line import Line
 from quire.check.lives import Lives
 from quire.check.loading import Loading
@@ -32,7 +33,7 @@ from quire.check.seats import Seats
 from quire.check.shadow import ShadowRunner
 from quire.check.staying import Capacity, Staying
 from quire.check.storing import Storing
-from quire.check.systems import LOAD_SECONDS, random_system
+from quire.check.systems import LOAD_SECONDS, random_system, with_lease_sheets
 from quire.core.errors import NeverFits, QueueFull
 from quire.core.events import (
     CheckpointKept,
@@ -64,6 +65,8 @@ class Episode:
         self.random, self.coverage, self.now = Random(seed), coverage, 0
         is_large_one = is_large(seed)
         self.system = large_system(self.random, seed // EVERY) if is_large_one else random_system(self.random)
+        leases = Random(f"leases {seed}")
+        self.system = with_lease_sheets(self.system, leases)
         self.kinds = self.system.kinds
         self._longest_fits = fits_alone(self.system.plan, self.system.plan.max_length)
         self.runner = ShadowRunner()
@@ -77,15 +80,19 @@ class Episode:
         self.scheduler = self.engine.scheduler
         self.scheduler.admission.typical_output = self.system.typical_output
         self.runner.attach(self.scheduler)
-        self.store = PinningStore(self.scheduler, self.runner, self.system.spare)
+        self.store = PinningStore(self.scheduler, self.runner, self._unleased_spare())
         traffic = large_traffic if is_large_one else crowding_traffic if self.system.is_crowded else small_traffic
         self.traffic = traffic(self.random, self.system.plan)
-        self.coming = random_requests(self.random, self.system.plan, self.traffic)
+        self.coming = with_leases(leases, random_requests(self.random, self.system.plan, self.traffic))
+        self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now)
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
-        self.laws += [Lives(), self.loading, self.progress, *self._policy()]
+        self.laws += [Lives(), self.loading, self.progress, *self._policy(), self.leased]
         self.actors = [actor(self) for actor in ACTORS]
+
+    def _unleased_spare(self) -> int:
+        return self.system.spare - max(stage.lease_sheets for stage in self.system.plan.stages)
 
     @property
     def accepted(self) -> dict[str, Accepted]:
@@ -134,7 +141,15 @@ class Episode:
         line = Line(scheduler, self.seats, capacity, prefixes, rules)
         typical = lambda: state.typical_output(scheduler)  # noqa: E731
         return [
-            Staying(self.seats, capacity, typical, self._is_excused, lambda: line.shared, may_stay=line.may_stay),
+            Staying(
+                self.seats,
+                capacity,
+                typical,
+                self._is_excused,
+                lambda: line.shared,
+                may_stay=line.may_stay,
+                leased_sheets=self._leased_sheets,
+            ),
             line,
             Claims(scheduler, self.seats, rules.policy, line.has_reason),
             Fairness(scheduler, self.seats, self.requests, rules),
@@ -146,6 +161,9 @@ class Episode:
         """Reading pins, and chunks of others in flight while the elder has none, take pages that were not counted."""
         has_none = not state.is_in_flight(self.scheduler, elder)
         return bool(self.store.pins) or (has_none and bool(self.scheduler.flying))
+
+    def _leased_sheets(self) -> list[int]:
+        return self.leased.sheets()
 
     def _script_in(self, row: int) -> Ints:
         return self.runner.scripts[self.scheduler.rows.requests[row].name].tokens
@@ -203,7 +221,11 @@ class Episode:
             self.requests[request.name] = request
             try:
                 if not is_late(request, self.now):
-                    self._accept(request, self.engine.submit(request))
+                    stream = self.engine.submit(request)
+                    self._accept(request, stream)
+                    self.leased.note_booked(request, stream.lease)
+                    if stream.lease is not None and stream.lease.refusal is None:
+                        self.coverage.mechanism(self.kinds, Mechanism.RETAINED)
             except QueueFull:
                 self._check_queue_is_full()
                 return

@@ -47,6 +47,8 @@ class Line(Law):
         """By tenant, before this turn."""
         self._preferences: dict[str, state.Preference] = {}
         """Of those that waited when the first of this turn could be let in."""
+        self._leased = state.leased_sheets(scheduler)
+        """By stage, when the first of this turn could be let in."""
         self._admissions = 0
         self._tries = 0
         """Requests that took a row in this turn; those that were not let in gave it back, with what it had freed."""
@@ -62,6 +64,7 @@ class Line(Law):
         self._admissions, self._tries = state.admissions(self.scheduler), 0
 
     def _before_admission(self) -> None:
+        self._leased = state.leased_sheets(self.scheduler)
         self._preferences = {name: state.preference(self.scheduler, name) for name in state.waiting(self.scheduler)}
 
     def on_event(self, event: Event) -> None:
@@ -187,7 +190,8 @@ class Line(Law):
         newcomer = capacity.at(seat, length)
         if share or before.is_shared or after.is_shared:
             newcomer = capacity.beginning(seat, length, min(before.cached, after.cached))
-        if not capacity.fits(lasting, newcomer, kept_share=share):
+        leased = [max(own) for own in zip(self._leased, state.leased_sheets(self.scheduler), strict=True)]
+        if not capacity.fits(lasting, newcomer, kept_share=share, leased=leased):
             return True
         if seat.preemptions >= MOST_PREEMPTIONS and not self.may_stay(seat, running):
             return True
@@ -198,7 +202,7 @@ class Line(Law):
     def may_stay(self, seat: Seat, running: list[Seat]) -> bool:
         """Whether everyone fits at the longest, and nobody must give a row to the next tenant that comes."""
         is_crowded = self.rules.policy is Policy.FAIR and len(running) + 1 >= self.plan.max_requests
-        return not is_crowded and self.capacity.fits(self.capacity.staying([*running, seat]))
+        return not is_crowded and self.capacity.can_stay(self.capacity.staying([*running, seat]))
 
     def _is_coming(self, seat: Seat, running: list[Seat]) -> bool:
         """A running request computes more of its tokens than the index has."""

@@ -115,7 +115,8 @@ class Prefixes:
         stages = {stage for stage, _, _ in self._kinds}
         if all(state.can_take(self.scheduler, stage, self._copies(stage, written)) for stage in stages):
             return True
-        return not any(self._is_held(*one, boundary) for one in written)
+        is_leased = state.ends_a_lease(self.scheduler, int(boundary.path[-1]))
+        return not is_leased and not any(self._is_held(*one, boundary) for one in written)
 
     def _written_on(self, tokens: int) -> list[tuple[int, int, KindPlan]]:
         return [one for one in self._kinds if isinstance(one[2].kind, State) or tokens % one[2].page_tokens]

@@ -11,11 +11,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from quire.cache.compaction import sheets_to_gain
+from quire.cache.compaction import find_moves, sheets_freed
+from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder, Pages
 from quire.check.definitions import Ints
 from quire.core.request import Request
 from quire.core.step import Step
+from quire.prefix.keys import keys_of
 from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
 
@@ -307,6 +309,62 @@ def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) ->
     reuse.leave = watched  # type: ignore[method-assign]
 
 
+# ── leases ────────────────────────────────────────────────────────────────
+
+
+def held_leases(scheduler: Scheduler) -> set[str]:
+    return set(scheduler.reuse.index.leases.held)
+
+
+def ends_a_lease(scheduler: Scheduler, node: int) -> bool:
+    return bool(scheduler.reuse.index.nodes.lease_ends[node])
+
+
+def leased_nodes(scheduler: Scheduler) -> set[int]:
+    return set(np.flatnonzero(scheduler.reuse.index.nodes.leased).tolist())
+
+
+def leased_tokens(scheduler: Scheduler, request: Request) -> int:
+    """The most tokens of a lease that a request's prompt begins with, and could continue from."""
+    root, index = scheduler.reuse.root_of(request.scope), scheduler.reuse.index
+    own = keys_of(root, request.prompt, index.unit)
+    chain = index.nodes.follow(own, len(own))
+    most = [
+        one.tokens
+        for one in index.leases.held.values()
+        if one.tokens < len(request.prompt) and scheduler.leasing._begins(request.prompt, [root, *own], chain, one)
+    ]
+    return max(most, default=0)
+
+
+def broken_leases(scheduler: Scheduler) -> list[str]:
+    """Held leases whose end is not in the index, or lacks what a hit there needs."""
+    index = scheduler.reuse.index
+    nodes = index.nodes
+
+    def is_there(chain: Ints) -> bool:
+        return bool(nodes.is_there[chain].all() and index.coverage.usable(chain, nodes.tokens[chain])[-1])
+
+    return [name for name, one in index.leases.held.items() if not is_there(one.chain)]
+
+
+def leased_sheets(scheduler: Scheduler) -> list[int]:
+    """By stage: what admission leaves to leases that are held."""
+    leases = scheduler.reuse.index.leases
+    return [leases.sheets(stage) for stage in range(len(scheduler.memories))]
+
+
+def books_of_leases(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
+    """All of it is gone after the last lease."""
+    index = scheduler.reuse.index
+    yield "leases", len(index.leases.held)
+    yield "leases of requests", len(index.leases.pending)
+    yield "leased pages", sum(sum(own) for own in index.leases.pages)
+    yield "leased states", index.coverage.leased_states
+    for column in ("leased", "lease_ends", "leased_tail"):
+        yield f"nodes with {column}", int(np.count_nonzero(getattr(index.nodes, column)))
+
+
 # ── the pool ──────────────────────────────────────────────────────────────
 
 
@@ -324,9 +382,18 @@ def holders(scheduler: Scheduler, stage: int, kind: int, holder: Holder, pages: 
 
 
 def evict(scheduler: Scheduler) -> None:
-    """The prefix index forgets everything now."""
+    """The prefix index evicts everything now that is not leased."""
     scheduler.reuse.catch_up()
-    scheduler.reuse.index.drop()
+    index = scheduler.reuse.index
+    if not index.leases.held:
+        index.drop()
+    while index.evict(1e18, must=True, even_awaited=True).pieces:
+        pass
+
+
+def sheets_to_gain(memory: StageMemory) -> int:
+    """How many sheets compaction would free."""
+    return sum(sheets_freed(shelf, find_moves(memory, kind)) for kind, shelf in enumerate(memory.pool.shelves))
 
 
 def can_compact(scheduler: Scheduler) -> bool:

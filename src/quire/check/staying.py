@@ -56,14 +56,21 @@ class Capacity:
         most = self._known_tokens(seat.name) + 1, len(seat.request.prompt) + int(typical_output)
         return min(max(most), seat.request.limit)
 
-    def fits(self, *all_pages: Pages, kept_share: float = 0.0) -> bool:
-        """Whether these fit together, beside a share of the pool that the cache keeps."""
+    def can_stay(self, pages: Pages) -> bool:
+        """Whether these fit next to all that leases may take."""
+        return self.fits(pages, leased=[stage.lease_sheets for stage in self.plan.stages if stage.kinds])
+
+    def fits(self, *all_pages: Pages, kept_share: float = 0.0, leased: Sequence[int] = ()) -> bool:
+        """Whether these fit together, beside sheets of each stage that are leased and a share of the rest that the
+        cache keeps."""
         counts = iter([sum(own) for own in zip(*all_pages, strict=True)])
+        taken_by_leases = iter(leased)
         for stage in self.plan.stages:
             taken = [
                 ceil_div(max(0, next(counts)) + self.plan.reserved_pages, kind.pages_per_sheet) for kind in stage.kinds
             ]
-            if sum(taken) > stage.sheets * (1 - kept_share):
+            room = stage.sheets - (next(taken_by_leases, 0) if stage.kinds else 0)
+            if sum(taken) > room * (1 - kept_share):
                 return False
         return True
 
@@ -90,12 +97,14 @@ class Staying(Law):
         shared_pages: Callable[[], Pages],
         *,
         may_stay: Callable[[Seat, list[Seat]], bool],
+        leased_sheets: Callable[[], Sequence[int]],
     ) -> None:
         """`typical_output`: what the scheduler expects; `is_excused`: whether pages are held that admission could not
         count, when this one is the elder; `shared_pages`: what everyone shares as one is let in; `may_stay`: whether
-        one may come back after many preemptions, beside those that run."""
+        one may come back after many preemptions, beside those that run; `leased_sheets`: what is leased, by stage."""
         self.seats, self.capacity, self.is_excused = seats, capacity, is_excused
         self.typical_output, self.shared_pages, self.may_stay = typical_output, shared_pages, may_stay
+        self.leased_sheets = leased_sheets
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, RequestAdmitted):
@@ -119,12 +128,12 @@ class Staying(Law):
             raise Violation(f"request {seat.name} comes back after {seat.preemptions} preemptions and may not stay")
         newcomer = capacity.at(seat, capacity.likely(seat, typical))
         shared = [-pages for pages in self.shared_pages()]
-        if not capacity.fits(capacity.lasting(running, typical), newcomer, shared):
+        if not capacity.fits(capacity.lasting(running, typical), newcomer, shared, leased=self.leased_sheets()):
             raise Violation(f"request {seat.name} is let in, and those that run are likely to need its pages")
 
     def _check_loading(self, seat: Seat) -> None:
         everyone = self.capacity.staying(self.seats.running())
-        if seat is not self.seats.elder() and not self.capacity.fits(everyone):
+        if seat is not self.seats.elder() and not self.capacity.can_stay(everyone):
             raise Violation(f"a load begins for request {seat.name}, which may have to leave before it ends")
 
     def _check_preempted(self, seat: Seat, event: RequestPreempted) -> None:

@@ -123,8 +123,20 @@ def in_groups(plan: Plan, spare: int) -> Plan:
             for k in stage.kinds
         )
         cut = replace(stage, kinds=kinds)
-        stages.append(replace(cut, sheets=_needed(plan, cut, plan.max_length) + spare))
+        needed = _needed(plan, cut, plan.max_length)
+        stages.append(replace(cut, sheets=needed + spare, lease_sheets=spare // 2))
     return replace(plan, stages=tuple(stages))
+
+
+def with_lease_sheets(system: System, random: Random) -> System:
+    """Leases may take nothing, half of what one request leaves, or all of it; not the same on each stage."""
+    stages = tuple(
+        replace(stage, lease_sheets=random.choice((0, system.spare // 2, system.spare, system.spare)))
+        if stage.kinds
+        else stage
+        for stage in system.plan.stages
+    )
+    return replace(system, plan=replace(system.plan, stages=stages))
 
 
 SMALL = Sizes(window=12, chunk=12, sinks=4, pages=(1, 2, 3, 4))

@@ -20,10 +20,10 @@ from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
 from quire.core.units import format_count
 from quire.models.draft_model import with_draft_model
+from quire.options.drafts import with_draft
 from quire.options.texts import parse_tokens, positive
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.settings import with_draft
 from quire.planner.advice import Offer, ways_to_fit
 from quire.planner.document import document, is_plan_file, load, save
 from quire.planner.reverse import Target, reverse

@@ -25,6 +25,18 @@ class Ending(str, Enum):
     DEADLINE = "deadline"
 
 
+@dataclass(frozen=True, slots=True)
+class Retain:
+    """A request's tokens are leased when it ends: a request that continues them finds all of them."""
+
+    seconds: float
+    """From the request's end."""
+    session: str = ""
+    """The lease that moves to this request's end; by default the tenant's own that the prompt continues."""
+    quota_bytes: int | None = None
+    """The most that leases of the tenant may take."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
     """A prompt, how many tokens to generate, for which tenant, and how. The scheduler keeps its progress."""
@@ -47,6 +59,7 @@ class Request:
     """A time on the engine's clock: the request ends then if unfinished. Only code in the engine's process sets it."""
     client_id: str = ""
     """The client's own name for it, which recordings keep. Nothing is decided by it."""
+    retain: Retain | None = None
 
     def __post_init__(self) -> None:
         if len(self.prompt) < 1:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 from quire.core.errors import InputError
@@ -13,7 +12,6 @@ MOST_LOGPROBS = 100
 SMALLEST_TEMPERATURE = 1e-5
 """Smallest temperature other than 0: logits divided by less do not fit into 32 bits."""
 SEED_BITS = 63
-_MIX = 0x9E3779B97F4A7C15
 
 
 class GrammarSort(str, Enum):
@@ -129,15 +127,6 @@ class Sampling:
         on position and model alone, and the request wants no log-probabilities."""
         asks_more = self.logprobs is not None or self.prompt_logprobs is not None
         return not (self.has_penalties or self.grammar or asks_more)
-
-    def with_seed(self, sample: int = 0) -> Sampling:
-        """The same for one of several samples of a prompt, each with a definite random stream of its own.
-
-        A request that has its seed before it starts draws the same tokens again after a preemption.
-        """
-        if self.seed is None:
-            return replace(self, seed=secrets.randbits(SEED_BITS))
-        return replace(self, seed=(self.seed + sample * _MIX) % (1 << SEED_BITS))
 
 
 def _between(name: str, value: float, least: float, most: float, hint: str = "") -> None:

@@ -14,13 +14,14 @@ from quire.core.errors import InputError
 from quire.core.events import Listener
 from quire.core.failures import RowFailures
 from quire.core.logprobs import Logprob, StepLogprobs
-from quire.core.request import Ending, Request
+from quire.core.request import Ending, Request, Tokens
 from quire.core.rules import Rules
 from quire.core.step import Runner, Step, StepResult
 from quire.core.tier import RecordStore, Tier
 from quire.engine.history import Counters, History
 from quire.plan.plan import Plan
 from quire.prefix.keys import scope_of
+from quire.prefix.leases import Lease, LeaseAnswer, LeaseEnding, LeaseTerms
 from quire.scheduler.scheduler import Ended, Scheduler
 
 
@@ -34,6 +35,8 @@ class Stream:
     ended: Ended | None = field(default=None)
     failure: str = ""
     """Why the request could not continue, if that is how it ended."""
+    lease: LeaseAnswer | None = None
+    """Whether the lease that the request asks for is granted; None: it asks for none."""
     logprobs: dict[int, Logprob] = field(default_factory=dict)
     """By the token's position in the request, if requested; for the prompt from the second token on."""
 
@@ -96,8 +99,8 @@ class Engine:
         """Raises NeverFits or QueueFull within the call; otherwise the request will end."""
         if request.name in self.streams:
             raise InputError(f"a request named {request.name} is running or waiting: give each its own name")
-        self.scheduler.submit(request)
-        stream = Stream(request, self)
+        lease = self.scheduler.submit(request)
+        stream = Stream(request, self, lease=lease)
         self.streams[request.name] = stream
         if request.deadline is not None:
             self._deadlines[request.name] = request.deadline
@@ -114,10 +117,27 @@ class Engine:
         reuse.catch_up()
         index, before = reuse.index, len(reuse.index.nodes)
         own = b"" if scope is None else scope_of(reuse.root_of(scope))
+        self.scheduler.leasing.break_all(own, LeaseEnding.DROPPED)
         index.drop() if scope is None else index.drop_scope(own)
         if self._keeper is not None:
             self._keeper.forget(own)
         return before - len(index.nodes)
+
+    def lease(self, terms: LeaseTerms, scope: str, tokens: Tokens, now: float | None = None) -> LeaseAnswer:
+        """Leases the longest prefix of these tokens that is in the pool, or says what is possible. It stays usable for
+        requests of the scope until it ends."""
+        reuse = self.scheduler.reuse
+        reuse.catch_up()
+        now = self.clock() if now is None else now
+        return self.scheduler.leasing.ask(terms, reuse.root_of(scope), tokens, now)
+
+    def release_lease(self, name: str) -> bool:
+        """False: there is no lease of this name."""
+        return self.scheduler.leasing.release(name)
+
+    def leases(self) -> list[Lease]:
+        """Leases that are held, in no order."""
+        return list(self.scheduler.reuse.index.leases.held.values())
 
     def running(self) -> list[Stream]:
         """Streams of the requests that have a row: only these can generate tokens in a step."""

@@ -67,10 +67,12 @@ def _decode_kind_plan(data: Json) -> KindPlan:
 
 
 def fingerprint(plan: Plan) -> str:
-    """Over everything but texts: two plans that differ in a note or a detail have the same memory."""
+    """Over everything but texts and the share of leases: two plans that differ in those alone have the same memory."""
     numbers = {name: value for name, value in encode(plan).items() if name not in _WORDS}
     for rank in numbers["ranks"]:
         rank["ledger"] = [{**line, "detail": ""} for line in rank["ledger"]]
+    for stage in numbers["stages"]:
+        del stage["lease_sheets"]
     if not plan.rope:  # so that plans of all other models keep the fingerprints from before this field existed
         del numbers["rope"]
     return _digest(numbers)

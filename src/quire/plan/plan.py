@@ -102,10 +102,17 @@ class StagePlan:
     """The longest request this stage alone would admit."""
     aliases: tuple[tuple[int, int], ...] = ()
     """(layer, source): the layer keeps nothing and reads what the source layer keeps."""
+    lease_sheets: int = 0
+    """The most sheets that leased prefixes may take."""
 
     @property
     def pool_bytes(self) -> int:
         return self.sheets * self.sheet_bytes
+
+    @property
+    def request_sheets(self) -> int:
+        """Sheets that are left for requests while leases take all that they may."""
+        return self.sheets - self.lease_sheets
 
     def addresses(self, kind: int, pages: Pages) -> npt.NDArray[np.int32]:
         """Addresses of a kind's pages in the pool, in granules: what tables hold and kernels read."""
@@ -113,13 +120,6 @@ class StagePlan:
         sheet, slot = np.divmod(pages, plan.pages_per_sheet)
         granules = sheet * (self.sheet_bytes // GRANULE_BYTES) + slot * (plan.page_bytes // GRANULE_BYTES)
         return np.asarray(granules, dtype=np.int32)
-
-    def index_view(self) -> str:
-        """`yes` if index × page bytes is a page's address for every kind, else `no, because …`."""
-        for kind in self.kinds:
-            if tail := self.sheet_bytes % kind.page_bytes:
-                return f"no, because a sheet is {tail:,} B more than whole pages of {kind.name}"
-        return "yes"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from quire.core.dtypes import DType
@@ -21,11 +21,10 @@ RANGES = {
     "pipeline_parallel": (1, 4096),
     "match_unit_tokens": (1, LARGEST_MATCH_UNIT),
     "host_bytes": (1, 1 << 60),
+    "lease_bytes": (0, 1 << 60),
     "host_block_tokens": (1, 1 << 20),
 }
 """Least and most of each setting: values beyond are typing mistakes, or overflow arithmetic in 64 bits."""
-DRAFT_TOKENS = 4
-"""The default for a draft model."""
 MOST_SHEETS = 1 << 32
 STATE_DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 KV_DTYPES = (DType.BF16, DType.FP16, DType.FP32, DType.FP8, DType.INT8)
@@ -86,6 +85,8 @@ class Settings:
     host_bytes: int | None = None
     host_block_tokens: int | None = None
     """None: one unit of reuse."""
+    lease_bytes: int | None = None
+    """Memory for leases on each rank. None: half of what the longest request leaves free."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in RANGES.items():
@@ -99,25 +100,7 @@ class Settings:
             raise PlanError(f"--state-dtype {self.state_dtype.value} is not one of {names}")
 
 
-def with_draft(settings: Settings, draft_model: object | None, draft_tokens: int | None) -> Settings:
-    """Plans as many tokens ahead as the draft model drafts, if there is one."""
-    if draft_model is None:
-        if draft_tokens is not None:
-            raise PlanError(f"--draft-tokens {draft_tokens} needs a draft model: give --draft-model as well")
-        return settings
-    draft_tokens = DRAFT_TOKENS if draft_tokens is None else draft_tokens
-    if draft_tokens < 1:
-        raise PlanError(
-            f"--draft-tokens {draft_tokens} leaves a draft model nothing to do: give at least 1, or leave it out"
-        )
-    if settings.speculative_tokens not in (0, draft_tokens):
-        raise PlanError(
-            f"--speculative-tokens {settings.speculative_tokens} and --draft-tokens {draft_tokens} differ: a draft "
-            "model guesses as many as --draft-tokens says, so leave the other out"
-        )
-    return replace(settings, speculative_tokens=draft_tokens)
-
-
 def _option(name: str) -> str:
     names = {"match_unit_tokens": "--match-unit", "host_bytes": "--host-memory", "host_block_tokens": "--host-block"}
+    names["lease_bytes"] = "--lease-memory"
     return names.get(name, "--" + name.replace("_", "-"))

@@ -39,6 +39,10 @@ class CutStage:
             return min(room, ADDRESSABLE_BYTES) // self.sheet_bytes
         return self.override_sheets
 
+    def lease_sheets(self, settings: Settings) -> int:
+        """Sheets that were asked for leases; 0 if the default applies, which never shortens the longest length."""
+        return (settings.lease_bytes or 0) // self.sheet_bytes if self.kinds else 0
+
     def room_bytes(self, settings: Settings, length: int) -> int | None:
         """Bytes of the memory that are left for the pool; None when no memory was given."""
         if self.spare_bytes is None:
@@ -111,7 +115,8 @@ def longest_length(stage: CutStage, settings: Settings, limit: int) -> int:
     if not stage.kinds:
         return limit
     ahead, reserved = settings.speculative_tokens, settings.reserved_pages
-    return bound.longest(stage.kinds, lambda length: stage.sheets(settings, length), ahead, reserved, limit)
+    leased = stage.lease_sheets(settings)
+    return bound.longest(stage.kinds, lambda length: stage.sheets(settings, length) - leased, ahead, reserved, limit)
 
 
 def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -> StagePlan:
@@ -138,7 +143,18 @@ def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -
         sheets=sheets,
         max_length=longest,
         aliases=stage.share.aliases,
+        lease_sheets=_lease_sheets(stage, settings, length, sheets),
     )
+
+
+def _lease_sheets(stage: CutStage, settings: Settings, length: int, sheets: int) -> int:
+    """As many as were asked for; by default half of what the longest request leaves, if prefixes can be reused."""
+    if settings.lease_bytes is not None:
+        return min(sheets, stage.lease_sheets(settings))
+    if not length or not stage.kinds or not all(kind.kind.is_shareable for kind in stage.kinds):
+        return 0
+    needed = bound.minimum(stage.kinds, length, settings.speculative_tokens, settings.reserved_pages)
+    return max(0, sheets - needed) // 2
 
 
 def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: int) -> str:
@@ -153,8 +169,10 @@ def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: i
     tokens = "1 token needs" if length == 1 else f"{length:,} tokens need"
     needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
     lower = f"lower --max-length to {longest:,} or " if longest else ""
+    leased = f", {sealed.lease_sheets:,} of them for leases" if sealed.lease_sheets else ""
     return (
         f"{tokens} {format_count(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
-        f"({format_bytes(sealed.pool_bytes)}): {lower}raise the pool to {format_count(needed, 'sheet')}"
+        f"({format_bytes(sealed.pool_bytes)}){leased}: {lower}raise the pool to "
+        f"{format_count(needed + sealed.lease_sheets, 'sheet')}"
     )

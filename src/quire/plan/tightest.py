@@ -22,7 +22,7 @@ class Tightest:
     by_kind: dict[str, int]
     """Sheets of each kind, at the moment when all kinds together take most."""
     sheets: int
-    """Sheets of the stage."""
+    """Sheets of the stage that requests may take."""
     stage: int | None
     """None if there is only one stage."""
 
@@ -44,7 +44,8 @@ def tightest(plan: Plan, length: int) -> Tightest:
     for index, stage in enumerate(plan.stages):
         needed = bound.minimum_by_kind(stage.kinds, length, plan.lookahead, plan.reserved_pages)
         by_kind = {kind.name: sheets for kind, sheets in zip(stage.kinds, needed, strict=True)}
-        found.append(Tightest(by_kind, stage.sheets, index if len(plan.stages) > 1 else None))
+        sheets = stage.request_sheets if plan.requested_max_length is None else stage.sheets
+        found.append(Tightest(by_kind, sheets, index if len(plan.stages) > 1 else None))
     return max((one for one in found if one.by_kind), key=lambda one: one.needed / max(1, one.sheets))
 
 

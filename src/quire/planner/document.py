@@ -74,10 +74,18 @@ def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]
 
 def index_view(plan: Plan) -> str:
     """Of the whole plan: `yes` only if every stage says so."""
-    views = [(index, stage.index_view()) for index, stage in enumerate(plan.stages) if stage.kinds]
+    views = [(index, stage_index_view(stage)) for index, stage in enumerate(plan.stages) if stage.kinds]
     return next(
         (f"{view} on stage {index}" if len(views) > 1 else view for index, view in views if view != "yes"), "yes"
     )
+
+
+def stage_index_view(stage: StagePlan) -> str:
+    """`yes` if index × page bytes is a page's address for every kind, else `no, because …`."""
+    for kind in stage.kinds:
+        if tail := stage.sheet_bytes % kind.page_bytes:
+            return f"no, because a sheet is {tail:,} B more than whole pages of {kind.name}"
+    return "yes"
 
 
 def _kind(kind: KindPlan) -> dict[str, Any]:
@@ -128,7 +136,7 @@ def _stage(plan: Plan, stage: StagePlan, index: int, lengths: Sequence[int]) -> 
         "sheets": stage.sheets,
         "pool_bytes": stage.pool_bytes,
         "max_length": stage.max_length,
-        "index_view": stage.index_view(),
+        "index_view": stage_index_view(stage),
         "kinds": [_kind(kind) for kind in stage.kinds],
         "demand": {str(length): _demand(plan, stage, length) for length in lengths},
         "minimum_sheets": {str(length): _minimum(plan, stage, length) for length in lengths},

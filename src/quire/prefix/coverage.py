@@ -51,6 +51,8 @@ class Coverage:
         """Distance between two states that are captured as spares."""
         self.pool_bytes = sum(memory.stage.pool_bytes for memory in memories)
         self.most_checkpoints = int(CHECKPOINT_SHARE * self.pool_bytes) // max(1, plan.checkpoint_bytes)
+        self.leased_states = 0
+        """Checkpoints that leases hold; the share does not bound them."""
         if not self.disabled:
             for memory in memories:
                 memory.keep_units(self.unit)
@@ -117,7 +119,7 @@ class Coverage:
     def has_checkpoint_room(self) -> bool:
         """Whether the share of the pool that checkpoints may take has room for another."""
         kept = [m.kept[kind] for m, own in zip(self.memories, self.states, strict=True) for kind in own]
-        return max((int(one.present.sum()) for one in kept), default=0) < self.most_checkpoints
+        return max((int(one.present.sum()) for one in kept), default=0) - self.leased_states < self.most_checkpoints
 
     def has_free_pages(self, kinds: Kinds) -> bool:
         """Whether there is a free page for each group of these kinds on every stage."""

@@ -209,7 +209,10 @@ class Eviction:
         if found < 0:
             return -found in self.boundaries.groups and self.boundaries.groups[-found].rank == rank
         nodes = self.nodes
-        is_candidate = nodes.is_there[found] and (not nodes.children[found] or nodes.is_boundary[found])
+        if nodes.children[found]:
+            is_candidate = nodes.is_boundary[found] and not nodes.lease_ends[found]
+        else:
+            is_candidate = nodes.is_there[found] and not nodes.leased[found]
         return bool(is_candidate and nodes.rank[found] == rank)
 
     def _try_again(self) -> None:

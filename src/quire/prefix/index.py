@@ -28,6 +28,7 @@ from quire.prefix.eviction import Eviction
 from quire.prefix.forecast import Forecast, Origin, ReuseTimes
 from quire.prefix.hit import Evicted, Hit, Place, Turn, no_hit
 from quire.prefix.keys import end_key
+from quire.prefix.leases import Leases
 from quire.prefix.nodes import NO_NODE, NO_NODES, Chain, Nodes
 from quire.prefix.spares import Spares
 from quire.prefix.uses import Uses
@@ -53,6 +54,7 @@ class PrefixIndex:
         self.awaited = Awaited(self.nodes, self.coverage, self.eviction)
         self.uses = Uses(self.nodes, self.boundaries, self.coverage, self.eviction)
         self.spares = Spares(self.nodes, self.boundaries, self.coverage, self.eviction, memories)
+        self.leases = Leases(self.nodes, self.boundaries, self.coverage, self.eviction)
         self.arrivals = 0
         """Requests that have arrived so far."""
         self.ends: dict[bytes, list[int]] = {}
@@ -308,6 +310,8 @@ class PrefixIndex:
             stays |= (nodes.used[before] != nodes.used[chain[-1]]) | (nodes.uses[before] != nodes.uses[chain[-1]])
         if self.awaited.requests:
             stays |= nodes.awaited[before] > 0
+        if self.leases.held:
+            stays |= nodes.leased[before] > 0
         places = stays.nonzero()[0]
         return begin + places.item(-1) + 1 if len(places) else begin
 

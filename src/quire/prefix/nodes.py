@@ -24,14 +24,17 @@ NO_NODES: Chain = np.empty(0, dtype=np.int64)
 NO_NODE = -1
 """In `parent`: the chain begins here."""
 NO_GROUP = 0
-NOTES = ("uses", "origin", "gain", "is_boundary", "needed", "group", "awaited")
+NOTES = ("uses", "origin", "gain", "is_boundary", "needed", "group", "awaited", "leased", "lease_ends", "leased_tail")
 """uses         how often a request continued from the node's end; if every kind grows, from there or further on
 origin       why its boundary is kept (`forecast.Origin`)
 gain         tokens that a hit at its end saves, compared with one at the boundary before that others use too
 is_boundary  1: it is a boundary: what a hit at its end needs of kinds that do not grow is kept for it
 needed       boundaries that need what kinds with a tail keep here
 group        the group of spares that it belongs to
-awaited      queued requests that would continue from its end"""
+awaited      queued requests that would continue from its end
+leased       leases of prefixes that it is part of: it is not evicted
+lease_ends   leases that end here: its boundary is not dropped
+leased_tail  leases that need what kinds with a tail keep here"""
 COLUMNS = ("run", "key", "parent", "children", "tokens", "used", "line", "rank", "is_there", "_notes")
 
 
@@ -71,7 +74,9 @@ class Nodes:
         notes: list[int] = self._notes[node].tolist()
         return notes
 
-    uses, origin, gain, is_boundary, needed, group, awaited = map(_note, range(len(NOTES)))
+    uses, origin, gain, is_boundary, needed, group, awaited, leased, lease_ends, leased_tail = map(
+        _note, range(len(NOTES))
+    )
 
     def __len__(self) -> int:
         return self.count

@@ -12,6 +12,7 @@ from quire.core.events import LoadStarted, Publisher, RequestAdmitted, RequestWa
 from quire.core.reasons import Reason, Why
 from quire.core.tier import Load
 from quire.plan.plan import Plan
+from quire.prefix.leasing import Leasing
 from quire.scheduler.loading import Loading
 from quire.scheduler.queue import FairQueue, Queue, Ticket
 from quire.scheduler.reuse import Reuse
@@ -46,20 +47,26 @@ class Admission:
         *,
         room: Room,
         loading: Loading,
+        leasing: Leasing,
         publisher: Publisher,
     ) -> None:
         self._plan, self._queue, self._rows, self._running = plan, queue, rows, running
         self._reuse, self._room, self._loading, self._publisher = reuse, room, loading, publisher
+        self._leasing = leasing
         self.typical_output = FIRST_TYPICAL_OUTPUT
         """Tokens that a request generates: a moving average over those that ended."""
 
     # ── admitting ─────────────────────────────────────────────────────────
 
-    def admit_elder(self) -> None:
-        """Admits the elder if it is queued: it never waits for a row, whatever its priority."""
+    def queued_elder(self) -> Ticket | None:
+        """The elder, if it is queued."""
         elder, order = self._queue.elder(), self._running.order()
         if elder is None or (len(order) and self._running.tickets[int(order[0])].arrival < elder.arrival):
-            return
+            return None
+        return elder
+
+    def admit_elder(self, elder: Ticket) -> None:
+        """Admits the elder: it never waits for a row, whatever its priority."""
         assert self._rows.has_room(), "the elder before it has left its row"
         self.start(elder)
 
@@ -99,7 +106,7 @@ class Admission:
 
     def _let_in(self, ticket: Ticket, budget: int, promised: Pages) -> Grants | None:
         """What it computes in the next step. None: it waits further, or a tier loads its first tokens."""
-        if reason := self.why_not_yet(ticket):
+        if reason := self.why_not_yet(ticket) or self.why_no_copy(ticket, promised):
             self._let_wait(ticket, reason)
             return None
         row = self._enter(ticket)
@@ -112,6 +119,21 @@ class Admission:
             return None
         self._report_admitted(row)
         return grants
+
+    def copies(self, ticket: Ticket) -> Pages | None:
+        """Pages that a request copies because it continues from a leased prefix; None: it does not."""
+        if not ticket.may_reuse or not self._leasing.has_leases:
+            return None
+        return self._leasing.copies(ticket.keys, ticket.root, ticket.tokens(0, ticket.known))
+
+    def why_no_copy(self, ticket: Ticket, promised: Pages) -> Reason | None:
+        """Why it waits although it could start without the leased prefix that it continues: there is no room for the
+        pages that it must copy, and nothing to evict for them."""
+        copies = self.copies(ticket)
+        if copies is None or not self._room.is_short(wanted := add_pages(promised, copies)):
+            return None
+        is_made = not self._room.cache_is_in_use and self._room.evict(wanted, must=False)
+        return None if is_made else Reason(Why.LEASED)
 
     def _enter(self, ticket: Ticket) -> int:
         self._queue.remove(ticket)

@@ -76,6 +76,8 @@ class Ticket:
     is_reported: bool = False
     """The gap was reported: a request is admitted again after a load failed."""
     reason: Reason = QUEUED
+    lease: str | None = None
+    """The lease that is held when it ends."""
     way_back: WayBack | None = None
     """After a preemption, with a tier: whether its tokens are loaded or computed again, and what that costs."""
 
@@ -95,6 +97,7 @@ class Ticket:
         names = self.root, self.keys, self.hash_state
         again = Ticket(self.request, self.arrival, self.claim, outputs, self.preemptions + 1, *names)
         again.is_counted, again.turn, again.reason = True, self.turn, reason
+        again.lease = self.lease
         again.may_load, again.way_back = way_back is None or way_back.is_load, way_back
         return again
 

@@ -210,7 +210,8 @@ class Reuse:
                     self._next_step.copy(stage, kind, *memory.part(kind, row))
             self._note_hit(ticket, hit)
             return True
-        if all(memory.can_take_over(kinds, row) for memory, kinds in zip(self.memories, own, strict=True)):
+        is_leased = self.index.leases.is_end(int(hit.chain[-1]))
+        if not is_leased and all(m.can_take_over(kinds, row) for m, kinds in zip(self.memories, own, strict=True)):
             for memory, kinds in zip(self.memories, own, strict=True):
                 memory.take_over(kinds, row, int(hit.chain[-1]))
             self._note_hit(ticket, hit)

@@ -112,8 +112,8 @@ class Room:
     def can_hold(
         self, lengths: Ints, limit: Ints, new: Ints = ONE, shared: Pages | None = None, kept_share: float = 0.0
     ) -> bool:
-        """Capacity: whether requests of these lengths, with `new` tokens of each in flight, fit together in an empty
-        pool without the part `kept_share` that the cache keeps; `shared`: pages that sharing saves."""
+        """Capacity: whether requests of these lengths, with `new` tokens of each in flight, fit together in a pool
+        without what is leased now and the part `kept_share` that the cache keeps; `shared`: what sharing saves."""
         shared = shared or self.no_pages
         for stage, memory in enumerate(self.memories):
             kinds = memory.stage.kinds
@@ -121,18 +121,18 @@ class Room:
             total = [sum(own.tolist()) for own in pages]
             total = [max(0, own - less) for own, less in zip(total, shared[stage], strict=True)]
             sheets = bound.sheets_needed(kinds, [counts(own) for own in total], self.plan.reserved_pages)
-            if sheets > memory.stage.sheets * (1 - kept_share):
+            if sheets > (memory.stage.sheets - self.index.leases.sheets(stage)) * (1 - kept_share):
                 return False
         return True
 
     def can_stay(self, limits: Sequence[int]) -> bool:
-        """Capacity: whether requests that grow to these limits fit together, even if all take their maximum at once: a
-        chunk or a window may take more pages on the way than at the end."""
+        """Capacity: whether requests that grow to these limits fit together, whatever is leased, even if all take their
+        maximum at once: a chunk or a window may take more pages on the way than at the end."""
         for memory in self.memories:
             kinds, ahead = memory.stage.kinds, self.plan.lookahead
             each = [[_most_pages(kind.kind, limit, ahead, kind.page_tokens) for limit in limits] for kind in kinds]
             pages = [counts(kind.groups * sum(own)) for kind, own in zip(kinds, each, strict=True)]
-            if bound.sheets_needed(kinds, pages, self.plan.reserved_pages) > memory.stage.sheets:
+            if bound.sheets_needed(kinds, pages, self.plan.reserved_pages) > memory.stage.request_sheets:
                 return False
         return True
 

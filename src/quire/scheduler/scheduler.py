@@ -40,6 +40,8 @@ from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.plan.tightest import never_fits, why_never
 from quire.prefix.forecast import Forecast
+from quire.prefix.leases import LeaseAnswer, LeaseEnding
+from quire.prefix.leasing import Leasing
 from quire.scheduler.admission import Admission
 from quire.scheduler.claims import claims
 from quire.scheduler.drafts import Drafts
@@ -98,8 +100,17 @@ class Scheduler:
         self.loads = Loads(tier, rules.seconds_to_load, size_of, index.unit, index.coverage.has_boundaries)
         self.running = running = Running(self.rows, reuse, room, self.loads, next_step)
         self.loading = Loading(self.loads, running, self.rows, reuse, room, next_step=next_step, publisher=self.events)
+        self.leasing = Leasing(reuse.index, self.events)
         self.admission = Admission(
-            plan, self.queue, running, self.rows, reuse, room=room, loading=self.loading, publisher=self.events
+            plan,
+            self.queue,
+            running,
+            self.rows,
+            reuse,
+            room=room,
+            loading=self.loading,
+            leasing=self.leasing,
+            publisher=self.events,
         )
         self._arrivals = 0
         self._batch_tokens = counts(plan.batch_tokens)
@@ -111,8 +122,9 @@ class Scheduler:
 
     # ── requests come and go ──────────────────────────────────────────────
 
-    def submit(self, request: Request) -> None:
-        """Accepts a request, or raises at once: NeverFits if it could never run, QueueFull if too many wait."""
+    def submit(self, request: Request) -> LeaseAnswer | None:
+        """Accepts a request, or raises at once: NeverFits if it could never run, QueueFull if too many wait. Returns
+        whether the lease that it asks for is granted."""
         if not bound.admits(self.plan, request.limit):
             reason = why_never(self.plan, request)
             self.events.publish(RequestRefused(self.steps, request.name, reason, request.limit))
@@ -125,6 +137,11 @@ class Scheduler:
         if len(self.queue) > 1 or len(self.running):
             self.admission.expect(ticket)
         self.events.publish(RequestAccepted(self.steps, request.name, len(request.prompt), request.max_tokens))
+        if request.retain is None:
+            return None
+        answer = self.leasing.book(request, ticket.keys, ticket.root)
+        ticket.lease = None if answer.refusal else answer.name
+        return answer
 
     @property
     def steps(self) -> int:
@@ -145,6 +162,9 @@ class Scheduler:
         return self._over(ticket, self.running.leave(row, keep), ending)
 
     def _over(self, ticket: Ticket, outputs: Tokens, ending: Ending) -> Ended:
+        if ticket.lease is not None:
+            tokens = np.concatenate([ticket.request.prompt, outputs])
+            self.leasing.settle(ticket.lease, ticket.keys, ticket.root, tokens)
         self.reuse.forget(ticket)
         self.shares.leave(ticket.request.tenant)
         self.events.publish(RequestEnded(self.steps, ticket.request.name, ending, len(outputs)))
@@ -157,12 +177,14 @@ class Scheduler:
 
     def schedule(self, now: float = 0.0) -> Step | None:
         """The next step, or None if nothing can be computed before a step in flight or a load is done."""
+        self.leasing.go_on(now)
         if self.loads.has_tier:
             for row, reason in self.loading.end(now):
                 self.admission.put_back(row, reason)
         if len(self.queue):
             self.reuse.catch_up()
-            self.admission.admit_elder()
+            if (elder := self.admission.queued_elder()) is not None and self._copies_fit(elder):
+                self.admission.admit_elder(elder)
             self._return_row()
         rows = self.running.order()
         if not len(rows) and not len(self.queue):
@@ -184,7 +206,7 @@ class Scheduler:
         if not isinstance(self.queue, FairQueue) or self.rows.has_room():
             return
         for ticket, row in claims(self.queue, self.shares, self.running, self.rows):
-            if self.admission.why_not_yet(ticket) is None:
+            if not (self.admission.why_not_yet(ticket) or self.admission.why_no_copy(ticket, self.room.no_pages)):
                 self._preempt(row, Reason(Why.NEEDS_ROW, (ticket.request.name,)))
                 self.admission.start(ticket)
                 break
@@ -228,7 +250,7 @@ class Scheduler:
 
     def _fit(self, rows: Ints, granted: Ints) -> Grants:
         """Makes room if pages are short, for the first rows in order and at the expense of the last."""
-        needs = self.room.needs(rows, granted)
+        needs, names = self.room.needs(rows, granted), self.rows.requests
         while self.room.is_short(sum_pages(needs)):
             fitting = self.room.fitting(rows, needs)
             wanted = sum_pages(needs_of_first(fitting + 1, rows, needs))
@@ -246,28 +268,42 @@ class Scheduler:
             granted = granted.copy()
             granted[fitting] = tokens
             # if it gets nothing and no row makes room, it waits for a page; rows after it may still need none
-            if not tokens and not gives_back and self._make_room(rows, fitting):
+            if not tokens and not gives_back and self._make_room(rows[fitting + 1 :], names[row].name, not fitting):
                 rows = self.running.order()
                 granted = self._share(self._wanted(rows))
             needs = self.room.needs(rows, granted)
         return Grants(rows, granted, needs)
 
-    def _make_room(self, rows: Ints, index: int) -> bool:
-        """Takes pages back from captures, compacts, or preempts the last row in order after `index`. True: try again.
+    def _make_room(self, after: Ints, name: str, is_elder: bool) -> bool:
+        """Takes pages back from captures, compacts, or preempts the last of the rows after request `name` in order.
+        True: try again.
 
         A reserved row is preempted only for the elder, after all others, and not while the elder has tokens in flight
         or others have chunks in flight: pages are freed when those settle.
         """
         if self.reuse.captures.give_up() or self.room.compact():
             return True
-        after = rows[index + 1 :]
         free = after[~self.rows.is_reserved[after]]
-        in_flight = self.rows.computed[rows] - self.rows.settled[rows]
-        is_elder_stuck = index == 0 and not in_flight[0] and in_flight.max() <= 1
-        victims = after if is_elder_stuck and not len(free) else free
+        victims = after if is_elder and not len(free) and self._is_settled(name) else free
         if not len(victims):
             return False
-        self._preempt(int(victims[-1]), Reason(Why.NEEDS_PAGES, (self.rows.requests[int(rows[index])].name,)))
+        self._preempt(int(victims[-1]), Reason(Why.NEEDS_PAGES, (name,)))
+        return True
+
+    def _is_settled(self, elder: str) -> bool:
+        """Whether the elder has no token in flight, and others have no chunk."""
+        order, row = self.running.order(), self.rows.row_of.get(elder)
+        in_flight = self.rows.computed[order] - self.rows.settled[order]
+        return bool(in_flight.max(initial=0) <= 1) and (row is None or not in_flight[0])
+
+    def _copies_fit(self, elder: Ticket) -> bool:
+        """Makes room for what the queued elder copies of a leased prefix. False: steps in flight must settle first."""
+        copies = self.admission.copies(elder)
+        while copies is not None and self.room.is_short(copies):
+            if self.room.evict(copies, must=True, even_awaited=True):
+                continue
+            if not self._make_room(self.running.order(), elder.request.name, is_elder=True):
+                return not self.flying
         return True
 
     def _preempt(self, row: int, reason: Reason) -> None:
@@ -351,6 +387,7 @@ class Scheduler:
         ended = [self._end(row, Ending.CANCELLED, keep=False) for row in list(self.running.tickets)]
         self.loads.drop(number for step in self.flying for number, _ in step.loads)
         self.reuse.catch_up()
+        self.leasing.break_all(b"", LeaseEnding.FAILED)
         self.reuse.index.drop()
         self.reuse.stores.give_up(self.flying)
         self.flying.clear()

@@ -6,16 +6,19 @@ Question ─▶ requests: one for each sample of each prompt, in this order
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from quire.core.request import MOST_STOP_TOKENS, Request, Tokens
-from quire.core.sampling import Sampling
+from quire.core.sampling import SEED_BITS, Sampling
 from quire.text.answer import Answer
 from quire.text.dialects.harmony import CHANNELS, Channels
 from quire.text.reasoning import Reasoning, ReasoningMarks
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import NO_TOOLS, ToolUse
+
+_MIX = 0x9E3779B97F4A7C15
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +84,7 @@ class Question:
 
     def _sampling_of(self, sample: int) -> Sampling:
         """Log-probabilities of a prompt come with its first sample."""
-        own = self.sampling.with_seed(sample)
+        own = with_seed(self.sampling, sample)
         return replace(own, prompt_logprobs=None) if sample else own
 
     def answers(self, tokenizer: Tokenizer) -> list[Answer]:
@@ -105,3 +108,13 @@ class Question:
     def _stop_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
         ends = () if self.sampling.ignore_eos else tuple(tokenizer.eos_token_ids)
         return (*self.stop_tokens, *ends)[:MOST_STOP_TOKENS]
+
+
+def with_seed(sampling: Sampling, sample: int = 0) -> Sampling:
+    """The same for one of several samples of a prompt, each with a definite random stream of its own.
+
+    A request that has its seed before it starts draws the same tokens again after a preemption.
+    """
+    if sampling.seed is None:
+        return replace(sampling, seed=secrets.randbits(SEED_BITS))
+    return replace(sampling, seed=(sampling.seed + sample * _MIX) % (1 << SEED_BITS))

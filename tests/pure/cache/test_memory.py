@@ -12,10 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from examples import examples
 from quire.cache.audit import BooksDoNotBalance, audit
-from quire.cache.compaction import compact, sheets_to_gain
+from quire.cache.compaction import compact
 from quire.cache.memory import StageMemory
 from quire.cache.pool import ONE, Holder
 from quire.cache.tables import Need
+from quire.check.state import sheets_to_gain
 from quire.kinds import counts
 from quire.models.catalogue import catalogue_names
 from quire.models.read import read_model

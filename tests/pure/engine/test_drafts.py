@@ -15,7 +15,7 @@ from quire.build.plan import plan_checkpoint
 from quire.check.promises import check_books, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.shadow import ShadowRunner
-from quire.core.drafting import Drafter, verify_drafts
+from quire.core.drafting import Drafter
 from quire.core.events import TokensDrafted
 from quire.core.memory import Follows, Memory, Part
 from quire.core.request import Ending, Request
@@ -30,6 +30,7 @@ from quire.plan.settings import Budget, Settings
 from quire.recording.recorder import RecordingEngine
 from quire.recording.replay import replay
 from quire.text.ngrams import MOST_TOKENS, NGramDrafter
+from quire.worker.steps.drafting import verify_drafts
 from small_kinds import KINDS
 
 LOOKAHEAD = 3

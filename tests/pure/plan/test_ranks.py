@@ -15,7 +15,7 @@ from quire.plan import bound
 from quire.plan.file import layout_fingerprint
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.planner.document import index_view
+from quire.planner.document import index_view, stage_index_view
 
 POOL = Budget(pool_bytes=8 * GIB)
 
@@ -128,7 +128,7 @@ def test_an_index_view_must_hold_on_every_stage() -> None:
     bamba = read_model("bamba-9b")
     settings = Settings(pipeline_parallel=4)
     plan = make_plan(bamba, settings, Budget(sheets=(5, 5000, 5000, 5000)))
-    views = {stage.index_view() == "yes" for stage in plan.stages}
+    views = {stage_index_view(stage) == "yes" for stage in plan.stages}
     assert views == {True, False}
     assert index_view(plan).startswith("no, because")
 

@@ -10,6 +10,7 @@ from quire.models.read import read_model
 from quire.models.shape import Layer
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.document import stage_index_view
 from quire.planner.waste import tail_ratio, waste
 
 LENGTHS = (512, 513, 1000, 2048, 5001, 8192, 32_768, 131_072)
@@ -82,4 +83,4 @@ def test_a_single_kind_has_sheets_of_exactly_one_page() -> None:
     assert len(stage.kinds) == 1
     assert stage.kinds[0].pages_per_sheet == 1
     assert stage.sheet_bytes == stage.kinds[0].page_bytes
-    assert stage.index_view() == "yes"
+    assert stage_index_view(stage) == "yes"

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from scenes import FreeRunner, own_tokens
 
 from examples import examples
-from quire.core.drafting import DeferredDrafter, verify_drafts
 from quire.core.events import RequestWaits
 from quire.core.reasons import Reason, Why
 from quire.core.request import Request, Tokens
@@ -23,6 +22,7 @@ from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
+from quire.worker.steps.drafting import DeferredDrafter, verify_drafts
 from small_kinds import KINDS
 
 LENGTH = 220

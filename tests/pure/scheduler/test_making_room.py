@@ -23,5 +23,5 @@ def test_who_was_promised_to_stay_gives_way_to_an_elder_that_has_nothing_in_flig
     state.is_reserved[rows[1]] = True
     state.computed[rows] = state.settled[rows]
     state.computed[rows[0]] += in_flight
-    assert scheduler._make_room(rows, 0) is (not in_flight)
+    assert scheduler._make_room(rows[1:], "elder", is_elder=True) is (not in_flight)
     assert ("promised" in state.row_of) is bool(in_flight)

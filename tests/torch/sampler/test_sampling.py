@@ -8,6 +8,7 @@ import pytest
 
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar, GrammarSort, Sampling
+from quire.text.question import with_seed
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_a_grammar_of_an_unknown_sort_names_the_known_ones() -> None:
 
 
 def test_samples_of_one_prompt_get_seeds_of_their_own() -> None:
-    seeds = [Sampling(temperature=1.0, seed=2**63 - 1).with_seed(sample).seed for sample in range(100)]
+    seeds = [with_seed(Sampling(temperature=1.0, seed=2**63 - 1), sample).seed for sample in range(100)]
     assert seeds[0] == 2**63 - 1
     assert len(set(seeds)) == 100
-    assert Sampling(seed=None).with_seed().seed != Sampling(seed=None).with_seed().seed
+    assert with_seed(Sampling(seed=None)).seed != with_seed(Sampling(seed=None)).seed

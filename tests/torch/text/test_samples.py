@@ -18,6 +18,7 @@ from quire.fetch.folder import in_silence
 from quire.llm.answers import completions
 from quire.llm.questions import Options
 from quire.plan.settings import Budget, Settings
+from quire.text.question import with_seed
 from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
 from small_gguf import write_gguf
@@ -49,7 +50,7 @@ def test_samples_differ_and_come_in_order(llm: LLM) -> None:
     assert len({one.token_ids for one in together}) == 6
     for place, prompt in enumerate(prompts):
         for sample in range(3):
-            (alone,) = llm.generate([prompt], HOT.with_seed(sample), max_tokens=6)
+            (alone,) = llm.generate([prompt], with_seed(HOT, sample), max_tokens=6)
             assert together[3 * place + sample].token_ids == alone.token_ids
 
 

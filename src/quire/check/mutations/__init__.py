@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 
 from quire.check.mutations.base import Mutation, replaced
 from quire.check.mutations.leaks import LEAKS
+from quire.check.mutations.leases import LEASES
 from quire.check.mutations.loads import LOADS
 from quire.check.mutations.pages import PAGES
 from quire.check.mutations.policy import POLICY
@@ -16,7 +17,7 @@ from quire.check.mutations.tiers import TIERS
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
-MUTATIONS: dict[str, Mutation] = {**PAGES, **STEPS, **REUSE, **LOADS, **SCALE, **LEAKS, **POLICY, **TIERS}
+MUTATIONS: dict[str, Mutation] = {**PAGES, **STEPS, **REUSE, **LOADS, **SCALE, **LEAKS, **POLICY, **TIERS, **LEASES}
 
 
 def planted(name: str) -> AbstractContextManager[None]:

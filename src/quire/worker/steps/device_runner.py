@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from quire.core.drafting import verify_drafts
 from quire.core.logprobs import StepLogprobs
 from quire.core.step import Step, StepResult
 from quire.worker.backends.batch import Padding
 from quire.worker.pages.captures import copy_captures
 from quire.worker.pages.uploads import NoEvent, StagedUpload, carry, event_on
 from quire.worker.sampling.logprobs import Targets
+from quire.worker.steps.drafting import verify_drafts
 from quire.worker.steps.graphs import DecodeGraphs, Tables, pad_step, why_not
 from quire.worker.steps.runner import Pieces, TorchRunner
 

@@ -12,7 +12,6 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from quire.core.drafting import verify_drafts
 from quire.core.errors import ModelError
 from quire.core.logprobs import StepLogprobs
 from quire.core.sampling import Grammar
@@ -25,6 +24,7 @@ from quire.worker.pages.arena import Arena
 from quire.worker.pages.staging import Staging
 from quire.worker.sampling.logprobs import Block, Scorer, Targets, join_scores, places_before, score
 from quire.worker.sampling.sampler import Masks, Sampler
+from quire.worker.steps.drafting import verify_drafts
 
 Pieces = Iterator[torch.Tensor]
 """Logits: where rows sample, then those of prompts that are scored."""

@@ -1,0 +1,225 @@
+"""Leases: what is promised of a held one, from the checker's own books and the definition of the attention.
+
+held        a request that begins with its tokens can start after all of them, at any step; and it does
+together    the pages that all of them need, each once, fit the sheets that the plan has for leases, on every stage
+ends        at its time, unless a request of its session is in progress; by release; broken when the cache is dropped
+afterwards  nothing counts as leased any more
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+
+from quire.check import state
+from quire.check.definitions import Ints, Violation, seen
+from quire.check.laws import Law
+from quire.check.prefixes import Boundary, Prefixes
+from quire.check.requests import Arrival
+from quire.check.scripts import Script
+from quire.core.events import Event, RequestAdmitted, RequestEnded
+from quire.core.request import Request, Retain, Tokens
+from quire.core.units import ceil_div
+from quire.kinds import State
+from quire.plan.plan import KindPlan, StagePlan
+from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseRefusal
+from quire.scheduler.scheduler import Scheduler
+
+STEP_SECONDS = 1
+"""A request that is cancelled between two steps ended, for its lease, at the step before."""
+ALL_SCOPES = "all scopes"
+RETAIN_RATES = (0.0, 0.2, 0.7)
+"""How many of an episode's requests ask for a lease."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Promised:
+    """A lease as its owner knows it."""
+
+    request: Request
+    """One that begins with its tokens, and would compute one more."""
+    tokens: int
+    until: float
+
+
+class Leased(Law):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        requests: Mapping[str, Request],
+        scripts: Mapping[str, Script],
+        now: Callable[[], int],
+    ) -> None:
+        self.scheduler, self.requests, self.scripts, self.now = scheduler, requests, scripts, now
+        self.held: dict[str, Promised] = {}
+        self.asked: dict[str, tuple[str, Tokens, float]] = {}
+        """By lease, of those that were asked for tokens in the cache: scope, tokens, seconds."""
+        self.booked: dict[str, str] = {}
+        """By lease, of those that were granted with a request: its name."""
+        self._stages = [stage for stage in scheduler.plan.stages if stage.kinds]
+        self.releasing = ""
+        """The lease that is being released."""
+        self.dropping: str | None = None
+        """The scope whose cache is being dropped, or ALL_SCOPES."""
+        self._own: dict[str, Tokens] = {}
+        self.prefixes = Prefixes(scheduler, lambda name: self._own[name])
+
+    # ── the books ─────────────────────────────────────────────────────────
+
+    def note_booked(self, request: Request, answer: LeaseAnswer | None) -> None:
+        if answer is not None and answer.refusal is None:
+            self.booked[answer.name] = request.name
+
+    def check_answer(self, answer: LeaseAnswer) -> None:
+        """What is not granted is not held, and an answer that refuses says why truly."""
+        if (answer.refusal is None) != (answer.name in self.held):
+            raise Violation(f"lease {answer.name} is answered by {answer}, and held: {answer.name in self.held}")
+        if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None and answer.earliest <= self.now():
+            raise Violation(f"lease {answer.name} is refused until {answer.earliest:g}, which is over")
+
+    def on_event(self, event: Event) -> None:
+        if isinstance(event, LeaseHeld):
+            self._hold(event)
+        elif isinstance(event, LeaseEnded):
+            self._end(event)
+        elif isinstance(event, RequestEnded):
+            self._check_ended(event.request)
+        elif isinstance(event, RequestAdmitted):
+            self._check_hit(event)
+
+    def _end(self, event: LeaseEnded) -> None:
+        """A lease ends for a reason; one that is replaced was reported as held again before."""
+        if event.ending is LeaseEnding.REPLACED:
+            return
+        request, lease = self.booked.pop(event.lease, None), self.held.pop(event.lease, None)
+        scope = lease.request.scope if lease else self.requests[request].scope if request else None
+        is_right = {
+            LeaseEnding.EXPIRED: lease is not None and lease.until <= self.now() + STEP_SECONDS,
+            LeaseEnding.RELEASED: event.lease == self.releasing,
+            LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
+            LeaseEnding.FAILED: True,  # the books of the index say whether a step failed
+            LeaseEnding.NOTHING: lease is None and request is not None and not self._is_cached(request),
+        }
+        if not is_right[event.ending]:
+            raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
+
+    def _check_ended(self, request: str) -> None:
+        """Its lease is held now; or it left nothing, and its session has the lease that it had before."""
+        for name in [name for name, one in self.booked.items() if one == request]:
+            del self.booked[name]
+            if name not in self.held or self._is_cached(request):
+                raise Violation(f"request {request} was granted lease {name} and has ended, and it is not held")
+
+    def _is_cached(self, name: str) -> bool:
+        """Whether a request of the same prompt would find anything."""
+        request = self.requests[name]
+        self._own[name] = request.prompt
+        return next(self.prefixes.boundaries(request, len(request.prompt) - 1), None) is not None
+
+    def _hold(self, event: LeaseHeld) -> None:
+        name = event.lease
+        if name in self.booked:
+            request = self.requests[self.booked.pop(name)]
+            assert request.retain is not None
+            scope, tokens, seconds = request.scope, self.scripts[request.name].tokens, request.retain.seconds
+            if name in self.held and request.retain.session != name and name not in self.begun_by(request, tokens):
+                raise Violation(f"request {request.name} moves lease {name}, whose tokens it does not continue")
+        else:
+            scope, asked, seconds = self.asked.pop(name)
+            tokens = asked.astype(np.int64)
+        if event.tokens > len(tokens):
+            raise Violation(f"lease {name} holds {event.tokens} tokens, {len(tokens)} were asked for")
+        own = np.concatenate([tokens[: event.tokens], [0]]).astype(np.int32)
+        key = f"lease {name} {len(self._own)}"
+        self._own[key] = own
+        self.held[name] = Promised(Request(key, own, 1, scope=scope), event.tokens, self.now() + seconds)
+
+    # ── what must hold ────────────────────────────────────────────────────
+
+    def _check_hit(self, event: RequestAdmitted) -> None:
+        request, tokens = self.requests[event.request], self.scripts[event.request].tokens[: event.tokens]
+        if request.sampling.prompt_logprobs is not None:
+            return
+        for name in self.begun_by(request, tokens):
+            if event.hit_tokens < self.held[name].tokens:
+                raise Violation(
+                    f"request {event.request} begins with the {self.held[name].tokens} tokens of lease {name}, and "
+                    f"starts after {event.hit_tokens}"
+                )
+
+    def begun_by(self, request: Request, tokens: Ints) -> list[str]:
+        """Leases whose tokens these begin with, and which would be a hit."""
+        return [
+            name
+            for name, one in self.held.items()
+            if one.request.scope == request.scope
+            and one.tokens < len(tokens)
+            and np.array_equal(one.request.prompt[: one.tokens], tokens[: one.tokens])
+        ]
+
+    def after_turn(self) -> None:
+        self._check_times()
+        for number, sheets in enumerate(self.sheets()):
+            if sheets > (most := self._stages[number].lease_sheets):
+                raise Violation(f"leases need {sheets} sheets of stage {number}, and may take {most}")
+
+    def sheets(self) -> list[int]:
+        """By stage: whole sheets for the pages that all held leases need, each once."""
+        boundaries = [self._boundary(name, one) for name, one in self.held.items()]
+        return [self._sheets(number, stage, boundaries) for number, stage in enumerate(self._stages)]
+
+    def _boundary(self, name: str, one: Promised) -> Boundary:
+        boundary = self.prefixes.boundary(one.request, one.tokens)
+        if boundary is None or not self.prefixes.is_proved(boundary):
+            raise Violation(f"lease {name} is held, and no request can start after its {one.tokens} tokens")
+        return boundary
+
+    def _check_times(self) -> None:
+        held = state.held_leases(self.scheduler)
+        if held != self.held.keys():
+            raise Violation(f"leases {sorted(held)} are held, by what was reported {sorted(self.held)}")
+        for name, one in self.held.items():
+            if one.until < self.now() and name not in self.booked:
+                raise Violation(f"lease {name} is held at {self.now()}, and was to end at {one.until:g}")
+
+    def _sheets(self, number: int, stage: StagePlan, boundaries: list[Boundary]) -> int:
+        sheets = 0
+        for kind, plan in enumerate(stage.kinds):
+            pages = [self._pages(number, kind, plan, boundary) for boundary in boundaries]
+            sheets += ceil_div(len(np.unique(np.concatenate(pages))), plan.pages_per_sheet) if pages else 0
+        return sheets
+
+    def _pages(self, stage: int, kind: int, plan: KindPlan, boundary: Boundary) -> Ints:
+        kept = state.kept_pages(self.scheduler, stage, kind)
+        if isinstance(plan.kind, State):
+            return np.asarray(kept[boundary.path[-1], 0].ravel(), dtype=np.int64)
+        end, size, each = boundary.tokens, plan.page_tokens, kept.shape[1]
+        runs = [(begin, min(stop, end)) for begin, stop in seen(plan.kind, end, end + 1)]
+        pages = np.concatenate(
+            [np.arange(begin // size, ceil_div(stop, size)) for begin, stop in runs if begin < stop]
+            + [np.empty(0, dtype=np.int64)]
+        )
+        return np.asarray(kept[boundary.path[pages // each], pages % each].ravel(), dtype=np.int64)
+
+    def at_end(self) -> None:
+        for name in list(self.held):
+            self.releasing = name
+            self.scheduler.leasing.release(name)
+        for what, count in state.books_of_leases(self.scheduler):
+            if count:
+                raise Violation(f"after the last lease {count} {what} are left")
+
+
+def with_leases(random: Random, arrivals: list[Arrival]) -> list[Arrival]:
+    """Some of them ask for a lease of what they leave, a few for one of a named session."""
+    rate = random.choice(RETAIN_RATES)
+    return [_asking(random, arrival) if random.random() < rate else arrival for arrival in arrivals]
+
+
+def _asking(random: Random, arrival: Arrival) -> Arrival:
+    session = random.choice(("", "", "", f"session {random.randint(0, 2)}"))
+    retain = Retain(random.choice((0.5, 4.5, 15.5, 60.5)), session)
+    return replace(arrival, request=replace(arrival.request, retain=retain))
