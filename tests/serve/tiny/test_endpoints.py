@@ -197,4 +197,5 @@ def _lines(server: RunningServer, prefix: str) -> list[dict[str, Any]]:
 def test_threads_of_the_engine_sleep_while_they_wait(tiny_server: RunningServer) -> None:
     """As OpenMP's own library reports it when torch loads it: spinning threads made shared CPUs many times slower."""
     policies = [line.partition("=")[2].strip() for line in tiny_server.raw_logs if "OMP_WAIT_POLICY" in line]
-    assert policies == [f"'{os.environ.get('OMP_WAIT_POLICY', 'passive').upper()}'"]
+    wanted = f"'{os.environ.get('OMP_WAIT_POLICY', 'passive').upper()}'"
+    assert set(policies) == {wanted}, "one line for each start of the engine: other tests may have killed it"
