@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import httpx
 
+KIT = Path(__file__).parent
 BOOT_SECONDS = 600
 """Of a machine that does much else. A server that cannot start ends by itself, and is noticed at once."""
 WAIT_SECONDS = 300
@@ -127,13 +128,14 @@ def running_server(
     environment: dict[str, str] | None = None,
     threads: int | None = 1,
     python: str = sys.executable,
+    folder: Path | None = None,
 ) -> Iterator[RunningServer]:
-    """`python`: the interpreter that has Quire, where the tests run in one that has not."""
-    command = [python, "-m", "quire.cli.main", "serve", *arguments, "--port", "0"]
+    """`python`: the interpreter that has Quire, where the tests run in one that has not; `folder`: where it starts."""
+    command = [python, "-P", "-m", "quire.cli.main", "serve", *arguments, "--port", "0"]
     command += ["--threads", str(threads)] if threads else []
     environment = {**_without_options(), **(environment or {})}
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=Path(__file__).parent
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder or KIT
     )
     server = RunningServer(process, model)
     try:
