@@ -18,7 +18,8 @@ from quire.check.laws import Law
 from quire.check.prefixes import Prefixes
 from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
 from quire.check.staying import Capacity, Pages
-from quire.core.events import Event, LoadStarted, RequestAccepted, RequestAdmitted, StepLaunched
+from quire.core.events import Event, LoadStarted, RequestAccepted, RequestAdmitted, RequestPreempted, StepLaunched
+from quire.core.reasons import Why
 from quire.core.rules import Policy, Rules
 from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
@@ -47,6 +48,8 @@ class Line(Law):
         """By tenant, before this turn."""
         self._preferences: dict[str, state.Preference] = {}
         """Of those that waited when the first of this turn could be let in."""
+        self._claiming = ""
+        """The request that took a row from another one in this turn."""
         self._leased = state.leased_sheets(scheduler)
         """By stage, when the first of this turn could be let in."""
         self._admissions = 0
@@ -58,7 +61,7 @@ class Line(Law):
         state.watch_admission(scheduler, self._before_admission)
 
     def before_turn(self) -> None:
-        self._line, self._newcomers = [], []
+        self._line, self._newcomers, self._claiming = [], [], ""
         tenants = {seat.request.tenant for seat in self.seats.of.values()}
         self._served = {tenant: state.served(self.scheduler, tenant) for tenant in tenants}
         self._admissions, self._tries = state.admissions(self.scheduler), 0
@@ -76,10 +79,12 @@ class Line(Law):
         elif isinstance(event, RequestAdmitted):
             seat = self.seats.of[event.request]
             self._tries -= 1
-            if seat is self.seats.elder():
-                self._admissions += 1
+            if seat is self.seats.elder() or seat.name == self._claiming:
+                self._admissions += 1  # whoever takes a row back goes before the line (`claims.py`)
             else:
                 self._check_turn(seat)
+        elif isinstance(event, RequestPreempted) and event.reason.code is Why.NEEDS_ROW:
+            self._claiming = event.reason.requests[0]
         elif isinstance(event, StepLaunched):
             self._check_left_waiting()
 

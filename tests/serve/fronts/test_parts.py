@@ -45,14 +45,13 @@ def test_each_front_gets_the_updates_of_its_own_requests_and_the_hub_none() -> N
     router = Router()
     router.note(Submit((request("a-0", 9, 9), request("a-1", 9, 9)), front=1))
     router.note(Submit((request("b-0", 9, 9),), front=2))
-    updates = tuple(RequestUpdate(name, (7,)) for name in ("a-0", "b-0", "a-1", "a-peers-0"))
-    routed = router.routed(EngineTick(5, False, updates, books="x"))
-    assert (routed.tick.updates, routed.tick.books) == ((), "x")
+    updates = tuple(RequestUpdate(name, (7,)) for name in ("a-0", "a-peers-0"))
+    tokens = dict.fromkeys(("b-0", "a-1", "a-peers-1"), (8,))
+    routed = router.routed(EngineTick(5, False, tokens, updates, books="x"))
+    assert (routed.tick.tokens, routed.tick.updates, routed.tick.books) == ({}, (), "x")
     parts = {front: pickle.loads(part) for front, part in routed.parts.items()}
-    assert {front: [one.name for one in part.updates] for front, part in parts.items()} == {
-        1: ["a-0", "a-1"],
-        2: ["b-0"],
-    }
+    assert {front: [one.name for one in part.updates] for front, part in parts.items()} == {1: ["a-0"], 2: []}
+    assert {front: part.tokens for front, part in parts.items()} == {1: {"a-1": (8,)}, 2: {"b-0": (8,)}}
     assert all((part.steps, part.is_idle) == (5, False) for part in parts.values())
 
 
@@ -61,11 +60,11 @@ def test_requests_that_have_ended_or_were_cancelled_are_not_remembered() -> None
     router = Router()
     router.note(Submit(tuple(request(f"a-{number}", 9, 9) for number in range(4)), front=1))
     ends = (RequestUpdate("a-0", ending="length"), RequestUpdate("a-1", refusal="no"), RequestUpdate("a-2", (1,)))
-    assert len(pickle.loads(router.routed(EngineTick(1, False, ends)).parts[1]).updates) == 3
+    assert len(pickle.loads(router.routed(EngineTick(1, False, {}, ends)).parts[1]).updates) == 3
     assert router.names_of(1) == ("a-2", "a-3")
     router.forget(["a-2", "a-3"])
     assert not router.names_of(1)
-    assert not router.routed(EngineTick(2, True, ends)).parts
+    assert not router.routed(EngineTick(2, True, {}, ends)).parts
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
