@@ -16,6 +16,7 @@ from quire.core.errors import InputError
 from quire.movers.disk import SUFFIX, DiskFolder
 from quire.movers.frame import Header, decode, header_bytes, header_of, is_as_written, layout_digest
 from quire.movers.hidden import hidden
+from quire.options.peer import Peer, Role
 from quire.options.tiers import Tiers
 from scenes_of_tiers import LAYOUT
 
@@ -144,5 +145,9 @@ def test_a_secret_is_long_enough_and_ones_that_everybody_can_read_are_named(
         assert not caplog.records
         file.chmod(0o644)
         assert Tiers(secret=file).read_secret() == SECRET
-    assert "can be read by every user (mode 644): chmod 600 it" in caplog.text
+        assert Peer(role=Role.DECODE, host="h", port=1, secret=file).read_secret() == SECRET
+    assert [
+        record.getMessage().count("can be read by every user (mode 644): chmod 600 it") for record in caplog.records
+    ] == [1, 1]
+    assert "--peer-secret" in caplog.records[-1].getMessage()
     assert Tiers().read_secret() == b""
