@@ -10,6 +10,7 @@ import torch
 
 from quire.core.dtypes import DType
 from quire.core.events import PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
+from quire.core.reasons import Why
 from quire.core.sampling import Sampling
 from quire.engine.engine import Stream
 from quire.text.ngrams import NGramDrafter
@@ -61,7 +62,7 @@ def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str) -> None:
     service = DeviceService(name, tight_plan(name, PUT_OFF[name]))
     service.engine.scheduler.admission.typical_output = 1.0
     service.check()
-    assert service.engine.counters.events[RequestPreempted, ""] > 0
+    assert service.engine.counters.events[RequestPreempted, Why.NEEDS_PAGES] > 0
 
 
 def test_pages_that_are_moved_together_change_no_token() -> None:

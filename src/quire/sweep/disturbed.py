@@ -19,6 +19,7 @@ import torch
 
 from quire.build.tiers import attach
 from quire.core.events import LoadFinished, RequestAdmitted, RequestPreempted, TokensDrafted
+from quire.core.reasons import Why
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
@@ -83,7 +84,7 @@ class Happened:
         sums, events = system.engine.counters.sums, system.engine.counters.events
         self.counts["hit tokens"] += sums[RequestAdmitted, "hit_tokens"]
         self.counts["accepted drafts"] += sums[TokensDrafted, "accepted"]
-        self.counts["preemptions"] += events[RequestPreempted, ""]
+        self.counts["preemptions"] += events[RequestPreempted, Why.NEEDS_PAGES]
         self.counts["tokens from host"] += sums[LoadFinished, "tokens"]
         if system.engine.scheduler.drafts.disabled:
             self.impossible.add("accepted drafts")

@@ -151,7 +151,7 @@ def test_a_request_that_was_put_off_gives_the_same(overlap: int) -> None:
     streams = send(service)
     service.engine.drain()
     check(service, streams)
-    assert service.engine.counters.events[RequestPreempted, ""] > 0
+    assert service.engine.counters.events[RequestPreempted, Why.NEEDS_PAGES] > 0
 
 
 def test_rows_that_guess_beside_them_change_nothing() -> None:

@@ -14,6 +14,7 @@ from _pytest.mark import ParameterSet
 from drafters import Reminded
 from examples import rest_in_soak
 from quire.core.events import PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
+from quire.core.reasons import Why
 from quire.text.ngrams import NGramDrafter
 from tiny_models import PAGE, Service, plan_of, reference, tight_plan
 
@@ -77,7 +78,7 @@ def test_a_pool_that_is_too_small_for_all_changes_no_token(name: str, overlap: i
     service = Service(name, tight_plan(name, more_sheets=1), overlap)
     service.engine.scheduler.admission.typical_output = 1.0
     service.check()
-    assert service.engine.counters.events[RequestPreempted, ""] > 0
+    assert service.engine.counters.events[RequestPreempted, Why.NEEDS_PAGES] > 0
 
 
 @pytest.mark.parametrize(("name", "overlap"), each_way(2, (1,)))
@@ -115,7 +116,7 @@ def test_guesses_that_come_true_in_a_pool_that_is_too_small_change_no_token(name
     service.engine.scheduler.admission.typical_output = 1.0
     service.check()
     counters = service.engine.counters
-    assert counters.events[RequestPreempted, ""] > 0
+    assert counters.events[RequestPreempted, Why.NEEDS_PAGES] > 0
     assert 0 < counters.sums[TokensDrafted, "accepted"] < counters.sums[TokensDrafted, "drafted"]
 
 

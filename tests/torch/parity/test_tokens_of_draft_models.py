@@ -7,6 +7,7 @@ import torch
 
 from examples import rest_in_soak
 from quire.core.events import PagesCompacted, RequestAdmitted, RequestPreempted, TokensDrafted
+from quire.core.reasons import Why
 from tiny_models import PAGE, Service, plan_of, tight_plan
 
 torch.set_num_threads(1)
@@ -65,7 +66,7 @@ def test_a_pool_that_is_too_small_for_all_changes_no_guess(name: str, draft: str
     service.check()
     counters = service.engine.counters
     drafted, accepted = (counters.sums[TokensDrafted, word] for word in ("drafted", "accepted"))
-    assert counters.events[RequestPreempted, ""] > 0
+    assert counters.events[RequestPreempted, Why.NEEDS_PAGES] > 0
     assert accepted == drafted if name == draft else accepted < drafted
 
 
