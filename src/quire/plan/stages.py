@@ -149,9 +149,17 @@ def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -
 
 def _lease_sheets(stage: CutStage, settings: Settings, length: int, sheets: int) -> int:
     """As many as were asked for; by default half of what the longest request leaves, if prefixes can be reused."""
+    alone = [kind.name for kind in stage.kinds if not kind.kind.is_shareable]
+    if asked := settings.lease_bytes:
+        if alone:
+            why = f"{alone[0]} depends on more than the tokens, so no prefix can be leased"
+            raise PlanError(f"--lease-memory {format_bytes(asked)} has no use: {why}; leave it out")
+        if asked < stage.sheet_bytes:
+            one = f"one sheet of {format_bytes(stage.sheet_bytes)}"
+            raise PlanError(f"--lease-memory {format_bytes(asked)} is less than {one}: give at least that, or 0")
     if settings.lease_bytes is not None:
         return min(sheets, stage.lease_sheets(settings))
-    if not length or not all(kind.kind.is_shareable for kind in stage.kinds):
+    if not length or alone:
         return 0
     return bound.spare(stage.kinds, sheets, length, settings.speculative_tokens, settings.reserved_pages) // 2
 
@@ -168,10 +176,14 @@ def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: i
     tokens = "1 token needs" if length == 1 else f"{length:,} tokens need"
     needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
     lower = f"lower --max-length to {longest:,} or " if longest else ""
-    leased = f", {sealed.lease_sheets:,} of them for leases" if sealed.lease_sheets else ""
+    leased, leases = "", stage.lease_sheets(settings)
+    if leases:
+        most = bound.spare(sealed.kinds, sealed.sheets, length, settings.speculative_tokens, settings.reserved_pages)
+        leased = f", and {leases:,} are for leases"
+        lower += f"lower --lease-memory to {format_bytes(most * sealed.sheet_bytes)} or "
     return (
         f"{tokens} {format_count(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
         f"({format_bytes(sealed.pool_bytes)}){leased}: {lower}raise the pool to "
-        f"{format_count(needed + sealed.lease_sheets, 'sheet')}"
+        f"{format_count(needed + leases, 'sheet')}"
     )
