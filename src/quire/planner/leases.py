@@ -12,7 +12,7 @@ from quire.core.search import greatest
 from quire.plan import bound
 from quire.plan.make import LENGTH_WITHOUT_LIMIT
 from quire.plan.plan import Plan
-from quire.prefix.lease_pages import lease_pages, lease_sheets
+from quire.prefix.lease_sizes import lease_pages, lease_sheets
 
 SESSION_TOKENS = 32_768
 """Length of the sessions that lease memory is expressed in; at most half of the longest length without leases,

@@ -24,7 +24,7 @@ from quire.kinds import Counts, counts
 from quire.options.texts import parse_tokens
 from quire.plan import bound
 from quire.plan.plan import Plan, StagePlan
-from quire.prefix.lease_pages import lease_pages
+from quire.prefix.lease_sizes import lease_pages
 
 QUANTILES = 1000
 EXAMPLE = "prompt=1200/6000,output=250/900,shared=800,sessions=4"

@@ -6,7 +6,7 @@ import pytest
 
 from quire.core.request import Retain
 from quire.plan.plan import Plan
-from quire.prefix.lease_pages import lease_pages, lease_sheets
+from quire.prefix.lease_sizes import lease_pages, lease_sheets
 from small_engines import engine_for, request, run, small_plan
 from small_kinds import KINDS
 
