@@ -23,9 +23,10 @@ from quire.cli.main import main
 from quire.cli.serve import _add
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, ModelError, PlanFileError
+from quire.options.drafts import DRAFT_TOKENS
 from quire.options.run import RunOptions
 from quire.plan.plan import Plan
-from quire.plan.settings import DRAFT_TOKENS, Settings
+from quire.plan.settings import Settings
 from quire.serve import server
 
 SIZE = ("--pool", "2MiB", "--max-length", "256", "--max-requests", "8", "--batch-tokens", "64")

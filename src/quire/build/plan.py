@@ -16,11 +16,13 @@ from quire.models.draft_model import with_draft_model
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
+from quire.options.drafts import with_draft
 from quire.options.run import RUN_KV_DTYPES, RunOptions
 from quire.options.texts import names_of
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
-from quire.plan.settings import Budget, Settings, with_draft
+from quire.plan.settings import Budget, Settings
+from quire.planner.leases import require_lease_memory
 
 
 def run_settings(settings: Settings, options: RunOptions) -> Settings:
@@ -45,7 +47,9 @@ def plan_checkpoint(
 
 def plan_shape(shape: ModelShape, settings: Settings, budget: Budget, options: RunOptions) -> Plan:
     """The plan of a model, compared with the memory that the device has."""
-    plan = make_plan(shape, settings, budget).require_fit()
+    plan = make_plan(shape, settings, budget)
+    require_lease_memory(plan, settings.lease_bytes)
+    plan.require_fit()
     on_cpu = options.device == "cpu"
     require_memory(plan, plan, available_bytes() if on_cpu else machine_of(options.device).memory_bytes)
     return plan

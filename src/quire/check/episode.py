@@ -138,7 +138,9 @@ class Episode:
         line = Line(scheduler, self.seats, capacity, prefixes, rules)
         typical = lambda: state.typical_output(scheduler)  # noqa: E731
         return [
-            Staying(self.seats, capacity, typical, self._is_excused, lambda: line.shared, self._leased_sheets),
+            Staying(
+                self.seats, capacity, typical, self._is_excused, lambda: line.shared, leased_sheets=self._leased_sheets
+            ),
             line,
             Fairness(scheduler, self.seats, self.requests, rules),
             Reused(scheduler, prefixes, self.requests),

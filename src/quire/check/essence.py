@@ -33,11 +33,11 @@ from quire.scheduler.scheduler import Scheduler
 
 KNOWN = {
     "Scheduler": "plan policy memories events rows shares queue next_step reuse room drafts loads running loading "
-    "admission _arrivals _batch_tokens _least_chunk flying meter",
+    "leasing admission _arrivals _batch_tokens _least_chunk flying meter",
     "NextStep": "_tables _copies _stores _loads _newcomers",
     "Running": "_rows _reuse _room _loads _next_step tickets _line _order _order_is_stale",
     "Loading": "_loads _rows _running _reuse _room _next_step _publisher _now",
-    "Admission": "_plan _queue _rows _running _reuse _room _loading _publisher typical_output",
+    "Admission": "_plan _queue _rows _running _reuse _room _loading _leasing _publisher typical_output",
     "Expectations": "_index _memories _queued changed",
     "Captures": "_index _memories _publisher _by_row",
     "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _next_step _publisher",
@@ -60,8 +60,11 @@ KNOWN = {
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Junctions": "_prompts _next ahead wanted",
-    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction awaited uses spares arrivals ends "
-    "_before",
+    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction awaited uses spares leases arrivals "
+    "ends _before",
+    "Leases": "_nodes _boundaries _coverage _eviction _stages takes held pending pages _ended _began",
+    "LeasePages": "_nodes _boundaries _coverage _stages",
+    "Leasing": "_index _leases _publisher now",
     "Awaited": "_nodes _coverage _eviction requests _bytes_of _bytes",
     "Uses": "_nodes _boundaries _coverage _eviction",
     "Spares": "_nodes _boundaries _coverage _eviction _memories",
@@ -70,14 +73,14 @@ KNOWN = {
     "was_given_back paths last_rank",
     "Ghosts": "_gone _runs _ends _oldest _units",
     "Coverage": "memories disabled unit growing tails states has_states has_boundaries _growth_bytes boundary_bytes "
-    "kinds most_checkpoints _state_bytes _tail_bytes spare_units pool_bytes",
+    "kinds most_checkpoints _state_bytes _tail_bytes spare_units pool_bytes leased_states",
     "Nodes": "room count _runs run key parent children tokens used line rank is_there _notes _free",
     "Recency": "",
     "Publisher": "step listeners",
 }
 KNOWN_TICKET = (
     "request arrival claim outputs preemptions root keys hash_state came_from line is_counted awaits cached chain "
-    "is_found turn may_load offer again hit_tokens loaded_tokens miss gap is_reported reason way_back"
+    "is_found turn may_load offer again hit_tokens loaded_tokens miss gap is_reported reason lease way_back"
 )
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""
@@ -139,8 +142,8 @@ def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
 def _waiting(one: Ticket) -> tuple[Any, ...]:
     preemptions = min(one.preemptions, MOST_PREEMPTIONS)
     places = [place and KEYS(place.key) for place in (one.came_from, one.awaits)]
-    asked = one.may_load, one.offer, one.again
-    return one.request.name, len(one.outputs), preemptions, len(one.keys), *places, one.cached, len(one.chain), *asked
+    asked = one.may_load, one.offer, one.again, one.lease
+    return (one.request.name, len(one.outputs), preemptions, len(one.keys), *places, one.cached, len(one.chain), *asked)
 
 
 def _loads(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
@@ -184,7 +187,10 @@ def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
         number: group for number, group in index.boundaries.groups.items() if len(index.boundaries.members(number))
     }
     times = sorted({*nodes.used[nodes.is_there].tolist(), *(group.used for group in groups.values())})
+    leases = index.leases
     return (
+        sorted((name, KEYS(nodes.key[one.chain[-1]])) for name, one in leases.held.items()),
+        sorted((name, one.pages) for name, one in leases.pending.items()),
         sorted([KEYS(key) for key in keys] for alike in junctions._prompts.values() for keys in alike),
         sorted((KEYS(key), place[row]) for key, row in junctions._next.items()),
         sorted(map(KEYS, junctions.wanted)),
@@ -203,7 +209,8 @@ def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
 def _node(index: PrefixIndex, node: int, times: list[float]) -> tuple[Any, ...]:
     nodes = index.nodes
     uses = min(nodes.uses.item(node), MOST_USES)
-    notes = [column.item(node) for column in (nodes.origin, nodes.gain, nodes.is_boundary, nodes.needed, nodes.awaited)]
+    columns = nodes.origin, nodes.gain, nodes.is_boundary, nodes.needed, nodes.awaited, nodes.leased, nodes.leased_tail
+    notes = [column.item(node) for column in columns]
     return KEYS(nodes.key[node]), uses, times.index(nodes.used.item(node)), nodes.children.item(node), *notes
 
 
@@ -221,15 +228,17 @@ def _named(scheduler: Scheduler, entries: list[tuple[float, int]]) -> list[Any]:
 
 
 def check_leaves(scheduler: Scheduler) -> None:
-    """Every end of a chain and every boundary can be found when something must go; so entries out of date decide
-    nothing."""
+    """Every end of a chain and every boundary that is not leased can be found when something must go; so entries out of
+    date decide nothing."""
     index, eviction = scheduler.reuse.index, scheduler.reuse.index.eviction
     named = {
         found
         for rank, found in (*eviction._ranked, *eviction._held, *eviction._awaited)
         if eviction._is_current(rank, found)
     }
-    ends = {*index.nodes.leaves().tolist(), *index.boundaries.tails}
+    nodes = index.nodes
+    ends = {node for node in nodes.leaves().tolist() if not nodes.leased[node]}
+    ends |= {node for node in index.boundaries.tails if nodes.children[node] and not nodes.lease_ends[node]}
     if lost := ends - named:
         raise Violation(f"the cache has {len(lost)} ends of chains or boundaries that it can never evict")
 

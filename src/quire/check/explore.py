@@ -24,6 +24,7 @@ from quire.check.promises import check_books, check_ended, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
+from quire.core.events import Event, RequestAdmitted
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
 from quire.core.tier import TransferDone, TransferFailed
@@ -81,12 +82,22 @@ class World:
         self.small = small
         self.tier = ChosenTier(small.stored)
         tier = self.tier if small.stored else None
-        self.scheduler = _FixedEstimate(small.plan(), small.rules(), tier, drafter=Guesses(), forecast=Recency())
+        self.scheduler = _FixedEstimate(
+            small.plan(), small.rules(), tier, (self._on_event,), Guesses(), forecast=Recency()
+        )
         self.scheduler.admission.typical_output = small.typical_output
         self.requests = small.work()
         self.scripts = [script_for(request) for request in self.requests]
         self.came = 0
         self.ended: list[int] = []
+
+    def _on_event(self, event: Event) -> None:
+        """Whoever begins with the tokens of a lease starts after them."""
+        if isinstance(event, RequestAdmitted):
+            request = self.requests[int(event.request[1:])]
+            tokens = state.leased_tokens(self.scheduler, request)
+            if event.hit_tokens < tokens:
+                raise Violation(f"{request.name} begins with {tokens} leased tokens, and starts at {event.hit_tokens}")
 
     def actions(self) -> list[Action]:
         """Everything that may happen next."""
@@ -105,6 +116,7 @@ class World:
             possible.append(("evict", 0))
         if self.small.evicts and state.can_compact(scheduler):
             possible.append(("compact", 0))
+        possible += [("release", number) for number in range(len(state.held_leases(scheduler)))]
         if self.small.aborts:
             possible += [("abort", number) for number in range(self.came) if number not in self.ended]
         return possible
@@ -120,6 +132,8 @@ class World:
             self._apply(number)
         elif what == "evict":
             state.evict(self.scheduler)
+        elif what == "release":
+            self.scheduler.leasing.release(sorted(state.held_leases(self.scheduler))[number])
         elif what == "compact":
             state.compact(self.scheduler)
         elif what == "wait":
@@ -265,8 +279,12 @@ class _Exploration:
         check_leaves(self.world.scheduler)
         if self.found.states % LOOK_AT_ARRAYS == 0:
             self.snapshots.check_complete()
+        if broken := state.broken_leases(self.world.scheduler):
+            raise Violation(f"lease {broken[0]} is held, and no request can start after its tokens")
         if self.world.is_over():
             self.found.ends += 1
+            for name in state.held_leases(self.world.scheduler):
+                self.world.scheduler.leasing.release(name)
             check_nothing_left(self.world.scheduler)
         else:
             check_books(self.world.scheduler)

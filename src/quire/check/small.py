@@ -1,14 +1,16 @@
-"""Small systems whose every schedule is explored: at most 6 sheets, 3 requests, 3 kinds, pages of 1 or 2 tokens."""
+"""Small systems whose every schedule is explored: at most 6 sheets and some for leases, 3 requests, 3 kinds, pages of
+1 or 2 tokens."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from quire.check.definitions import DEFINITIONS
+from quire.check.scripts import script_for
 from quire.core.memory import Follows, Memory, Part
-from quire.core.request import Request
+from quire.core.request import Request, Retain
 from quire.core.rules import Policy, Rules
 from quire.kinds import KINDS, Keeps
 from quire.models.shape import Layer, ModelShape
@@ -17,6 +19,8 @@ from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 
 TENANTS = ("", "blue")
+NEVER = 1e9
+"""Seconds: leases end by release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,8 @@ class Small:
     """And how many heads each has: kinds with more heads get fewer pages in a sheet."""
     sheets: int
     requests: tuple[tuple[str, int, int], ...]
-    """A prompt's letters are its tokens: prompts with the same first letters share a prefix."""
+    """A prompt's letters are its tokens: prompts with the same first letters share a prefix. One that begins with a
+    number continues what that request was asked and generated."""
     page_tokens: int = 1
     lookahead: int = 0
     batch_tokens: int = 2
@@ -39,6 +44,8 @@ class Small:
     aborts: bool = True
     evicts: bool = False
     """The prefix index may forget everything, and pages may be compacted, between any two steps."""
+    leases: int = 0
+    """Sheets for leases. If there are any, every request asks for a lease of what it leaves, which may end any time."""
     typical_output: float = 1.0
     policy: Policy = Policy.PRIORITY
 
@@ -46,7 +53,7 @@ class Small:
         parts = {heads: (Part("key", heads, 128, follows=Follows.KV, replicated=True),) for _, heads in self.kinds}
         memories = (Memory.of(kind, parts[heads], DEFINITIONS[kind].small) for kind, heads in self.kinds)
         layers = tuple(Layer((memory,)) for memory in memories)
-        length = max(len(prompt) + outputs for prompt, outputs, _ in self.requests)
+        length = max(request.limit for request in self.work())
         has_pages = any(KINDS[kind].keeps is not Keeps.STATE for kind, _ in self.kinds)
         settings = Settings(
             max_length=length,
@@ -57,22 +64,23 @@ class Small:
             speculative_tokens=self.lookahead,
         )
         model = ModelShape("small", "check", layers, max_length=length, weights_known=False)
-        return make_plan(model, settings, Budget(sheets=(self.sheets,)))
+        plan = make_plan(model, settings, Budget(sheets=(self.sheets,)))
+        return replace(plan, stages=tuple(replace(stage, lease_sheets=self.leases) for stage in plan.stages))
 
     def rules(self) -> Rules:
         return Rules(policy=self.policy)
 
     def work(self) -> list[Request]:
-        return [
-            Request(
-                f"r{number}",
-                np.array([ord(letter) for letter in prompt], dtype=np.int32),
-                outputs,
-                priority,
-                tenant=TENANTS[number % len(TENANTS)],
-            )
-            for number, (prompt, outputs, priority) in enumerate(self.requests)
-        ]
+        requests: list[Request] = []
+        for number, (prompt, outputs, priority) in enumerate(self.requests):
+            before = requests[int(prompt[0])] if prompt[0].isdigit() else None
+            tokens = [ord(letter) for letter in prompt]
+            if before is not None:
+                tokens = [*script_for(before).tokens[: before.limit].tolist(), *tokens[1:]]
+            request = Request(f"r{number}", np.array(tokens, dtype=np.int32), outputs, priority)
+            retain = Retain(NEVER) if self.leases else None
+            requests.append(replace(request, tenant=TENANTS[number % len(TENANTS)], retain=retain))
+        return requests
 
 
 FULL, LATENT, WINDOW, SINK = ("full", 1), ("latent", 1), ("window", 2), ("sink", 2)
@@ -82,6 +90,8 @@ THREE = (("abcd", 2, 0), ("abe", 2, 1), ("abcf", 2, 0))
 URGENT = (("abcd", 2, 0), ("abe", 2, 0), ("abcf", 2, 1))
 """The same, and the last goes before the second: priority decides more than who is the elder."""
 LONG = (("abcdef", 2, 0), ("abcd", 3, 1), ("abg", 3, 0))
+TURNS = (("ab", 1, 0), ("0c", 1, 1), ("ad", 1, 0))
+"""The second continues the first one's turn."""
 FULL_WINDOW_CHUNKED = (FULL, WINDOW, CHUNKED)
 FAIR, FIRST = Policy.FAIR, Policy.FIRST_COME
 
@@ -98,6 +108,8 @@ SHORT = (
     Small("full and state, lookahead 2", (FULL, STATE), 6, (("ab", 3, 0), ("abc", 3, 1), ("ad", 2, 0)), 1, 2, 3),
     Small("full and window, evicted and compacted", (FULL, WINDOW), 6, THREE, rows=3, evicts=True),
     Small("window and state, evicted and compacted", (WINDOW, STATE), 6, (("abc", 2, 0), ("abd", 1, 1)), evicts=True),
+    Small("full, leases", (FULL,), 10, TURNS, leases=5, rows=3, evicts=True),
+    Small("full and state, leases", (FULL, STATE), 6, TURNS, leases=3, evicts=True),
 )
 """Explored by the tests, within a minute."""
 LARGE = (
@@ -119,5 +131,10 @@ LARGE = (
     Small("full and state, by priority", (FULL, STATE), 6, URGENT, rows=2, stored=2),
     Small("window and chunked", (WINDOW, CHUNKED), 4, THREE, rows=3),
     Small("full and state, evicted and compacted", (FULL, STATE), 6, THREE, rows=2, evicts=True),
+    Small("full and window, leases", (FULL, WINDOW), 11, TURNS, leases=6, evicts=True),
+    Small("full, window, state, leases", (FULL, WINDOW, STATE), 6, TURNS, leases=3, evicts=True),
+    Small("window, chunked, state, leases", (WINDOW, CHUNKED, STATE), 9, TURNS, leases=5, rows=3, policy=FAIR),
+    Small("full and state, leases, a tier", (FULL, STATE), 6, TURNS, leases=3, rows=3, stored=2),
+    Small("full, pages of 2, leases", (FULL,), 6, TURNS, 2, leases=3, rows=3, batch_tokens=1, overlap=3),
 )
 SYSTEMS = SHORT + LARGE

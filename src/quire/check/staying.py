@@ -94,6 +94,7 @@ class Staying(Law):
         typical_output: Callable[[], float],
         is_excused: Callable[[str], bool],
         shared_pages: Callable[[], Pages],
+        *,
         leased_sheets: Callable[[], Sequence[int]],
     ) -> None:
         """`typical_output`: what the scheduler expects; `is_excused`: whether pages are held that admission could not

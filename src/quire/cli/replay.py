@@ -8,9 +8,10 @@ from pathlib import Path
 
 from quire.cli.text import bold, table
 from quire.core.errors import InputError
-from quire.core.events import RequestEvent, RequestPreempted, reason_of
+from quire.core.events import RequestEvent, RequestPreempted
 from quire.engine import history
 from quire.engine.engine import Engine
+from quire.explain.events import reason_of
 from quire.explain.request import explain
 from quire.explain.sentences import describe, sentence, way
 from quire.options.spelling import near_to

@@ -5,14 +5,12 @@ Code decides by codes and never by sentences. What a reader may not see is remov
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 SHEETS_FOR = "sheets for "
 """Begins the name of a number: sheets that a kind needs."""
-ANOTHER = "another"
-"""Stands for a request whose name the reader may not see."""
 
 
 class Why(str, Enum):
@@ -92,15 +90,3 @@ class WayBack:
         costs = {"load_microseconds": self.load_seconds, "compute_microseconds": self.compute_seconds}
         known = {name: round(1e6 * seconds) for name, seconds in costs.items() if seconds is not None}
         return {"to_tier": int(self.is_load), **known}
-
-
-def without_others(reason: Reason, own: Collection[str]) -> Reason:
-    """The reason for a reader who may only see the requests in `own`: without the names of others, a tier's messages,
-    and the fact that another scope has the same prefix."""
-    return replace(
-        reason,
-        code=Why.NO_OVERLAP if reason.code is Why.SCOPE else reason.code,
-        requests=tuple(name if name in own else ANOTHER for name in reason.requests),
-        because=None if reason.because is None else without_others(reason.because, own),
-        detail="",
-    )

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from quire.core.reasons import ANOTHER, Reason, WayBack, without_others
+from quire.core.reasons import Reason, WayBack, Why
+
+ANOTHER = "another"
+"""Stands for a request whose name the reader may not see."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,3 +60,15 @@ def explained_without_others(found: Explanation, own: Collection[str]) -> Explan
     kinds = [replace(one, requests=tuple((shown(name), pages) for name, pages in one.requests)) for one in found.kinds]
     reason, after = without_others(found.reason, own), tuple(map(shown, found.after))
     return replace(found, reason=reason, kinds=tuple(kinds), after=after)
+
+
+def without_others(reason: Reason, own: Collection[str]) -> Reason:
+    """The reason for a reader who may only see the requests in `own`: without the names of others, a tier's messages,
+    and the fact that another scope has the same prefix."""
+    return replace(
+        reason,
+        code=Why.NO_OVERLAP if reason.code is Why.SCOPE else reason.code,
+        requests=tuple(name if name in own else ANOTHER for name in reason.requests),
+        because=None if reason.because is None else without_others(reason.because, own),
+        detail="",
+    )

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.core.errors import InputError
-from quire.core.events import reused_tokens
 from quire.core.logprobs import Logprob
 from quire.engine.engine import Engine, Stream
+from quire.explain.events import reused_tokens
 from quire.llm.schema import Schema, parse
 from quire.text.answer import Answer, Delta, join_deltas
 from quire.text.dialects.calls import ToolCall

@@ -16,10 +16,10 @@ from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.rules import Rules
 from quire.options.dialects import TOOL_DIALECTS, ToolDialect
+from quire.options.drafts import DRAFT_TOKENS
 from quire.options.flags import option, part, read_texts
 from quire.options.texts import dtype_among, names_of, positive
 from quire.options.tiers import Tiers
-from quire.plan.settings import DRAFT_TOKENS
 
 DEVICES = ("auto", "cpu", "cuda")
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)

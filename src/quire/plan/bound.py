@@ -49,11 +49,6 @@ def minimum(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> int:
     return peak(kinds, length, 1, ahead, reserved)
 
 
-def spare(kinds: Kinds, sheets: int, length: int, ahead: int, reserved: int = 0) -> int:
-    """Sheets that a lone request of `length` leaves free."""
-    return max(0, sheets - minimum(kinds, length, ahead, reserved)) if kinds else 0
-
-
 def minimum_by_kind(kinds: Kinds, length: int, ahead: int, reserved: int = 0) -> list[int]:
     """Sheets that each kind takes of the minimum, at the moment when all kinds together take most."""
     pages = _alone(kinds, length, 1, ahead)

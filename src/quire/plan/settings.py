@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from quire.core.dtypes import DType
@@ -25,8 +25,6 @@ RANGES = {
     "host_block_tokens": (1, 1 << 20),
 }
 """Least and most of each setting: values beyond are typing mistakes, or overflow arithmetic in 64 bits."""
-DRAFT_TOKENS = 4
-"""The default for a draft model."""
 MOST_SHEETS = 1 << 32
 STATE_DTYPES = (DType.BF16, DType.FP16, DType.FP32)
 KV_DTYPES = (DType.BF16, DType.FP16, DType.FP32, DType.FP8, DType.INT8)
@@ -100,25 +98,6 @@ class Settings:
         if self.state_dtype is not None and self.state_dtype not in STATE_DTYPES:
             names = ", ".join(d.value for d in STATE_DTYPES)
             raise PlanError(f"--state-dtype {self.state_dtype.value} is not one of {names}")
-
-
-def with_draft(settings: Settings, draft_model: object | None, draft_tokens: int | None) -> Settings:
-    """Plans as many tokens ahead as the draft model drafts, if there is one."""
-    if draft_model is None:
-        if draft_tokens is not None:
-            raise PlanError(f"--draft-tokens {draft_tokens} needs a draft model: give --draft-model as well")
-        return settings
-    draft_tokens = DRAFT_TOKENS if draft_tokens is None else draft_tokens
-    if draft_tokens < 1:
-        raise PlanError(
-            f"--draft-tokens {draft_tokens} leaves a draft model nothing to do: give at least 1, or leave it out"
-        )
-    if settings.speculative_tokens not in (0, draft_tokens):
-        raise PlanError(
-            f"--speculative-tokens {settings.speculative_tokens} and --draft-tokens {draft_tokens} differ: a draft "
-            "model guesses as many as --draft-tokens says, so leave the other out"
-        )
-    return replace(settings, speculative_tokens=draft_tokens)
 
 
 def _option(name: str) -> str:

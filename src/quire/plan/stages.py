@@ -149,19 +149,12 @@ def seal_stage(stage: CutStage, settings: Settings, length: int, longest: int) -
 
 def _lease_sheets(stage: CutStage, settings: Settings, length: int, sheets: int) -> int:
     """As many as were asked for; by default half of what the longest request leaves, if prefixes can be reused."""
-    alone = [kind.name for kind in stage.kinds if not kind.kind.is_shareable]
-    if asked := settings.lease_bytes:
-        if alone:
-            why = f"{alone[0]} depends on more than the tokens, so no prefix can be leased"
-            raise PlanError(f"--lease-memory {format_bytes(asked)} has no use: {why}; leave it out")
-        if asked < stage.sheet_bytes:
-            one = f"one sheet of {format_bytes(stage.sheet_bytes)}"
-            raise PlanError(f"--lease-memory {format_bytes(asked)} is less than {one}: give at least that, or 0")
     if settings.lease_bytes is not None:
         return min(sheets, stage.lease_sheets(settings))
-    if not length or alone:
+    if not length or not stage.kinds or not all(kind.kind.is_shareable for kind in stage.kinds):
         return 0
-    return bound.spare(stage.kinds, sheets, length, settings.speculative_tokens, settings.reserved_pages) // 2
+    needed = bound.minimum(stage.kinds, length, settings.speculative_tokens, settings.reserved_pages)
+    return max(0, sheets - needed) // 2
 
 
 def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: int) -> str:
@@ -178,9 +171,8 @@ def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: i
     lower = f"lower --max-length to {longest:,} or " if longest else ""
     leased, leases = "", stage.lease_sheets(settings)
     if leases:
-        most = bound.spare(sealed.kinds, sealed.sheets, length, settings.speculative_tokens, settings.reserved_pages)
         leased = f", and {leases:,} are for leases"
-        lower += f"lower --lease-memory to {format_bytes(most * sealed.sheet_bytes)} or "
+        lower += f"lower --lease-memory to {max(0, sealed.sheets - needed) * sealed.sheet_bytes} or "
     return (
         f"{tokens} {format_count(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "

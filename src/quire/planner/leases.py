@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire.core.errors import PlanError
 from quire.core.search import greatest
+from quire.core.units import format_bytes
 from quire.plan import bound
 from quire.plan.make import LENGTH_WITHOUT_LIMIT
 from quire.plan.plan import Plan
@@ -60,6 +62,19 @@ def lease_memory(plan: Plan, session_tokens: int | None = None) -> LeaseMemory |
         session_bytes=bytes_for(plan, lease_sheets(plan, tokens)),
         rows=_rows(plan, tokens),
     )
+
+
+def require_lease_memory(plan: Plan, lease_bytes: int | None) -> None:
+    """Refuses a --lease-memory that holds nothing."""
+    if not lease_bytes:
+        return
+    if plan.no_reuse_because:
+        why = f"{plan.no_reuse_because}, so no prefix can be leased"
+        raise PlanError(f"--lease-memory {format_bytes(lease_bytes)} has no use: {why}; leave it out")
+    sheet = max(stage.sheet_bytes for stage in plan.stages)
+    if lease_bytes < sheet:
+        size, one = format_bytes(lease_bytes), format_bytes(sheet)
+        raise PlanError(f"--lease-memory {size} is less than one sheet of {one}: give at least {sheet}, or 0")
 
 
 def _usual_tokens(longest: int) -> int:

@@ -54,7 +54,7 @@ class PrefixIndex:
         self.awaited = Awaited(self.nodes, self.coverage, self.eviction)
         self.uses = Uses(self.nodes, self.boundaries, self.coverage, self.eviction)
         self.spares = Spares(self.nodes, self.boundaries, self.coverage, self.eviction, memories)
-        self.leases = Leases(plan, self.nodes, self.boundaries, self.coverage, self.eviction)
+        self.leases = Leases(self.nodes, self.boundaries, self.coverage, self.eviction)
         self.arrivals = 0
         """Requests that have arrived so far."""
         self.ends: dict[bytes, list[int]] = {}

@@ -13,7 +13,6 @@ plan's `lease_sheets` on every stage. Every accepted request can run alone next 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
@@ -23,18 +22,12 @@ import numpy as np
 from quire.core.errors import InputError
 from quire.core.events import Event
 from quire.core.search import greatest
-from quire.core.units import ceil_div
-from quire.kinds import counts
-from quire.plan import bound
-from quire.plan.plan import Plan
 from quire.prefix.boundaries import Boundaries
 from quire.prefix.coverage import Coverage
 from quire.prefix.eviction import Eviction
 from quire.prefix.hit import Hit
+from quire.prefix.lease_pages import LeasePages, Pages
 from quire.prefix.nodes import NO_NODES, Chain, Nodes
-
-Pages = list[list[int]]
-"""By stage, by kind: a number of pages."""
 
 
 class LeaseRefusal(str, Enum):
@@ -140,12 +133,10 @@ class LeaseEnded(Event):
 class Leases:
     """Which prefixes are leased, and whether one more fits."""
 
-    def __init__(
-        self, plan: Plan, nodes: Nodes, boundaries: Boundaries, coverage: Coverage, eviction: Eviction
-    ) -> None:
+    def __init__(self, nodes: Nodes, boundaries: Boundaries, coverage: Coverage, eviction: Eviction) -> None:
         self._nodes, self._boundaries, self._coverage, self._eviction = nodes, boundaries, coverage, eviction
         self._stages = [memory.stage for memory in coverage.memories]
-        self._lookahead = plan.lookahead
+        self.takes = LeasePages(nodes, boundaries, coverage)
         self.held: dict[str, Lease] = {}
         self.pending: dict[str, Booking] = {}
         """By name: with a request that has not ended. While it runs, the lease of that name that is held stays."""
@@ -158,14 +149,11 @@ class Leases:
 
     def sheets(self, stage: int) -> int:
         """Sheets that held leases take, if their pages are gathered."""
-        return self._sheets(stage, self.pages[stage]) if self.held else 0
-
-    def _sheets(self, stage: int, pages: Sequence[int]) -> int:
-        return int(bound.sheets_needed(self._stages[stage].kinds, [counts(one) for one in pages]))
+        return self.takes.sheets(stage, self.pages[stage]) if self.held else 0
 
     def _fits(self, pages: Pages) -> bool:
         """Whether leases of so many pages altogether stay within the plan."""
-        return all(self._sheets(place, own) <= self._stages[place].lease_sheets for place, own in enumerate(pages))
+        return all(self.takes.sheets(place, own) <= self._stages[place].lease_sheets for place, own in enumerate(pages))
 
     def _taken(self) -> Pages:
         """Pages of all leases, held and pending."""
@@ -185,65 +173,6 @@ class Leases:
     def of(self, owner: str) -> list[Lease]:
         return [lease for lease in self.held.values() if lease.terms.owner == owner]
 
-    # ── what a lease takes ────────────────────────────────────────────────
-
-    def _pages_along(self, chain: Chain, is_counted: bool = True) -> Pages:
-        """Pages that a lease of this chain adds to those that are leased. `is_counted` False: all that it takes."""
-        nodes, end = self._nodes, chain.item(-1)
-        tail = self._boundaries.tails.get(end, NO_NODES)
-        own, own_tail, states = chain, tail, 1
-        if is_counted:
-            own, own_tail = chain[nodes.leased[chain] == 0], tail[nodes.leased_tail[tail] == 0]
-            states = int(not nodes.lease_ends[end])
-        return [
-            [self._count(stage, kind, own, own_tail, states) for kind in kinds]
-            for stage, kinds in enumerate(self._coverage.kinds)
-        ]
-
-    def _count(self, stage: int, kind: int, chain: Chain, tail: Chain, states: int) -> int:
-        """Of a kind with a tail, whole units count: the cache may hold all pages of a unit that a boundary needs."""
-        plan = self._stages[stage].kinds[kind]
-        if kind in self._coverage.states[stage]:
-            return plan.groups * states
-        own = chain if kind in self._coverage.growing[stage] else tail
-        units, each = len(own), self._coverage.unit // plan.page_tokens
-        pages = units * each
-        if units and (rest := self._nodes.tokens.item(own.item(-1)) % self._coverage.unit):
-            pages -= each - ceil_div(rest, plan.page_tokens)
-        return plan.groups * pages
-
-    def _pages_up_to(self, length: int) -> Pages:
-        """The most pages that a lease of a request's tokens takes, wherever up to `length` the request ends."""
-        unit, coverage = self._coverage.unit, self._coverage
-        tails = min(ceil_div(length, unit), self._most_tail_units())
-        pages: Pages = []
-        for stage, plan in enumerate(self._stages):
-            own = []
-            for kind, one in enumerate(plan.kinds):
-                if kind in coverage.states[stage]:
-                    own.append(one.groups)
-                elif kind in coverage.growing[stage]:
-                    own.append(one.groups * ceil_div(length, one.page_tokens))
-                else:
-                    own.append(one.groups * tails * (unit // one.page_tokens))
-            pages.append(own)
-        return pages
-
-    def _most_tail_units(self) -> int:
-        """The most units that tails need anywhere: a run that touches one more than it fills, and sinks."""
-        both = zip(self._stages, self._coverage.tails, strict=True)
-        tailed = [stage.kinds[kind] for stage, kinds in both for kind in kinds]
-        runs = [ceil_div(kind.kind.fixed_units * kind.kind.tokens_per_unit, self._coverage.unit) for kind in tailed]
-        sinks = [ceil_div(k.kind.sink_pages(k.page_tokens) * k.page_tokens, self._coverage.unit) for k in tailed]
-        return max(runs, default=0) + 1 + max(sinks, default=0)
-
-    def _bytes(self, pages: Pages) -> int:
-        return sum(
-            count * kind.page_bytes
-            for stage, own in zip(self._stages, pages, strict=True)
-            for kind, count in zip(stage.kinds, own, strict=True)
-        )
-
     # ── asking ────────────────────────────────────────────────────────────
 
     def grant(self, terms: LeaseTerms, hit: Hit, now: float) -> LeaseAnswer:
@@ -252,7 +181,7 @@ class Leases:
             return LeaseAnswer(terms.name, LeaseRefusal.DISABLED)
         if not hit.tokens:
             return LeaseAnswer(terms.name, LeaseRefusal.ABSENT)
-        if refused := self._why_not(terms, self._pages_along(self._marked(hit.chain)), hit.tokens):
+        if refused := self._why_not(terms, self.takes.along(self._marked(hit.chain)), hit.tokens):
             return self._with_fewer(refused, terms, hit.chain)
         self._hold(terms, hit.chain, now)
         lease = self.held[terms.name]
@@ -263,19 +192,19 @@ class Leases:
         units; those that the session's lease holds already count once."""
         if self._coverage.disabled:
             return LeaseAnswer(terms.name, LeaseRefusal.DISABLED)
-        pages = self._pages_up_to(length)
+        pages = self.takes.up_to(length)
         if old := self.held.get(terms.name):
             shared = chain[np.isin(chain, old.chain)]
             for stage, kinds in enumerate(self._coverage.growing):
                 for kind in kinds:
-                    pages[stage][kind] -= self._count(stage, kind, shared, NO_NODES, 0)
+                    pages[stage][kind] -= self.takes.count(stage, kind, shared, NO_NODES, 0)
         if refused := self._why_not(terms, pages, length):
             return refused
         self.pending[terms.name] = Booking(terms, pages)
-        return LeaseAnswer(terms.name, None, length, None, size_bytes=self._bytes(pages))
+        return LeaseAnswer(terms.name, None, length, None, size_bytes=self.takes.size_bytes(pages))
 
     def _why_not(self, terms: LeaseTerms, pages: Pages, tokens: int) -> LeaseAnswer | None:
-        size = self._bytes(pages)
+        size = self.takes.size_bytes(pages)
         if terms.quota_bytes is not None and self._bytes_of(terms.owner) + size > terms.quota_bytes:
             return LeaseAnswer(terms.name, LeaseRefusal.QUOTA, tokens, size_bytes=size, limit_bytes=terms.quota_bytes)
         if self._fits(_add(self._taken(), pages)):
@@ -289,7 +218,7 @@ class Leases:
     def _bytes_of(self, owner: str) -> int:
         """Bytes of an owner's leases; what several of them share counts each time."""
         booked = [one.pages for one in self.pending.values() if one.terms.owner == owner]
-        return sum(lease.size_bytes for lease in self.of(owner)) + sum(map(self._bytes, booked))
+        return sum(lease.size_bytes for lease in self.of(owner)) + sum(map(self.takes.size_bytes, booked))
 
     def _earliest(self, pages: Pages) -> float | None:
         """When so many more pages would fit, if no other lease is granted before; None: leases alone never leave it."""
@@ -298,32 +227,11 @@ class Leases:
             if name in self.pending:
                 continue
             del left[name]
-            union = self._union(left.values()) if left else [[0] * len(own) for own in self.pages]
+            union = self.takes.union([one.chain for one in left.values()])
             booked = [one.pages for one in self.pending.values()]
             if self._fits(_add(union, pages, *booked)):
                 return lease.until
         return None
-
-    def _union(self, several: Collection[Lease]) -> Pages:
-        """Pages of these leases, each once."""
-        nodes = np.unique(np.concatenate([lease.chain for lease in several]))
-        ends = np.unique(np.array([lease.chain.item(-1) for lease in several]))
-        tails = [self._boundaries.tails.get(end, NO_NODES) for end in ends.tolist()]
-        tail = np.unique(np.concatenate([NO_NODES, *tails]))
-        return [
-            [self._count_any(stage, kind, nodes, tail, len(ends)) for kind in kinds]
-            for stage, kinds in enumerate(self._coverage.kinds)
-        ]
-
-    def _count_any(self, stage: int, kind: int, chain: Chain, tail: Chain, states: int) -> int:
-        """As `_count`, for nodes of several chains: a node at a time between units."""
-        is_partial = self._nodes.tokens[chain] % self._coverage.unit > 0
-        is_partial_tail = self._nodes.tokens[tail] % self._coverage.unit > 0
-        whole = self._count(stage, kind, chain[~is_partial], tail[~is_partial_tail], states)
-        if kind in self._coverage.states[stage]:
-            return whole
-        ends = chain[is_partial] if kind in self._coverage.growing[stage] else tail[is_partial_tail]
-        return whole + sum(self._count(stage, kind, ends[at : at + 1], ends[at : at + 1], 0) for at in range(len(ends)))
 
     def _with_fewer(self, refused: LeaseAnswer, terms: LeaseTerms, chain: Chain) -> LeaseAnswer:
         """The same, with the longest earlier boundary that would be granted."""
@@ -334,7 +242,7 @@ class Leases:
         places = usable.nonzero()[0]
 
         def would_be_granted(count: int) -> bool:
-            pages = self._pages_along(chain[: places.item(count - 1) + 1])
+            pages = self.takes.along(chain[: places.item(count - 1) + 1])
             return self._why_not(terms, pages, 0) is None
 
         most = greatest(0, len(places), would_be_granted)
@@ -350,8 +258,8 @@ class Leases:
     def _hold(self, terms: LeaseTerms, chain: Chain, now: float) -> None:
         """Takes the place of the lease of the same name, if there is one, which goes after the new one is counted."""
         nodes, end = self._nodes, self._marked(chain).item(-1)
-        size = self._bytes(self._pages_along(chain, is_counted=False))
-        self.pages = _add(self.pages, self._pages_along(chain))
+        size = self.takes.size_bytes(self.takes.along(chain, is_counted=False))
+        self.pages = _add(self.pages, self.takes.along(chain))
         self._note(chain, 1)
         old = self.held.pop(terms.name, None)
         tokens = nodes.tokens.item(end)
@@ -370,7 +278,7 @@ class Leases:
     def _let_go(self, lease: Lease, ending: LeaseEnding) -> None:
         """Its pages count no more, and can be evicted."""
         self._note(lease.chain, -1)
-        freed = self._pages_along(lease.chain)
+        freed = self.takes.along(lease.chain)
         self.pages = [[a - b for a, b in zip(*own, strict=True)] for own in zip(self.pages, freed, strict=True)]
         self._eviction.push(lease.chain.item(-1))
         self._ended.append((lease.terms.name, ending, lease.tokens))

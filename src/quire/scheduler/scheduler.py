@@ -238,7 +238,7 @@ class Scheduler:
 
     def _fit(self, rows: Ints, granted: Ints) -> Grants:
         """Makes room if pages are short, for the first rows in order and at the expense of the last."""
-        needs = self.room.needs(rows, granted)
+        needs, names = self.room.needs(rows, granted), self.rows.requests
         while self.room.is_short(sum_pages(needs)):
             fitting = self.room.fitting(rows, needs)
             wanted = sum_pages(needs_of_first(fitting + 1, rows, needs))
@@ -256,14 +256,11 @@ class Scheduler:
             granted = granted.copy()
             granted[fitting] = tokens
             # if it gets nothing and no row makes room, it waits for a page; rows after it may still need none
-            if not tokens and not gives_back and self._make_room(rows[fitting + 1 :], self._name(row), fitting == 0):
+            if not tokens and not gives_back and self._make_room(rows[fitting + 1 :], names[row].name, not fitting):
                 rows = self.running.order()
                 granted = self._share(self._wanted(rows))
             needs = self.room.needs(rows, granted)
         return Grants(rows, granted, needs)
-
-    def _name(self, row: int) -> str:
-        return self.rows.requests[row].name
 
     def _make_room(self, after: Ints, name: str, is_elder: bool) -> bool:
         """Takes pages back from captures, compacts, or preempts the last of the rows after request `name` in order.

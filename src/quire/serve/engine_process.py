@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 
 from quire.cache.audit import BooksDoNotBalance, audit
 from quire.core.errors import QueueFull, QuireError
-from quire.core.events import Event, RequestEnded, RequestEvent, reused_tokens
+from quire.core.events import Event, RequestEnded, RequestEvent
 from quire.core.logprobs import Logprob
 from quire.core.reasons import Reason, Why
 from quire.core.request import Request
 from quire.core.step import Runner, Step, StepResult
 from quire.engine.engine import Engine, Stream
+from quire.explain.events import reused_tokens
 from quire.explain.explanation import Explanation
 from quire.explain.request import explain
 from quire.explain.status import status_of

@@ -16,10 +16,10 @@ from typing import Any
 from quire.core.events import RequestEvent
 from quire.core.logprobs import Logprob
 from quire.core.request import Request
-from quire.core.tier import TierStatus
 from quire.explain.explanation import Explanation
 from quire.explain.status import Status
 from quire.options.run import RunOptions
+from quire.tiers.status import TierStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from quire import __version__
-from quire.core.events import RequestEvent, reason_of
-from quire.core.reasons import Reason, without_others
-from quire.explain.explanation import KindShort, explained_without_others
+from quire.core.events import RequestEvent
+from quire.core.reasons import Reason
+from quire.explain.events import reason_of
+from quire.explain.explanation import KindShort, explained_without_others, without_others
 from quire.explain.sentences import sentence, why
 from quire.serve.calls import unavailable
 from quire.serve.client import EngineAway, EngineClient, EngineSilent

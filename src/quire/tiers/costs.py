@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from quire.core.tier import TierStatus
 from quire.core.units import ceil_div
+from quire.tiers.status import TierStatus
 
 HOST_FAILURES = ("host_full", "load_without_room", "not_written_behind")
 RATE_DECAY, STEP_DECAY = 0.9, 0.99

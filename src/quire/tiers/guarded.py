@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from quire.core.connector import Connector, Forgets, Layout, TierFailed
-from quire.core.tier import TierStatus
+from quire.tiers.status import TierStatus
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 PROBE_BYTES = 4096

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from quire.core.connector import Connector, Layout
-from quire.core.tier import TierStatus
 from quire.plan.records import Records
 from quire.tiers.costs import host_status
 from quire.tiers.guarded import GuardedTier
@@ -21,6 +20,7 @@ from quire.tiers.held_records import BlockMemory, HeldRecords
 from quire.tiers.host_loads import HostLoads
 from quire.tiers.host_stores import HostStores
 from quire.tiers.lower_tier import LowerTier
+from quire.tiers.status import TierStatus
 from quire.tiers.threads import MakeThreads, Threads, close_all
 
 BEHIND_SHARE = 0.5

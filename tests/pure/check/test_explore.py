@@ -49,7 +49,7 @@ def test_the_long_list_keeps_within_what_it_says() -> None:
     text = DOCS.read_text()
     for small in SYSTEMS:
         assert f"| {small.name} |" in text
-        assert small.sheets <= 6
+        assert small.sheets - small.leases <= 6
         assert len(small.requests) <= 3
         assert len(small.kinds) <= 3
         assert small.page_tokens in (1, 2)

@@ -90,8 +90,8 @@ def test_lease_memory_larger_than_the_pool_does_not_fit(capsys: pytest.CaptureFi
     """The message names the largest that would; with that it fits."""
     asked = ("plan", "gemma-3-27b", "--pool", "8GiB", "--max-length", "32k")
     _, complaint = run_text(capsys, *asked, "--lease-memory", "9GiB", code=3)
-    assert "there are 504 (8.00 GiB), and 567 are for leases: lower --lease-memory to 5.08 GiB or raise" in complaint
-    run_text(capsys, *asked, "--lease-memory", "5.07GiB")
+    assert "there are 504 (8.00 GiB), and 567 are for leases: lower --lease-memory to 5452595200 or raise" in complaint
+    run_text(capsys, *asked, "--lease-memory", "5452595200")
 
 
 def test_models_whose_prefixes_cannot_be_reused_have_no_lease_memory(

@@ -14,11 +14,11 @@ from quire.core.events import (
     RequestPreempted,
     counted_fields,
     event_classes,
-    reason_of,
 )
 from quire.core.reasons import Reason, WayBack, Why
 from quire.core.request import Ending
 from quire.engine.history import Counters
+from quire.explain.events import reason_of
 
 
 def test_counts_at_their_default_are_left_out() -> None:

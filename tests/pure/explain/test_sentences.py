@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from quire.core.reasons import ANOTHER, Reason, WayBack, Why, without_others
-from quire.explain.explanation import Explanation, KindShort, explained_without_others
+from quire.core.reasons import Reason, WayBack, Why
+from quire.explain.explanation import ANOTHER, Explanation, KindShort, explained_without_others, without_others
 from quire.explain.sentences import describe, sentence, why
 
 

@@ -9,9 +9,10 @@ import pytest
 from quire.core.errors import InputError, PlanError
 from quire.models.draft_model import with_draft_model
 from quire.models.read import read_model
+from quire.options.drafts import with_draft
 from quire.plan import bound
 from quire.plan.make import make_plan
-from quire.plan.settings import Budget, Settings, with_draft
+from quire.plan.settings import Budget, Settings
 
 MODEL, DRAFT = read_model("qwen3-8b"), read_model("qwen3-0.6b")
 BOTH = with_draft_model(MODEL, DRAFT)

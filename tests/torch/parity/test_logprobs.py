@@ -14,12 +14,13 @@ import torch
 from drafters import Reminded
 from examples import rest_in_soak
 from quire.cache.audit import audit
-from quire.core.events import RequestAdmitted, RequestPreempted, TokensDrafted, reason_of
+from quire.core.events import RequestAdmitted, RequestPreempted, TokensDrafted
 from quire.core.reasons import Why
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.core.step import Step
 from quire.engine.engine import Stream
+from quire.explain.events import reason_of
 from quire.plan.ledger import activation_line
 from quire.worker.model.model import TorchModel
 from quire.worker.sampling.logprobs import Scorer

@@ -12,6 +12,7 @@ from quire.plan.plan import StagePlan
 from quire.prefix.eviction import Eviction
 from quire.prefix.hit import no_hit
 from quire.prefix.index import PrefixIndex
+from quire.prefix.lease_pages import LeasePages
 from quire.prefix.leases import Lease, LeaseEnding, Leases
 from quire.prefix.leasing import Leasing
 from quire.scheduler.admission import Admission
@@ -45,7 +46,7 @@ def _past_leases(bundle_begin: Original) -> Original:
 
 def _first_stage(fits: Original) -> Original:
     del fits
-    return lambda self, pages: self._sheets(0, pages[0]) <= self._stages[0].lease_sheets
+    return lambda self, pages: self.takes.sheets(0, pages[0]) <= self._stages[0].lease_sheets
 
 
 def _unmarked_by_moves(compact: Original) -> Original:
@@ -59,7 +60,7 @@ def _unmarked_by_moves(compact: Original) -> Original:
 
 
 def _without_tails(count: Original) -> Original:
-    def wrong(self: Leases, stage: int, kind: int, *rest: Any) -> Any:
+    def wrong(self: LeasePages, stage: int, kind: int, *rest: Any) -> Any:
         return 0 if kind in self._coverage.tails[stage] else count(self, stage, kind, *rest)
 
     return wrong
@@ -71,7 +72,7 @@ def _shared_too(let_go: Original) -> Original:
         shared = self._nodes.leased[lease.chain] > 0
         for stage, kinds in enumerate(self._coverage.growing):
             for kind in kinds:
-                self.pages[stage][kind] -= self._count(stage, kind, lease.chain[shared], lease.chain[:0], 0)
+                self.pages[stage][kind] -= self.takes.count(stage, kind, lease.chain[shared], lease.chain[:0], 0)
 
     return wrong
 
@@ -134,8 +135,8 @@ LEASES: dict[str, Mutation] = {
         "requests that may stay count on the sheets of leases", StagePlan, "request_sheets", lambda _: property(_all)
     ),
     "lease-not-counted": Mutation("admission does not count what is leased", Leases, "sheets", always(0)),
-    "lease-without-tails": Mutation("leases count no pages of tails", Leases, "_count", _without_tails),
-    "lease-page-short": Mutation("leases count one page too few of each kind", Leases, "_count", _one_more_page),
+    "lease-without-tails": Mutation("leases count no pages of tails", LeasePages, "count", _without_tails),
+    "lease-page-short": Mutation("leases count one page too few of each kind", LeasePages, "count", _one_more_page),
     "lease-gives-back-shared": Mutation(
         "a lease that ends gives back pages that others share", Leases, "_let_go", _shared_too
     ),
@@ -148,7 +149,7 @@ LEASES: dict[str, Mutation] = {
     "lease-of-nothing": Mutation("a request's lease is not held when it ends", Leases, "settle", _of_nothing),
     "lease-forgotten": Mutation("a request's lease ends without a word", Leases, "settle", _forgotten),
     "lease-booked-by-half": Mutation(
-        "room for a request's lease is counted for half of it", Leases, "_pages_up_to", _for_its_prompt
+        "room for a request's lease is counted for half of it", LeasePages, "up_to", _for_its_prompt
     ),
     "lease-of-another-session": Mutation(
         "a request moves the lease of any session to its end", Leasing, "_session", _first_of_session

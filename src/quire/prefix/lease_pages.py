@@ -1,0 +1,110 @@
+"""What leases take: pages of each kind along a chain, and the most that the end of a request can take.
+
+Of a kind with a tail, whole units count: the cache may hold all pages of a unit that a boundary needs. Pages that
+several leases need count once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from quire.core.units import ceil_div
+from quire.kinds import counts
+from quire.plan import bound
+from quire.prefix.boundaries import Boundaries
+from quire.prefix.coverage import Coverage
+from quire.prefix.nodes import NO_NODES, Chain, Nodes
+
+Pages = list[list[int]]
+"""By stage, by kind: a number of pages."""
+
+
+class LeasePages:
+    """Counts pages, sheets and bytes of leased prefixes."""
+
+    def __init__(self, nodes: Nodes, boundaries: Boundaries, coverage: Coverage) -> None:
+        self._nodes, self._boundaries, self._coverage = nodes, boundaries, coverage
+        self._stages = [memory.stage for memory in coverage.memories]
+
+    def sheets(self, stage: int, pages: Sequence[int]) -> int:
+        return int(bound.sheets_needed(self._stages[stage].kinds, [counts(one) for one in pages]))
+
+    def along(self, chain: Chain, is_counted: bool = True) -> Pages:
+        """Pages that a lease of this chain adds to those that are leased. `is_counted` False: all that it takes."""
+        nodes, end = self._nodes, chain.item(-1)
+        tail = self._boundaries.tails.get(end, NO_NODES)
+        own, own_tail, states = chain, tail, 1
+        if is_counted:
+            own, own_tail = chain[nodes.leased[chain] == 0], tail[nodes.leased_tail[tail] == 0]
+            states = int(not nodes.lease_ends[end])
+        return [
+            [self.count(stage, kind, own, own_tail, states) for kind in kinds]
+            for stage, kinds in enumerate(self._coverage.kinds)
+        ]
+
+    def count(self, stage: int, kind: int, chain: Chain, tail: Chain, states: int) -> int:
+        """Of a kind with a tail, whole units count: the cache may hold all pages of a unit that a boundary needs."""
+        plan = self._stages[stage].kinds[kind]
+        if kind in self._coverage.states[stage]:
+            return plan.groups * states
+        own = chain if kind in self._coverage.growing[stage] else tail
+        units, each = len(own), self._coverage.unit // plan.page_tokens
+        pages = units * each
+        if units and (rest := self._nodes.tokens.item(own.item(-1)) % self._coverage.unit):
+            pages -= each - ceil_div(rest, plan.page_tokens)
+        return plan.groups * pages
+
+    def up_to(self, length: int) -> Pages:
+        """The most pages that a lease of a request's tokens takes, wherever up to `length` the request ends."""
+        unit, coverage = self._coverage.unit, self._coverage
+        tails = min(ceil_div(length, unit), self._most_tail_units())
+        pages: Pages = []
+        for stage, plan in enumerate(self._stages):
+            own = []
+            for kind, one in enumerate(plan.kinds):
+                if kind in coverage.states[stage]:
+                    own.append(one.groups)
+                elif kind in coverage.growing[stage]:
+                    own.append(one.groups * ceil_div(length, one.page_tokens))
+                else:
+                    own.append(one.groups * tails * (unit // one.page_tokens))
+            pages.append(own)
+        return pages
+
+    def _most_tail_units(self) -> int:
+        """The most units that tails need anywhere: a run that touches one more than it fills, and sinks."""
+        both = zip(self._stages, self._coverage.tails, strict=True)
+        tailed = [stage.kinds[kind] for stage, kinds in both for kind in kinds]
+        runs = [ceil_div(kind.kind.fixed_units * kind.kind.tokens_per_unit, self._coverage.unit) for kind in tailed]
+        sinks = [ceil_div(k.kind.sink_pages(k.page_tokens) * k.page_tokens, self._coverage.unit) for k in tailed]
+        return max(runs, default=0) + 1 + max(sinks, default=0)
+
+    def size_bytes(self, pages: Pages) -> int:
+        return sum(
+            count * kind.page_bytes
+            for stage, own in zip(self._stages, pages, strict=True)
+            for kind, count in zip(stage.kinds, own, strict=True)
+        )
+
+    def union(self, chains: Collection[Chain]) -> Pages:
+        """Pages of leases of these chains, each once."""
+        nodes = np.unique(np.concatenate([NO_NODES, *chains]))
+        ends = np.unique(np.array([chain.item(-1) for chain in chains], dtype=np.int64))
+        tails = [self._boundaries.tails.get(end, NO_NODES) for end in ends.tolist()]
+        tail = np.unique(np.concatenate([NO_NODES, *tails]))
+        return [
+            [self._count_any(stage, kind, nodes, tail, len(ends)) for kind in kinds]
+            for stage, kinds in enumerate(self._coverage.kinds)
+        ]
+
+    def _count_any(self, stage: int, kind: int, chain: Chain, tail: Chain, states: int) -> int:
+        """As `count`, for nodes of several chains: a node at a time between units."""
+        is_partial = self._nodes.tokens[chain] % self._coverage.unit > 0
+        is_partial_tail = self._nodes.tokens[tail] % self._coverage.unit > 0
+        whole = self.count(stage, kind, chain[~is_partial], tail[~is_partial_tail], states)
+        if kind in self._coverage.states[stage]:
+            return whole
+        ends = chain[is_partial] if kind in self._coverage.growing[stage] else tail[is_partial_tail]
+        return whole + sum(self.count(stage, kind, ends[at : at + 1], ends[at : at + 1], 0) for at in range(len(ends)))
