@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
-from quire.prefix.leases import Lease, LeaseAnswer, LeaseRefusal
+from quire.prefix.leases import Lease, LeaseAnswer, LeaseEnding, LeaseRefusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class LeaseReport:
     until: float | None = None
     """Granted: when it ends. None: a request computes its tokens, and the time is counted from its end."""
     refusal: str = ""
-    """memory, quota, absent, disabled; empty if granted"""
+    """memory, quota, absent, disabled; nothing_computed: the request left nothing to lease; empty if granted"""
     earliest: float | None = None
     """Refused for memory: when enough of the leases that are held now will have ended."""
     fewer_tokens: int = 0
@@ -33,10 +33,14 @@ class LeaseReport:
     """Refused: the memory, or the quota, that it exceeds."""
     owner: str = ""
     """The tenant; empty for the library's."""
+    held_tokens: int = 0
+    """Refused: of the session's earlier lease, which stays until `until`."""
 
     @property
     def message(self) -> str:
         """Why it is refused and what is possible, in one line; empty if granted."""
+        if self.refusal == LeaseEnding.NOTHING:
+            return "the request left nothing that can be leased: it is shorter than the reuse unit, or was not computed"
         return _SENTENCES[LeaseRefusal(self.refusal)](self) if self.refusal else ""
 
 
@@ -95,7 +99,13 @@ def held_leases(engine: Engine) -> list[LeaseReport]:
 def outcome(answer: LeaseAnswer, engine: Engine, owner: str = "") -> LeaseReport:
     """Of the lease that a request asked for, after it has ended: what is held now."""
     held = next((one for one in engine.leases() if one.terms.name == answer.name), None)
-    return report_answer(answer, engine, owner) if held is None or answer.refusal else report_held(held, engine)
+    report = report_answer(answer, engine, owner)
+    if not report.is_granted:
+        own = None if held is None or held.terms.owner != owner else held
+        return report if own is None else replace(report, held_tokens=own.tokens, until=_on_wall(own.until, engine))
+    if held is None:
+        return replace(report, is_granted=False, refusal=LeaseEnding.NOTHING.value, tokens=0, size_bytes=0)
+    return report_held(held, engine)
 
 
 def _on_wall(at: float | None, engine: Engine) -> float | None:

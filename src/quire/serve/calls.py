@@ -14,8 +14,10 @@ from quire.serve.allowance import Allowances
 from quire.serve.client import EngineAway, EngineClient, PendingRequest, Updates
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import ABORTED, RequestUpdate
+from quire.serve.retention import retain_for
 from quire.text.answer import Delta
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
@@ -43,8 +45,13 @@ class Call:
         *,
         seconds: float,
         request_id: str = "",
+        leases: LeaseRegister | None = None,
     ) -> None:
-        """Counts the call and submits it; raises if it is not accepted. `request_id`: the client's name for it."""
+        """Counts the call and submits it; raises if it is not accepted. `request_id`: the client's name for it.
+        `leases`: asked what became of the lease that the question asks for."""
+        self.lease: dict[str, Any] | None = None
+        """The lease that the question asks for, when the answer is complete."""
+        self._leases = leases
         self.id = secrets.token_hex(12)
         self.question, self.tenant = question, tenant
         self._client, self._allowances = client, allowances
@@ -52,7 +59,7 @@ class Call:
         self._updates: Updates = Mailbox()
         names = (f"{self.id}-{number}" for number in count())
         made = question.requests(names, tokenizer, tenant.name, tenant.scope)
-        requests = [replace(one, client_id=request_id) for one in made]
+        requests = [replace(one, client_id=request_id, retain=retain_for(one.retain, tenant)) for one in made]
         self.answers = question.answers(tokenizer)
         self.prompt_logprobs: dict[int, tuple[Logprob, ...]] = {}
         """By prompt, if requested: they come with the first token of its first answer."""
@@ -89,6 +96,8 @@ class Call:
                     yield []
                 elif news := [one for update in arrived for one in self._read(*update)]:
                     yield news
+            if self.question.retain is not None and self._leases is not None:
+                self.lease = await self._leases.outcome(self.tenant.name, self.tickets[0].request.name)
         finally:
             self.close()
 

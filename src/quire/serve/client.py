@@ -28,9 +28,11 @@ from typing import Any, ClassVar
 from quire.core.child import python
 from quire.core.errors import QuireError
 from quire.core.request import Request
+from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
     ABORTED,
+    AskLeases,
     Cancel,
     DropCache,
     EngineSetup,
@@ -323,7 +325,12 @@ class EngineClient:
         units, keeping = await self._ask(number, DropCache(number, scope), seconds)
         return units, keeping
 
-    async def _ask(self, number: int, question: Explain | DropCache, seconds: float) -> Any:
+    async def leases(self, question: LeaseQuestion, seconds: float) -> LeaseReply:
+        number = next(self._numbers)
+        reply: LeaseReply = await self._ask(number, AskLeases(number, question), seconds)
+        return reply
+
+    async def _ask(self, number: int, question: Explain | DropCache | AskLeases, seconds: float) -> Any:
         self._questions[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(question)

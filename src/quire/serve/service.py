@@ -18,6 +18,7 @@ from quire.serve.calls import Call
 from quire.serve.client import EngineClient
 from quire.serve.errors import ApiError, dumps
 from quire.serve.keys import KeyRing, Tenant
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.metrics import Metrics
 from quire.serve.questions import BodyReader
 from quire.serve.responses.store import ResponseStore
@@ -52,7 +53,15 @@ class Service:
         """Names that are accepted; the first is the model's own."""
         self.model, *others = self.models
         vocabulary = _vocabulary_tokens(folder, self.tokenizer)
-        self.reader = BodyReader(self.tokenizer, plan, self.model, vocabulary, aliases=others, dialect=dialect)
+        self.reader = BodyReader(
+            self.tokenizer,
+            plan,
+            self.model,
+            vocabulary,
+            aliases=others,
+            dialect=dialect,
+            lease_seconds=settings.lease_seconds,
+        )
         self.spelling = Spelling(self.tokenizer)
         self.allowances = Allowances(plan.max_requests + settings.queue)
         self.responses = ResponseStore(settings.store_bytes)
@@ -60,6 +69,8 @@ class Service:
         self.metrics = Metrics(plan, client, lambda: self.is_draining)
         self.metrics.stored_bytes.set_function(lambda: self.responses.bytes)
         self.metrics.stored_responses.set_function(lambda: self.responses.responses)
+        self.leases = LeaseRegister(client)
+        self.metrics.registry.register(self.leases)
         self._identity = {"model": self.model, "system_fingerprint": "fp_" + fingerprint(plan)[:12]}
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._calls: OrderedDict[str, tuple[str, str, tuple[str, ...]]] = OrderedDict()
@@ -92,6 +103,7 @@ class Service:
             self.tokenizer,
             seconds=self.settings.request_seconds,
             request_id=request_id,
+            leases=self.leases,
         )
         names = tuple(ticket.request.name for ticket in call.tickets)
         self._calls[call.id] = (tenant.name, request_id, names)
