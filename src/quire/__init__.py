@@ -10,6 +10,7 @@ from quire.options.extras import naming_extras
 
 if TYPE_CHECKING:
     from quire.core.sampling import Sampling
+    from quire.explain.leases import LeaseReport
     from quire.llm import LLM, Completion, Delta, ToolCall
     from quire.options.run import RunOptions
     from quire.options.tiers import Tiers
@@ -20,6 +21,7 @@ __all__ = [
     "Budget",
     "Completion",
     "Delta",
+    "LeaseReport",
     "RunOptions",
     "Sampling",
     "Settings",
@@ -32,6 +34,7 @@ _MODULES = {
     "Budget": "quire.plan.settings",
     "Completion": "quire.llm",
     "Delta": "quire.llm",
+    "LeaseReport": "quire.explain.leases",
     "RunOptions": "quire.options.run",
     "Sampling": "quire.core.sampling",
     "Settings": "quire.plan.settings",

@@ -52,7 +52,7 @@ def answered(
     (answer,) = question.answers(tokenizer)
     tokens = tokenizer.encode(said, add_special_tokens=False)
     deltas = [*(answer.feed([token]) for token in tokens), answer.feed([], ending="stop")]
-    call: Any = SimpleNamespace(question=question, output_tokens=len(tokens), cached_tokens=0)
+    call: Any = SimpleNamespace(question=question, output_tokens=len(tokens), cached_tokens=0, lease=None)
     form = ChatFormat(call, {"id": "id", "model": "tiny"}, Spelling(tokenizer), Extras())
     whole = form.whole([join_deltas(deltas)])["choices"][0]
     chunks = [chunk["choices"][0] for delta in deltas for chunk in _chunks(form.piece(0, delta, False))]

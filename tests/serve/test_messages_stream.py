@@ -36,7 +36,9 @@ def tokenizer(tiny_folder: Path) -> Tokenizer:
 
 def form(cached_tokens: int = 0, output_tokens: int = 7, max_tokens: int = 9) -> MessageFormat:
     question = SimpleNamespace(prompt_tokens=20, max_tokens=(9,))
-    call: Any = SimpleNamespace(id="ab12", question=question, cached_tokens=cached_tokens, output_tokens=output_tokens)
+    call: Any = SimpleNamespace(
+        id="ab12", question=question, cached_tokens=cached_tokens, output_tokens=output_tokens, lease=None
+    )
     return MessageFormat(call, "tiny", "req_1", max_tokens)
 
 

@@ -31,7 +31,8 @@ def chat(has_late_system: bool = True, **change: Any) -> ChatBody:
 
 
 def said(*messages: dict[str, Any], **change: Any) -> list[dict[str, Any]]:
-    return [one.model_dump(exclude_none=True) for one in chat(messages=list(messages), **change).messages]
+    chatted = chat(messages=list(messages), **change).messages
+    return [one.model_dump(exclude_none=True, exclude={"cache_control"}) for one in chatted]
 
 
 def text(words: str) -> dict[str, Any]:
@@ -53,8 +54,26 @@ def result(words: Any = None, **more: Any) -> dict[str, Any]:
 ASK, GO = user(text("the fox")), user(text("go on"))
 
 
+def test_the_longest_mark_anywhere_is_the_turns() -> None:
+    """It is the last message's, wherever the client has it: in a block, a tool, the system or the body."""
+    brief: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
+    plain = {"role": "user", "content": "the fox"}
+    tool = {"name": "weather", "input_schema": SCHEMA, **CACHED}
+
+    def ttl(*messages: dict[str, Any], **change: Any) -> str | None:
+        mark = chat(messages=list(messages), **change).messages[-1].cache_control
+        return None if mark is None else mark.ttl or "default"
+
+    assert ttl(plain) is None
+    assert ttl(plain, **brief) == "default"
+    assert ttl(plain, **brief, tools=[tool]) == "1h"
+    assert ttl(plain, system=[text("be brief")]) == "1h"
+    assert ttl(user({"type": "text", "text": "the fox", **brief}), plain) == "default"
+    assert ttl(user(text("the fox")), assistant(CALL), user(result([text("sunny")]))) == "1h"
+
+
 def test_text_and_blocks_of_text_are_the_same_conversation() -> None:
-    """Blocks of a user and of the system are lines, and `cache_control` changes nothing."""
+    """Blocks of a user and of the system are lines, and `cache_control` changes none of them."""
     blocks = said(user(text("the fox"), text("the dog")), system=[text("be"), text("brief")])
     assert blocks == said({"role": "user", "content": "the fox\nthe dog"}, system="be\nbrief")
     assert blocks == [{"role": "system", "content": "be\nbrief"}, {"role": "user", "content": "the fox\nthe dog"}]

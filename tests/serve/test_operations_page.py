@@ -13,11 +13,13 @@ from quire.models.read import read_model
 from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.serve import generation, operations, pages, tokens
+from quire.serve import generation, leases, operations, pages, tokens
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.schemas import MessageBody
 from quire.serve.away import EngineAway
 from quire.serve.client import EngineClient
+from quire.serve.lease_register import LeaseRegister
+from quire.serve.leases import LeaseBody
 from quire.serve.logs import EVENTS
 from quire.serve.messages import EngineSetup
 from quire.serve.metrics import Metrics
@@ -46,7 +48,9 @@ def metric_names() -> set[str]:
     """As they are printed: a counter's with its ending."""
     client = EngineClient(EngineSetup(Path(), {}, RunOptions()), Progress(1), lambda *_a, **_k: None)
     plan = make_plan(read_model("gemma-3-27b"), Settings(), Budget(pool_bytes=1 << 33))
-    text = Metrics(plan, client, lambda: False).text().decode()
+    metrics = Metrics(plan, client, lambda: False)
+    metrics.registry.register(LeaseRegister(client))
+    text = metrics.text().decode()
     return {name for name, _ in re.findall(r"^# TYPE (quire_\w+) (\w+)$", text, re.MULTILINE)}
 
 
@@ -80,13 +84,15 @@ def test_every_log_event_is_on_the_page() -> None:
 
 def test_every_path_and_field_is_on_the_page() -> None:
     for route in (
-        r for part in (generation, messages, operations, pages, responses, tokens) for r in part.router.routes
+        r for part in (generation, leases, messages, operations, pages, responses, tokens) for r in part.router.routes
     ):
         for method in route.methods:  # type: ignore[attr-defined]
             assert f"`{method} {route.path_format}`" in PAGE  # type: ignore[attr-defined]
     bodies = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, ResponseBody, MessageBody)
     fields = {field for body in bodies for field in body.model_fields}
     assert not {field for field in fields if f"`{field}`" not in PAGE}
+    leasing = (DOCS / "leases.md").read_text()
+    assert not {field for field in LeaseBody.model_fields if f"`{field}`" not in leasing + PAGE}
 
 
 def test_every_error_code_is_on_the_page() -> None:

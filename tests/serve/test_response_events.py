@@ -38,7 +38,7 @@ class Told:
     def __init__(self, tokenizer: Tokenizer, with_logprobs: bool = False) -> None:
         self.answer = Answer(tokenizer, (), (), Reasoning.after(""), ToolCalls(TOOLS))
         self.kept: list[dict[str, Any]] = []
-        call: Any = SimpleNamespace(id="abc", question=SimpleNamespace(prompt_tokens=5), cached_tokens=2)
+        call: Any = SimpleNamespace(id="abc", question=SimpleNamespace(prompt_tokens=5), cached_tokens=2, lease=None)
         call.output_tokens, call.reasoning_tokens = 0, 0
         self.call = call
         more: Any = {"metadata": {"a": "b"}, "tools": [{"type": "function", "name": "weather"}]}

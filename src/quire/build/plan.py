@@ -22,6 +22,7 @@ from quire.options.texts import names_of
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.leases import require_lease_memory
 
 if TYPE_CHECKING:
     from quire.fetch.find import Source
@@ -57,7 +58,9 @@ def plan_checkpoint(
 
 def plan_shape(shape: ModelShape, settings: Settings, budget: Budget, options: RunOptions) -> Plan:
     """The plan of a model, compared with the memory that the device has."""
-    plan = make_plan(shape, settings, budget).require_fit()
+    plan = make_plan(shape, settings, budget)
+    require_lease_memory(plan, settings.lease_bytes)
+    plan.require_fit()
     on_cpu = options.device == "cpu"
     require_memory(plan, plan, available_bytes() if on_cpu else machine_of(options.device).memory_bytes)
     return plan

@@ -79,6 +79,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
         metavar="BYTES",
         help="size of the KV pool (default: what is left of the memory)",
     )
+    common.add_lease_memory_option(parser)
     add_flags({"layout": parser})
     guess = "draft up to K tokens a step by n-gram lookup; answers stay the same (default 0: off)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
@@ -137,6 +138,7 @@ def start(options: argparse.Namespace) -> LLM:
         max_requests=16,
         batch_tokens=2048,
         speculative_tokens=options.speculative_tokens,
+        lease_bytes=options.lease_memory,
     )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
     progress = Bar(hidden=("load", "digest"))

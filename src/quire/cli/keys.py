@@ -8,13 +8,18 @@ from typing import TYPE_CHECKING
 
 from quire.cli.flags import reading
 from quire.cli.text import table
-from quire.options.texts import positive
+from quire.options.texts import bytes_or_zero, positive
 
 if TYPE_CHECKING:
     from quire.serve.keys import Tenant
 
 ACTIONS = {"add": "create a key and print it once", "list": "list the names of all keys", "remove": "delete a key"}
-LIMITS = {"most_requests": "requests", "most_tokens": "tokens a request", "tokens_per_minute": "tokens a minute"}
+LIMITS = {
+    "most_requests": "requests",
+    "most_tokens": "tokens a request",
+    "tokens_per_minute": "tokens a minute",
+    "lease_bytes": "leased bytes",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="maximum tokens per minute, prompts and outputs (default: no limit)",
     )
+    add.add_argument(
+        "--lease-memory",
+        type=reading(bytes_or_zero),
+        metavar="BYTES",
+        help="maximum memory of the key's leases, for example 2GiB; 0: none (default: no limit of its own)",
+    )
     add.add_argument("--admin", action="store_true", help="allow dropping any cache and explaining any request")
 
 
@@ -63,7 +74,7 @@ def run(options: argparse.Namespace) -> None:
 
     if options.action == "list":
         rows = [_row(tenant) for tenant in read_keys(options.file)]
-        table(("name", "scope", "weight", *LIMITS.values(), "admin"), rows, left=(0, 1, 6))
+        table(("name", "scope", "weight", *LIMITS.values(), "admin"), rows, left=(0, 1, 7))
         return
     if options.action == "remove":
         remove_key(options.file, options.name)
@@ -75,6 +86,7 @@ def run(options: argparse.Namespace) -> None:
         options.most_requests,
         options.most_tokens,
         options.tokens_per_minute,
+        options.lease_memory,
         options.admin,
     )
     print(add_key(options.file, tenant))

@@ -9,7 +9,7 @@ from quire.cli.flags import add_flags, reading
 from quire.core.errors import InputError
 from quire.fetch.find import DEFAULT_MODEL
 from quire.options.run import WEIGHT_DTYPES
-from quire.options.texts import dtype_among, names_of, parse_bytes, parse_tokens, positive, whole
+from quire.options.texts import bytes_or_zero, dtype_among, names_of, parse_bytes, parse_tokens, positive, whole
 from quire.plan.settings import KV_DTYPES, LARGEST_MATCH_UNIT, STATE_DTYPES
 
 
@@ -114,6 +114,7 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
         metavar="N[,N…]",
         help="size of the KV pool in sheets, for each pipeline stage",
     )
+    add_lease_memory_option(group)
     group.add_argument(
         "--host-memory", type=size, metavar="BYTES", help="cache prefixes in this much host memory, for example 4GiB"
     )
@@ -122,6 +123,15 @@ def _add_memory_options(group: argparse._ArgumentGroup) -> None:
         type=reading(positive),
         metavar="N",
         help="block size of the host cache in tokens (default: one match unit)",
+    )
+
+
+def add_lease_memory_option(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    group.add_argument(
+        "--lease-memory",
+        type=reading(bytes_or_zero),
+        metavar="BYTES",
+        help="part of the KV pool for leased prefixes (default: half of what the longest request leaves; 0: none)",
     )
 
 

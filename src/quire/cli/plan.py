@@ -26,6 +26,7 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.planner.advice import Offer, ways_to_fit
 from quire.planner.document import document, is_plan_file, load, save
+from quire.planner.leases import require_lease_memory
 from quire.planner.reverse import Target, reverse
 from quire.planner.workload import EXAMPLE, Served, parse_workload, serve
 
@@ -82,6 +83,7 @@ def run(options: argparse.Namespace) -> None:
         else with_draft_model(model, plan_arguments.shape_of(options.draft_model, (), held))
     )
     plan = make_plan(model, settings, budget)
+    require_lease_memory(plan, settings.lease_bytes)
     offers = [] if plan.fits else [_placed(one, options.device) for one in ways_to_fit(model, settings, budget, plan)]
     target = None
     if options.target_length is not None:

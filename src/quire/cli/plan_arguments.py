@@ -57,6 +57,7 @@ def settings_of(options: argparse.Namespace, weight_format: WeightFormat | None 
         speculative_tokens=options.speculative_tokens,
         host_bytes=options.host_memory,
         host_block_tokens=options.host_block,
+        lease_bytes=options.lease_memory,
     )
 
 

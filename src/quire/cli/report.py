@@ -42,6 +42,7 @@ def print_plan(
         _curve(plan, data)
     if len(plan.ranks) > 1:
         _ranks(plan)
+    _leases(data["leases"])
     _host(plan)
     _target(target, has_memory)
     _served(served)
@@ -220,6 +221,25 @@ def _ranks(plan: Plan) -> None:
     table(("rank", "stage", "layers", "sheets", "pool", "idle", ""), rows, left=(0, 6))
 
 
+def _leases(leases: dict[str, Any] | None) -> None:
+    """What lease memory holds; if there is none, what one session would need."""
+    if leases is None:
+        return
+    heading("Leases")
+    session = f"of {format_tokens(leases['session_tokens'])} tokens"
+    sheets = " + ".join(f"{count:,}" for count in leases["lease_sheets"])
+    size = f"{sheets} sheets, {format_bytes(leases['lease_bytes'])} per rank"
+    print(f"  {size}, for leased prefixes: {format_count(leases['sessions'], 'session')} {session}")
+    if not leases["sessions"]:
+        print(f"  --lease-memory {leases['session_bytes']} would hold one")
+    table(("--lease-memory", f"sessions {session}", "longest length"), [_lease_row(row) for row in leases["rows"]])
+
+
+def _lease_row(row: dict[str, int]) -> tuple[str, ...]:
+    size = format_bytes(row["lease_bytes"]) if row["lease_bytes"] else "0"
+    return size, f"{row['sessions']:,}", f"{row['max_length']:,}"
+
+
 def _host(plan: Plan) -> None:
     if plan.host is None:
         return
@@ -259,9 +279,23 @@ def _served(served: Served | None) -> None:
     if served is None:
         return
     heading("Workload")
+    if served.leased is not None:
+        _agents(served)
+        return
     is_capped = served.active < served.fitting
     limit = f"--max-requests; memory would hold {served.fitting:,}" if is_capped else "as many as memory holds"
     print(f"  {served.users:,} users, {served.active:,} of them being computed at once: {limit}")
     print(f"  {served.mean_length:,} tokens held on average by a request that is being computed")
     if served.too_long:
         print(f"  {served.too_long:.1%} of the requests are longer than the plan admits and would be refused")
+
+
+def _agents(served: Served) -> None:
+    print(
+        f"  {served.users:,} agents, {served.active:,} of them being computed at once, {served.leased:,} with a lease"
+    )
+    print(f"  {served.expired:.1%} of the pauses are longer than the lease: the next turn may begin cold")
+    if served.too_long:
+        print(f"  {served.too_long:.1%} of the requests are longer than the plan admits and would be refused")
+    if not served.users:
+        print("  lease memory holds none: raise --lease-memory")

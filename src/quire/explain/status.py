@@ -41,6 +41,10 @@ class Status:
     """By event and label: how often."""
     sums: Mapping[tuple[str, str], int]
     """By event and the name of a count: all of them added up."""
+    leases: int = 0
+    """Held now."""
+    leased_bytes: int = 0
+    """On one rank; pages that several leases need count once."""
 
 
 def status_of(engine: Engine) -> Status:
@@ -57,7 +61,15 @@ def status_of(engine: Engine) -> Status:
         ),
         events={(event.name, label): count for (event, label), count in engine.counters.events.items()},
         sums={(event.name, name): total for (event, name), total in engine.counters.sums.items()},
+        leases=len(engine.leases()),
+        leased_bytes=_leased_bytes(engine),
     )
+
+
+def _leased_bytes(engine: Engine) -> int:
+    index = engine.scheduler.reuse.index
+    both = zip(index.memories, index.leases.pages, strict=True)
+    return sum(kind.page_bytes * n for memory, own in both for kind, n in zip(memory.stage.kinds, own, strict=True))
 
 
 def _kind(memory: StageMemory, stage: int, kind: int) -> KindStatus:

@@ -10,6 +10,7 @@ from quire.core.errors import InputError
 from quire.core.logprobs import Logprob
 from quire.engine.engine import Engine, Stream
 from quire.explain.events import reused_tokens
+from quire.explain.leases import LeaseReport, outcome
 from quire.llm.schema import Schema, parse
 from quire.text.answer import Answer, Delta, join_deltas
 from quire.text.dialects.calls import ToolCall
@@ -54,6 +55,8 @@ class Completion:
     """Of `chat` with tools."""
     parsed: Any = None
     """With a schema: the object that `text` represents, validated if the schema is a pydantic model."""
+    lease: LeaseReport | None = None
+    """With `retain`: the lease of prompt and answer, or why it was not granted."""
 
     @property
     def message(self) -> dict[str, Any]:
@@ -119,6 +122,7 @@ class Generation:
             whole.reasoning,
             whole.tool_calls,
             parsed,
+            None if self._stream.lease is None else outcome(self._stream.lease, self._engine),
         )
 
     def _found(self) -> int:

@@ -25,15 +25,17 @@ from quire.build.engine import BuiltEngine, build_engine, prepare
 from quire.core.errors import InputError, QueueFull
 from quire.core.request import Request
 from quire.core.sampling import Sampling
+from quire.explain.leases import LeaseReport, held_leases, report_answer
 from quire.fetch.folder import Progress, in_silence
 from quire.llm.answers import Completion, Generation, completions
-from quire.llm.questions import Options, Prompt, Questions, one_for_each, require_prompts
+from quire.llm.questions import Options, Prompt, Questions, one_for_each, require_prompts, require_seconds
 from quire.llm.schema import Schema, with_grammar
 from quire.llm.turn import whole_turn
 from quire.options.extras import naming_extras
 from quire.options.run import RunOptions
 from quire.options.spelling import near_to
 from quire.plan.settings import Budget, Settings
+from quire.prefix.leases import LeaseTerms
 from quire.text.answer import Answer, Delta
 from quire.text.dialects.calls import Tool
 from quire.text.question import Question
@@ -92,18 +94,20 @@ class LLM:
         n: int = 1,
         schema: Schema | None = None,
         priority: int = 0,
+        retain: float | None = None,
     ) -> list[Completion]:
         """All prompts together, `n` samples of each: the samples of the first prompt, then those of the second. Text is
         a user's message if the model has a chat template, unless `raw`. `sampling`: one for all prompts, or one for
         each. `schema`: a JSON schema or a pydantic model, which the answer keeps; `Completion.parsed` is the object.
-        `priority`: greater goes first.
+        `priority`: greater goes first. `retain`: seconds for which prompt and answer are leased when the answer is
+        complete (`Completion.lease`), so that a prompt that continues them finds them; of a single sample.
 
         A single prompt that cannot run raises. Of several, one that cannot run has the ending "refused" and an `error`,
         and one that cannot continue has "failed"; the others run."""
         self._require_open("generate was called")
         asked = [prompts] if isinstance(prompts, str) else prompts
         require_prompts(asked)
-        options = Options(max_tokens, n, priority)
+        options = Options(max_tokens, n, priority, retain)
         samplings = [with_grammar(one, schema) for one in one_for_each(sampling, len(asked))]
         return self._answers(
             [
@@ -126,10 +130,12 @@ class LLM:
         priority: int = 0,
         parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        retain: float | None = None,
     ) -> Completion:
         """The answer to one conversation. Tools, `tool_choice` and messages are written as OpenAI's are; calls are in
         `Completion.tool_calls`, reasoning is in `Completion.reasoning`. `chat_template_kwargs`: switches of the model's
-        template, such as enable_thinking. Raises what cannot run. Several answers: `chat_batch([messages], n=4)`."""
+        template, such as enable_thinking. `retain`: as in `generate`. Raises what cannot run. Several answers:
+        `chat_batch([messages], n=4)`."""
         return self.chat_batch(
             [messages],
             sampling,
@@ -140,6 +146,7 @@ class LLM:
             priority=priority,
             parallel_tool_calls=parallel_tool_calls,
             chat_template_kwargs=chat_template_kwargs,
+            retain=retain,
         )[0]
 
     def chat_batch(
@@ -155,11 +162,12 @@ class LLM:
         priority: int = 0,
         parallel_tool_calls: bool = True,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        retain: float | None = None,
     ) -> list[Completion]:
         """Several conversations together, `n` answers to each, in the order of `generate`; of several, one that cannot
         run is refused alone."""
         self._require_open("chat was called")
-        options = Options(max_tokens, n, priority)
+        options = Options(max_tokens, n, priority, retain)
         use, call = self._questions.tool_use(tools or (), tool_choice, parallel_tool_calls)
         samplings = [with_grammar(one, schema, call) for one in one_for_each(sampling, len(conversations))]
         return self._answers(
@@ -235,6 +243,27 @@ class LLM:
         to it, which is logged once, and a prompt that leaves nothing is refused."""
         self._require_open("count was called")
         return self._questions.count(prompt, raw)
+
+    def lease(self, prompt: Prompt, *, seconds: float, name: str | None = None, raw: bool = False) -> LeaseReport:
+        """Keeps the longest prefix of a prompt that is in the cache for some seconds, whatever else runs. Granted, or
+        refused with what is possible; a lease of the same name moves to this prefix."""
+        self._require_open("lease was called")
+        require_seconds(seconds, "seconds")
+        tokens, name = self._questions.tokens(prompt, raw), name or f"lease-{next(self._names)}"
+        with whole_turn(self._turn):
+            return report_answer(self.engine.lease(LeaseTerms(name, "", seconds), "", tokens), self.engine)
+
+    def leases(self) -> list[LeaseReport]:
+        """Leases that are held, the first to end first."""
+        self._require_open("leases was called")
+        with whole_turn(self._turn):
+            return held_leases(self.engine)
+
+    def release(self, name: str) -> bool:
+        """Ends a lease; its prefix stays in the cache as others do. False: there is none of this name."""
+        self._require_open("release was called")
+        with whole_turn(self._turn):
+            return self.engine.release_lease(name)
 
     def close(self) -> None:
         """Ends everything; stores to a tier are completed first. Unfinished answers, and later calls, raise."""

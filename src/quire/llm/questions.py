@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import InputError
-from quire.core.request import Tokens
+from quire.core.request import Retain, Tokens
 from quire.core.sampling import Grammar, Sampling
 from quire.text.dialects.calls import Tool
 from quire.text.prompts import Prompts
@@ -31,8 +32,17 @@ class Options:
     max_tokens: int
     samples: int = 1
     priority: int = 0
+    retain_seconds: float | None = None
+
+    @property
+    def retain(self) -> Retain | None:
+        return None if self.retain_seconds is None else Retain(self.retain_seconds)
 
     def __post_init__(self) -> None:
+        if self.retain_seconds is not None:
+            require_seconds(self.retain_seconds, "retain")
+            if self.samples > 1:
+                raise InputError(f"retain is for one answer, and n is {self.samples}: leave one of them out")
         if self.max_tokens < 1:
             raise InputError(f"max_tokens is {self.max_tokens}: ask for at least 1")
         if self.samples < 1:
@@ -73,6 +83,9 @@ class Questions:
     def count(self, prompt: Prompt, raw: bool) -> int:
         return len(self._read(prompt, raw)[0])
 
+    def tokens(self, prompt: Prompt, raw: bool) -> Tokens:
+        return self._prompts.known(self._read(prompt, raw)[0])
+
     def _question(
         self, tokens: Sequence[int] | Tokens, text: str, sampling: Sampling, options: Options, **reading: Any
     ) -> Question:
@@ -81,7 +94,8 @@ class Questions:
             self._grammars.compile(sampling.grammar)
         prompt = self._prompts.known(tokens)
         length = self._length(len(prompt), options.max_tokens)
-        return Question((prompt,), (text,), (length,), sampling, options.samples, priority=options.priority, **reading)
+        reading = {"priority": options.priority, "retain": options.retain, **reading}
+        return Question((prompt,), (text,), (length,), sampling, options.samples, **reading)
 
     def _read(self, prompt: Prompt, raw: bool) -> tuple[Sequence[int] | Tokens, str]:
         """Its tokens, and its text where it has one."""
@@ -106,6 +120,11 @@ class Questions:
                 "be cut as well"
             )
         return min(max_tokens, left)
+
+
+def require_seconds(seconds: float, name: str) -> None:
+    if not 0 < seconds < math.inf:
+        raise InputError(f"{name} is {seconds}: give the seconds that the lease lasts, above 0")
 
 
 def require_prompts(prompts: Sequence[Prompt]) -> None:

@@ -55,6 +55,11 @@ def parse_bytes(text: str) -> int:
     return _scaled(text, _BYTE_UNITS, "a size in bytes", "64.68GiB, 80GB or 8589934592")
 
 
+def bytes_or_zero(text: str) -> int:
+    """A size in bytes; 0 is one too."""
+    return 0 if text.strip() == "0" else parse_bytes(text)
+
+
 def parse_tokens(text: str) -> int:
     """`128k` is 131,072 tokens, the way context lengths are quoted; a bare number is tokens, and whole."""
     if text.strip().replace(".", "", 1).isdecimal() and "." in text:

@@ -129,7 +129,8 @@ def _notes(model: ModelShape, settings: Settings, budget: Budget, unit: int, len
         if model.max_length is None:
             notes.append(f"the model has no length limit of its own: planned for up to {limit:,} tokens")
         if 0 < length < limit:
-            notes.append(f"the longest length is {length:,}, not {limit:,}: the memory holds no more")
+            beside = " next to --lease-memory" if settings.lease_bytes else ""
+            notes.append(f"the longest length is {length:,}, not {limit:,}: the memory holds no more{beside}")
     states = any(kind_of(memory).keeps is Keeps.STATE for layer in model.layers for memory in layer.memories)
     if settings.state_dtype and not states:
         notes.append(f"state dtype {settings.state_dtype.value} changes nothing: no layer keeps a recurrent state")

@@ -169,10 +169,13 @@ def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: i
     tokens = "1 token needs" if length == 1 else f"{length:,} tokens need"
     needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
     lower = f"lower --max-length to {longest:,} or " if longest else ""
-    leased = f", {sealed.lease_sheets:,} of them for leases" if sealed.lease_sheets else ""
+    leased, leases = "", stage.lease_sheets(settings)
+    if leases:
+        leased = f", and {leases:,} are for leases"
+        lower += f"lower --lease-memory to {max(0, sealed.sheets - needed) * sealed.sheet_bytes} or "
     return (
         f"{tokens} {format_count(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
         f"({format_bytes(sealed.pool_bytes)}){leased}: {lower}raise the pool to "
-        f"{format_count(needed + sealed.lease_sheets, 'sheet')}"
+        f"{format_count(needed + leases, 'sheet')}"
     )

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from quire.core.errors import PlanFileError, QuireError
 from quire.plan import bound
 from quire.plan.file import SCHEMA, Json, decode, encode, fingerprint, layout_fingerprint
 from quire.plan.plan import HostPlan, KindPlan, LedgerLine, Plan, RankPlan, StagePlan
+from quire.planner.leases import lease_memory
 from quire.planner.waste import tail_ratio, waste
 
 DEFAULT_LENGTHS = (1024, 8192, 32768, 131072)
@@ -67,6 +69,7 @@ def document(plan: Plan, lengths: Sequence[int] | None = None) -> dict[str, Any]
         "bottleneck_rank": plan.bottleneck_rank,
         "index_view": index_view(plan),
         "host": _host(plan.host),
+        "leases": _leases(plan),
         "notes": list(plan.notes),
         "plan": encode(plan),
     }
@@ -135,6 +138,8 @@ def _stage(plan: Plan, stage: StagePlan, index: int, lengths: Sequence[int]) -> 
         "sheet_bytes": stage.sheet_bytes,
         "sheets": stage.sheets,
         "pool_bytes": stage.pool_bytes,
+        "lease_sheets": stage.lease_sheets,
+        "lease_bytes": stage.lease_sheets * stage.sheet_bytes,
         "max_length": stage.max_length,
         "index_view": stage_index_view(stage),
         "kinds": [_kind(kind) for kind in stage.kinds],
@@ -173,6 +178,14 @@ def _host(host: HostPlan | None) -> dict[str, Any] | None:
         "warm_sessions": host.warm_sessions,
         "session_tokens": host.session_tokens,
     }
+
+
+def _leases(plan: Plan) -> dict[str, Any] | None:
+    """None: nothing can be leased."""
+    held = lease_memory(plan)
+    if held is None:
+        return None
+    return {**asdict(held), "lease_sheets": list(held.lease_sheets), "rows": [asdict(row) for row in held.rows]}
 
 
 def load(path: Path) -> tuple[Plan, Json]:

@@ -7,6 +7,7 @@ the copies, it waits; for the elder, room is made.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from quire.core.events import Publisher
 from quire.core.request import Request, Tokens
@@ -43,6 +44,7 @@ class Leasing:
         """Leases the longest prefix of these tokens that is in the cache, or says what is possible."""
         self.go_on(now)
         self._leases.check_name(terms)
+        terms = replace(terms, scope=scope_of(root))  # so that it ends if this scope's cache is dropped
         keys = [] if self._index.disabled else keys_of(root, tokens, self._index.unit)
         answer = self._leases.grant(terms, self._index.find(keys, root, tokens, len(tokens)), now)
         self._report()

@@ -1,8 +1,9 @@
 """Records all inputs of an engine, on which alone its behaviour depends. `quire.recording.replay` plays them back.
 
     first line   the plan, the rules, the overlap
-    then         one line per call: submit, cancel, drop_cache, step (the clock's readings, the runner's tokens, the
-                 tier's answers, records that it accepts, a drafter's tokens, where the runner raised an exception)
+    then         one line per call: submit, cancel, drop_cache, lease, release, step (the clock's readings, the runner's
+                 tokens, the tier's answers, records that it accepts, a drafter's tokens, where the runner raised an
+                 exception)
 
 A step's line also has a checksum of the batch that was launched, so that a replay that diverges reports where. An
 iteration of the loop in which there was nothing to do has no line.
@@ -34,6 +35,7 @@ from quire.core.tier import Answer, Ends, Found, Load, Place, RecordStore, Tier
 from quire.engine.engine import Engine, Stream
 from quire.plan.file import encode
 from quire.plan.plan import Plan
+from quire.prefix.leases import LeaseAnswer, LeaseTerms
 from quire.recording.answers import encode_answer
 
 FORMAT = 5
@@ -132,7 +134,9 @@ class RecordingEngine(Engine):
 
     def submit(self, request: Request) -> Stream:
         fields = {name: getattr(request, name) for name in request.__dataclass_fields__}
-        self._write({"submit": {**fields, "prompt": request.prompt.tolist(), "sampling": asdict(request.sampling)}})
+        retain = None if request.retain is None else asdict(request.retain)
+        own = {"prompt": request.prompt.tolist(), "sampling": asdict(request.sampling), "retain": retain}
+        self._write({"submit": {**fields, **own}})
         return super().submit(request)
 
     def cancel(self, name: str) -> None:
@@ -145,6 +149,19 @@ class RecordingEngine(Engine):
         if not self._is_stepping:
             self._write_inputs({"drop_cache": scope})
         return units
+
+    def lease(self, terms: LeaseTerms, scope: str, tokens: Tokens, now: float | None = None) -> LeaseAnswer:
+        now = self.clock() if now is None else now
+        asked = {"terms": {**asdict(terms), "scope": ""}, "scope": scope, "tokens": tokens.tolist(), "now": now}
+        try:
+            return super().lease(terms, scope, tokens, now)
+        finally:  # one that is refused may have ended others before
+            self._write_inputs({"lease": asked})
+
+    def release_lease(self, name: str) -> bool:
+        is_there = super().release_lease(name)
+        self._write_inputs({"release": name})
+        return is_there
 
     def _fail(self, row: int, why: str) -> None:
         self._inputs.setdefault("failures", []).append([row, why])

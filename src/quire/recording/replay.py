@@ -15,13 +15,14 @@ import numpy as np
 
 from quire.core.errors import InputError, QuireError
 from quire.core.events import Listener
-from quire.core.request import Request, Tokens
+from quire.core.request import Request, Retain, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.sampling import Grammar, Sampling
 from quire.core.step import Step, StepResult
 from quire.core.tier import Answer, Ends, Found, Load, Place
 from quire.engine.engine import Engine
 from quire.plan.file import decode
+from quire.prefix.leases import LeaseTerms
 from quire.recording.answers import decode_answer
 from quire.recording.recorder import FORMAT, Line, checksum
 
@@ -159,6 +160,13 @@ def _play(engine: Engine, line: Line) -> None:
         engine.cancel(line["cancel"])
     elif "drop_cache" in line:
         engine.drop_cache(line["drop_cache"])
+    elif "lease" in line:
+        asked = line["lease"]
+        terms, tokens = LeaseTerms(**{**asked["terms"], "scope": b""}), np.array(asked["tokens"], dtype=np.int32)
+        with contextlib.suppress(QuireError):
+            engine.lease(terms, asked["scope"], tokens, asked["now"])
+    elif "release" in line:
+        engine.release_lease(line["release"])
     else:
         for failure in line["inputs"].get("failures", ()):
             engine.failures.report(*failure)
@@ -177,7 +185,8 @@ def _request(fields: Line) -> Request:
         }
     )
     prompt, stops = np.array(fields["prompt"], dtype=np.int32), tuple(fields["stop_tokens"])
-    return Request(**{**fields, "prompt": prompt, "stop_tokens": stops, "sampling": sampling})
+    retain = Retain(**fields["retain"]) if fields.get("retain") else None
+    return Request(**{**fields, "prompt": prompt, "stop_tokens": stops, "sampling": sampling, "retain": retain})
 
 
 def _lines(path: Path, say: Callable[[str], None]) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from quire import __version__
-from quire.serve import generation, operations, pages, tokens
+from quire.serve import generation, leases, operations, pages, tokens
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.errors import MessageErrorAnswer, error_response
 from quire.serve.errors import ApiError, internal_error
@@ -36,7 +36,15 @@ class ErrorAnswer(BaseModel):
     error: ErrorDetail
 
 
-ROUTERS = (generation.router, messages.router, responses.router, operations.router, tokens.router, pages.router)
+ROUTERS = (
+    generation.router,
+    messages.router,
+    responses.router,
+    leases.router,
+    operations.router,
+    tokens.router,
+    pages.router,
+)
 STATUSES = {
     400: "It cannot be done as asked",
     401: "No key, or one that is not known",

@@ -15,8 +15,10 @@ from quire.serve.away import EngineAway
 from quire.serve.client import EngineClient, PendingRequest, Update, Updates
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import ABORTED, RequestUpdate
+from quire.serve.retention import retain_for
 from quire.text.answer import NOTHING, Answer, Delta
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
@@ -45,8 +47,13 @@ class Call:
         *,
         seconds: float,
         request_id: str = "",
+        leases: LeaseRegister | None = None,
     ) -> None:
-        """Counts the call and submits it; raises if it is not accepted. `request_id`: the client's name for it."""
+        """Counts the call and submits it; raises if it is not accepted. `request_id`: the client's name for it.
+        `leases`: asked what became of the lease that the question asks for."""
+        self.lease: dict[str, Any] | None = None
+        """The lease that the question asks for, when the answer is complete."""
+        self._leases = leases
         self.id = secrets.token_hex(12)
         self.question, self.tenant = question, tenant
         self._client, self._allowances = client, allowances
@@ -54,7 +61,7 @@ class Call:
         self.updates: Updates = Mailbox()
         names = (f"{self.id}-{number}" for number in count())
         made = question.requests(names, tokenizer, tenant.name, tenant.scope, weight=tenant.weight)
-        requests = [replace(one, client_id=request_id) for one in made]
+        requests = [replace(one, client_id=request_id, retain=retain_for(one.retain, tenant)) for one in made]
         self.answers = question.answers(tokenizer)
         self.prompt_logprobs: dict[int, tuple[Logprob, ...]] = {}
         """By prompt, if requested: they come with the first token of its first answer."""
@@ -82,6 +89,11 @@ class Call:
         """Counted once for each prompt: its other samples reuse what the first computes."""
         return sum(ticket.hit_tokens or 0 for ticket in self.tickets[:: self.question.samples])
 
+    @property
+    def is_over(self) -> bool:
+        """All answers have ended, and it is known what became of the lease that was asked for."""
+        return self.is_complete and (self.question.retain is None or self._leases is None or self.lease is not None)
+
     async def deltas(self) -> AsyncIterator[Deltas]:
         """What is new and `updates.reader` has not read, as it arrives; an empty list after `PATIENCE_SECONDS`. Leaving
         early cancels the rest."""
@@ -93,6 +105,8 @@ class Call:
                 elif not arrived and not self.is_complete:
                     self._check_time()
                     yield []
+            if self._leases is not None and self.question.retain is not None:
+                self.lease = await self._leases.outcome(self.tenant.name, self.tickets[0].request.name)
         finally:
             self.close()
 

@@ -29,9 +29,12 @@ from typing import Any
 from quire.core.child import python
 from quire.core.request import Request
 from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
+from quire.serve.ending import end_at_once, reap
+from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
     ABORTED,
+    AskLeases,
     Cancel,
     DropCache,
     EngineSetup,
@@ -49,7 +52,6 @@ from quire.serve.progress import Progress
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
-REAP_SECONDS = 2.0
 CLOSE_SECONDS = 5.0
 STABLE_SECONDS = 60.0
 """An engine that ran this long is restarted at once when it dies."""
@@ -160,7 +162,7 @@ class EngineClient:
             with theirs:
                 connection = undo.enter_context(Connection(os.dup(ours.fileno())))
                 process = _engine_process(theirs.fileno())
-                undo.callback(_end_at_once, process)
+                undo.callback(end_at_once, process)
             life = Life(process, ours, connection, time.monotonic())
             life.commands.put(self.setup)
             loop = asyncio.get_running_loop()
@@ -178,7 +180,7 @@ class EngineClient:
                 while True:
                     message: Message = life.connection.recv()
                     loop.call_soon_threadsafe(self._receive, life, message)
-            loop.call_soon_threadsafe(self._died, life, _reap(life.process))
+            loop.call_soon_threadsafe(self._died, life, reap(life.process))
 
     @staticmethod
     def _write(life: Life) -> None:
@@ -362,7 +364,12 @@ class EngineClient:
         units, keeping = await self._ask(number, DropCache(number, scope), seconds)
         return units, keeping
 
-    async def _ask(self, number: int, question: Explain | DropCache, seconds: float) -> Any:
+    async def leases(self, question: LeaseQuestion, seconds: float) -> LeaseReply:
+        number = next(self._numbers)
+        reply: LeaseReply = await self._ask(number, AskLeases(number, question), seconds)
+        return reply
+
+    async def _ask(self, number: int, question: Explain | DropCache | AskLeases, seconds: float) -> Any:
         self._questions[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(question)
@@ -382,17 +389,3 @@ def _engine_process(descriptor: int) -> subprocess.Popen[bytes]:
     """With the pipe at this descriptor."""
     command = python("-m", "quire.serve.engine_process", str(descriptor))
     return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=sys.stderr)
-
-
-def _end_at_once(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-
-
-def _reap(process: subprocess.Popen[bytes]) -> int:
-    """The pipe closed, so the process has ended or is about to; one that does not end is killed."""
-    try:
-        return process.wait(REAP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()

@@ -35,8 +35,10 @@ from quire.explain.status import status_of
 from quire.handover.hooks import HandOverHooks
 from quire.plan.file import decode
 from quire.serve import logs
+from quire.serve.engine_leases import EngineLeases
 from quire.serve.fronts.routing import Router
 from quire.serve.messages import (
+    AskLeases,
     Cancel,
     CancelFront,
     Command,
@@ -166,6 +168,7 @@ class EngineLoop:
     ) -> None:
         self.engine, self.connection, self.updates, self.clock, self.stack = engine, connection, updates, clock, stack
         self.hooks = hooks or HandOverHooks()
+        self.leases = EngineLeases(engine)
         self._streams: dict[str, Stream] = {}
         self._status_at = -STATUS_SECONDS
         self._was_idle = False
@@ -239,6 +242,8 @@ class EngineLoop:
                 self._cancel(self.router.names_of(front))
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._report(name)))))
+            case AskLeases(number, question):
+                self.connection.send(Reply(number, self.leases.answer(question)))
             case DropCache(number, scope):
                 keeping = self.stack.keeping() if self.stack is not None else []  # before each has this to forget too
                 self.connection.send(Reply(number, (self.engine.drop_cache(scope), keeping)))
@@ -252,7 +257,8 @@ class EngineLoop:
 
     def _enter(self, request: Request) -> None:
         try:
-            self._streams[request.name] = self.engine.submit(request)
+            self._streams[request.name] = stream = self.engine.submit(request)
+            self.leases.note(stream)
         except QuireError as error:
             full = isinstance(error, QueueFull)
             self.updates.new[request.name] = RequestUpdate(request.name, refusal=str(error), is_queue_full=full)

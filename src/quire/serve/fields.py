@@ -59,9 +59,8 @@ STRUCTURED: Neutral = {
     "disable_any_whitespace": (False,),
     "disable_fallback": (False,),
 }
-MESSAGE: Neutral = {"annotations": (ANY,), "cache_control": (ANY,), "id": (ANY,)}
-PART: Neutral = {"annotations": (ANY,), "cache_control": (ANY,)}
-TOOL: Neutral = {"cache_control": (ANY,)}
+MESSAGE: Neutral = {"annotations": (ANY,), "id": (ANY,)}
+PART: Neutral = {"annotations": (ANY,)}
 
 
 class Ignored:

@@ -91,7 +91,7 @@ class ChunkFormat(Format):
 
     def whole(self, answers: Sequence[Delta]) -> Json:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
-        return self._object(self.whole_name, choices, usage=usage(self.call))
+        return self._object(self.whole_name, choices, usage=usage(self.call), **lease_of(self.call))
 
     def _of_prompt(self, prompt: int) -> list[Json | None]:
         """Log-probabilities of a prompt's tokens as vLLM writes them: by token, with rank and text."""
@@ -129,8 +129,9 @@ class ChunkFormat(Format):
         return f"{self._opening}{dumps(self._piece(index, delta, is_first))}]{more}}}\n\n"
 
     def end(self) -> bytes:
-        closing = event(self._object(self.chunk_name, [], usage=usage(self.call))) if self._extras.usage else b""
-        return closing + DONE
+        more = {"usage": usage(self.call)} if self._extras.usage else {}
+        more |= lease_of(self.call)
+        return (event(self._object(self.chunk_name, [], **more)) if more else b"") + DONE
 
     def _object(self, name: str, choices: Sequence[Json], **more: Any) -> Json:
         return {**self._head, "object": name, "choices": list(choices), **more}
@@ -152,6 +153,11 @@ def usage(call: Call) -> Json:
         "total_tokens": prompt + outputs,
         "prompt_tokens_details": {"cached_tokens": call.cached_tokens},
     }
+
+
+def lease_of(call: Call) -> Json:
+    """The field `lease`, if the call asked for one."""
+    return {} if call.lease is None else {"lease": call.lease}
 
 
 def logprob_entries(delta: Delta, spelling: Spelling) -> list[Json]:

@@ -137,7 +137,7 @@ class _Reply:
 
     def _piece(self, events: bytes) -> Piece:
         """With the end, if these events are the last."""
-        self.has_ended = self.call.is_complete
+        self.has_ended = self.call.is_over
         return (events + self.form.end(), False) if self.has_ended else (events, True)
 
     def _events(self, updates: Deltas) -> bytes:

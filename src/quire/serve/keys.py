@@ -44,6 +44,8 @@ class Tenant:
     most_tokens: int | None = None
     """Of one request, prompt and output together."""
     tokens_per_minute: int | None = None
+    lease_bytes: int | None = None
+    """Memory that its leases may take, what several share counted each time. None: no limit of its own."""
     is_admin: bool = False
     """May drop any scope's cache and ask about any request."""
     key_sha256: str = ""
@@ -57,11 +59,13 @@ class Tenant:
             value = getattr(self, limit)
             if value is not None and value < 1:
                 raise InputError(f"key {self.name} has {limit} {value}: give at least 1, or leave it out")
+        if self.lease_bytes is not None and self.lease_bytes < 0:
+            raise InputError(f"key {self.name} has lease_bytes {self.lease_bytes}: give 0 or more, or leave it out")
 
 
 SORTS: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "scope", "key_sha256"), (str,)),
-    **dict.fromkeys(("most_requests", "most_tokens", "tokens_per_minute"), (int, type(None))),
+    **dict.fromkeys(("most_requests", "most_tokens", "tokens_per_minute", "lease_bytes"), (int, type(None))),
     "weight": (int, float),
     "is_admin": (bool,),
 }

@@ -22,7 +22,7 @@ TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5
 SUBMITTED = "submitted"
 """Why a request waits that the engine has not reported yet."""
 _QUEUED = (Why.QUEUED, Why.ROWS, Why.STEP_TOKENS, Why.PREFIX, Why.MEMORY, Why.CACHED_FIRST, Why.FIRST_PAGE)
-WAITING = tuple(why.value for why in (*_QUEUED, Why.MUST_STAY, Why.PREEMPTED, Why.LOAD_FAILED))
+WAITING = tuple(why.value for why in (*_QUEUED, Why.MUST_STAY, Why.LEASED, Why.PREEMPTED, Why.LOAD_FAILED))
 """Reasons of queued requests: each has a sample, also when no request waits for it."""
 REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 ANSWERING = ("/completions", "/messages", "/responses")

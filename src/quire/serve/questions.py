@@ -5,6 +5,7 @@ body ─▶ prompts (`text/prompts.py`) ─▶ grammar, tried (`trial.py`) ─�
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from quire.plan.plan import Plan
 from quire.serve.errors import ApiError, naming_field
 from quire.serve.fields import note_ignored
 from quire.serve.limits import Limits
+from quire.serve.retention import retain_of
 from quire.serve.schemas import Body, ChatBody, CompletionBody, Said, Sampled, Tool
 from quire.serve.structured import limited, wanted_grammar
 from quire.serve.trial import Trial
@@ -51,9 +53,11 @@ class BodyReader:
         *,
         aliases: Sequence[str] = (),
         dialect: ToolDialect | None = None,
+        lease_seconds: float = math.inf,
     ) -> None:
         """`aliases`: other names of the model that clients may send. `dialect`: how the model writes tool calls; None:
-        as its chat template says."""
+        as its chat template says. `lease_seconds`: of the longest lease."""
+        self._lease_seconds = lease_seconds
         self.model, self.prompts = model, Prompts(tokenizer, vocabulary_tokens, dialect)
         self._models = (model, *aliases)
         self._limits, self._trial = Limits(plan), Trial(tokenizer)
@@ -83,6 +87,7 @@ class BodyReader:
             priority=body.priority or 0,
             is_length_open=asked is None,
             stop_tokens=self._stop_tokens(body),
+            retain=retain_of(body, body.n or 1, self._lease_seconds),
         )
 
     def conversation(self, body: ChatBody, names: FieldNames = CHAT_NAMES) -> tuple[str, Tokens, ToolUse]:
@@ -115,6 +120,7 @@ class BodyReader:
             priority=body.priority or 0,
             stop_tokens=self._stop_tokens(body),
             is_prompt_alone=body.max_tokens == 0,
+            retain=retain_of(body, len(prompts) * (body.n or 1), self._lease_seconds),
         )
 
     def require_model(self, name: str) -> None:
@@ -143,6 +149,9 @@ class BodyReader:
                 beginning = self.prompts.encode(text[:LOOK_CHARACTERS], add_special_tokens)
                 self._limits.require_beginning(len(beginning), field)
             return self.prompts.encode(text, add_special_tokens)
+
+    def prompt_tokens(self, prompt: str | Sequence[int]) -> Tokens:
+        return self._prompt(prompt)[0]
 
     def _prompt(self, prompt: str | Sequence[int]) -> tuple[Tokens, str]:
         if isinstance(prompt, str):
@@ -212,13 +221,15 @@ def _of_prompt(body: CompletionBody) -> int | None:
 
 def _message(said: Said) -> dict[str, Any]:
     """With reasoning under the name that templates read."""
-    message = said.model_dump(exclude_none=True)
+    message = said.model_dump(exclude_none=True, exclude={"cache_control"})
+    if isinstance(said.content, list):
+        message["content"] = [part.model_dump(exclude={"cache_control"}) for part in said.content]
     reasoning = message.pop("reasoning", None)
     return message if reasoning is None else {"reasoning_content": reasoning, **message}
 
 
 def tools_of(tools: Sequence[Tool] | None) -> tuple[Mapping[str, Any], ...]:
-    return tuple(tool.model_dump(exclude_none=True) for tool in tools or ())
+    return tuple(tool.model_dump(exclude_none=True, exclude={"cache_control"}) for tool in tools or ())
 
 
 def _sampling_of(body: Sampled, grammar: Grammar | None, logprobs: int | None, prompt_logprobs: int | None) -> Sampling:

@@ -131,6 +131,25 @@ class StructuredOutputs(Body):
     structural_tag: GrammarText | None = None
 
 
+SessionName = Annotated[str, Field(pattern="^[A-Za-z0-9._:@-]{1,128}$")]
+LeaseSeconds = Annotated[float, Field(gt=0, le=1e9)]
+
+
+class RetainBody(Body):
+    """Prompt and answer are leased when the answer is complete."""
+
+    seconds: LeaseSeconds
+    session: SessionName | None = Field(None, description="The lease that moves along; default: the prompt's own.")
+
+
+class CacheControl(Body):
+    """Anthropic's mark of what to keep: the whole turn is leased for this time."""
+
+    type: Literal["ephemeral"]
+    ttl: Literal["5m", "1h"] | None = None
+    scope: Annotated[str, Field(max_length=64)] | None = Field(None, description="Not looked at.")
+
+
 class Asked(Body):
     """What every call that generates may say about itself."""
 
@@ -160,6 +179,7 @@ class Asked(Body):
     priority: Annotated[int, Field(ge=-LARGEST_PRIORITY, le=LARGEST_PRIORITY)] | None = Field(
         None, description="Quire's own: greater is admitted first, among the requests of one key (default 0)."
     )
+    retain: RetainBody | None = Field(None, description="Quire's own: lease prompt and answer (docs/leases.md).")
 
 
 class Sampled(Asked):
@@ -202,6 +222,7 @@ class TextPart(Body):
     neutral, place = fields.PART, "messages.content."
     type: Literal["text"]
     text: str
+    cache_control: CacheControl | None = None
 
 
 Part = Annotated[TextPart, BeforeValidator(_text_alone)]
@@ -237,6 +258,7 @@ class Said(Body):
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = Field(None, description="Another name of reasoning_content.")
+    cache_control: CacheControl | None = None
 
     @model_validator(mode="after")
     def _says_something(self) -> Said:
@@ -253,9 +275,9 @@ class Function(Body):
 
 
 class Tool(Body):
-    neutral, place = fields.TOOL, "tools."
     type: Literal["function"]
     function: Function
+    cache_control: CacheControl | None = None
 
 
 class NamedFunction(Body):

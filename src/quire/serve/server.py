@@ -28,6 +28,7 @@ from quire.serve.fronts.choice import http_processes
 from quire.serve.fronts.server import FrontServer
 from quire.serve.http import http_server, log_trouble
 from quire.serve.keys import KeyRing
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.messages import EngineSetup, Failed, Ready
 from quire.serve.metrics import Metrics
 from quire.serve.progress import Progress
@@ -119,6 +120,8 @@ class OneProcess:
         self.shared = shared = own_shares(planned.plan, settings)
         metrics = Metrics(planned.plan, client, lambda: shared.allowances.is_draining)
         metrics.stored.follow(shared.responses)
+        leases = LeaseRegister(client)
+        metrics.registry.register(leases)
         service = Service(
             planned.plan,
             planned.folder,
@@ -128,6 +131,7 @@ class OneProcess:
             planned.planned_for,
             shared=shared,
             metrics=metrics,
+            leases=leases,
             dialect=setup.options.tool_dialect,
         )
         self._settings, self._server = settings, http_server(service)

@@ -18,6 +18,7 @@ from quire.serve.calls import Call
 from quire.serve.client import EngineClient
 from quire.serve.errors import dumps
 from quire.serve.keys import KeyRing, Tenant
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.metrics import HttpMetrics
 from quire.serve.questions import BodyReader
 from quire.serve.registry import CallRegistry
@@ -59,6 +60,7 @@ class Service:
         *,
         shared: Shared,
         metrics: HttpMetrics,
+        leases: LeaseRegister,
         dialect: ToolDialect | None = None,
     ) -> None:
         """`dialect`: how the model writes tool calls; None: as its chat template says."""
@@ -68,10 +70,19 @@ class Service:
         """Names that are accepted; the first is the model's own."""
         self.model, *others = self.models
         vocabulary = _vocabulary_tokens(folder, self.tokenizer)
-        self.reader = BodyReader(self.tokenizer, plan, self.model, vocabulary, aliases=others, dialect=dialect)
+        self.reader = BodyReader(
+            self.tokenizer,
+            plan,
+            self.model,
+            vocabulary,
+            aliases=others,
+            dialect=dialect,
+            lease_seconds=settings.lease_seconds,
+        )
         self.spelling = Spelling(self.tokenizer)
         self.allowances, self.responses, self.calls = shared.allowances, shared.responses, shared.calls
         self.metrics = metrics
+        self.leases = leases
         self._identity = {"model": self.model, "system_fingerprint": "fp_" + fingerprint(plan)[:12]}
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._turns = Turns()
@@ -102,6 +113,7 @@ class Service:
                 self.tokenizer,
                 seconds=self.settings.request_seconds,
                 request_id=request_id,
+                leases=self.leases,
             )
         names = tuple(ticket.request.name for ticket in call.tickets)
         self.calls.note(call.id, tenant, request_id, names)

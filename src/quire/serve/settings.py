@@ -11,7 +11,7 @@ from quire.core.errors import InputError
 from quire.core.rules import LOAD_SECONDS
 from quire.core.units import KIB, MIB
 from quire.options.flags import option
-from quire.options.texts import parse_bytes, positive
+from quire.options.texts import bytes_or_zero, parse_bytes, positive
 from quire.serve.keys import shared_key_digest
 
 ANY = "*"
@@ -22,10 +22,6 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "text", "json")
 SECONDS: dict[str, Any] = {"parse": float, "metavar": "S"}
 BYTES: dict[str, Any] = {"parse": parse_bytes, "metavar": "BYTES"}
-
-
-def _bytes_or_none(text: str) -> int:
-    return 0 if text.strip() == "0" else parse_bytes(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +92,7 @@ class ServeSettings:
         64 * MIB,
         "limits",
         "memory for stored responses of /v1/responses; 0 stores none (default 64MiB)",
-        parse=_bytes_or_none,
+        parse=bytes_or_zero,
         metavar="BYTES",
     )
     http_processes: int | None = option(
@@ -106,6 +102,9 @@ class ServeSettings:
         parse=positive,
         metavar="N",
     )
+    lease_seconds: float = option(
+        3600.0, "limits", "longest lease that a client may ask for, in seconds (default 3600)", **SECONDS
+    )
     connections: int = option(2048, "limits", "maximum open connections (default 2048)", parse=positive, metavar="N")
 
     def __post_init__(self) -> None:
@@ -113,7 +112,14 @@ class ServeSettings:
             raise InputError("--api-key and --keys are both given: leave one out, or add the key with quire keys add")
         for origin in self.allow_origin:
             _check_origin(origin)
-        for name in ("step_seconds", "request_seconds", "body_seconds", "header_seconds", "load_seconds"):
+        for name in (
+            "step_seconds",
+            "request_seconds",
+            "body_seconds",
+            "header_seconds",
+            "load_seconds",
+            "lease_seconds",
+        ):
             if not 0 < getattr(self, name) < float("inf"):
                 raise InputError(f"{name} is {getattr(self, name)}: give a number above 0")
         if not 0 <= self.drain_seconds < float("inf"):

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from quire.core.request import MOST_STOP_TOKENS, Request, Tokens
+from quire.core.request import MOST_STOP_TOKENS, Request, Retain, Tokens
 from quire.core.sampling import SEED_BITS, Sampling
 from quire.text.answer import Answer
 from quire.text.dialects.harmony import CHANNELS, Channels
@@ -41,6 +41,8 @@ class Question:
     """Tokens that end an answer, besides those of the model."""
     is_prompt_alone: bool = False
     """Only log-probabilities of the prompt are wanted: the one token of each answer is left out."""
+    retain: Retain | None = None
+    """Prompt and answer are leased when the answer is complete; for one answer alone."""
 
     @property
     def request_count(self) -> int:
@@ -77,6 +79,7 @@ class Question:
                 tenant=tenant,
                 weight=weight,
                 sampling=self._sampling_of(sample),
+                retain=self.retain,
             )
             for prompt, most in zip(self.prompts, self.max_tokens, strict=True)
             for sample in range(self.samples)

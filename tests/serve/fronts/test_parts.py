@@ -27,6 +27,7 @@ from quire.serve.fronts.processes import FrontProcess
 from quire.serve.fronts.routing import Router
 from quire.serve.fronts.shares import HubAllowances
 from quire.serve.keys import Tenant
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.messages import Cancel, EngineTick, RequestUpdate, Submit
 from quire.serve.registry import CallRegistry
 from quire.serve.responses.store import ResponseStore
@@ -193,7 +194,8 @@ def test_a_request_for_an_engine_that_has_died_reaches_no_other() -> None:
     async def work() -> None:
         engine, sent = Engine(), []
         shared = Shared(Allowances(8), ResponseStore(0), CallRegistry())
-        hub = Hub(engine, shared, AllProcesses(CollectorRegistry()), [], lambda *_a, **_k: None)  # type: ignore[arg-type]
+        processes, leases = AllProcesses(CollectorRegistry()), LeaseRegister(engine)  # type: ignore[arg-type]
+        hub = Hub(engine, shared, processes, [], lambda *_a, **_k: None, leases=leases)  # type: ignore[arg-type]
         front: Any = SimpleNamespace(number=1, names=set(), channel=SimpleNamespace(send=sent.append))
         late, right = (Submit((request(name, 9, 9),), 1) for name in ("a-0", "b-0"))
         hub._for_engine(front, ForEngine(1, late))

@@ -30,6 +30,8 @@ class Keys:
     admin: str
     brief: str
     """Sixty tokens a request."""
+    hoarder: str
+    """A few leases."""
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +44,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
         Tenant("slow", "slow", most_requests=1, most_tokens=400, tokens_per_minute=450),
         Tenant("admin", "admin", is_admin=True),
         Tenant("brief", "brief", most_tokens=60),
+        Tenant("hoarder", "hoarder", lease_bytes=300 << 10),
     )
     return Keys(file, *(add_key(file, tenant) for tenant in tenants))
 

@@ -73,6 +73,7 @@ def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
         body["required"] = [*body["required"], "max_tokens"]
         for field in GRAMMARS if keeps_to_it else ():
             del body["properties"][field]
+    document["components"]["schemas"]["RetainBody"]["properties"]["seconds"]["maximum"] = 3600
     body = document["components"]["schemas"]["ResponseBody"]
     body["properties"]["max_output_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
     body["required"] = [*body["required"], "max_output_tokens"]

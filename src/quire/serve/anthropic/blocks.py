@@ -6,20 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from quire.serve.schemas import Body, FlatEnough, ToolName
+from quire.serve.schemas import Body, CacheControl, FlatEnough, ToolName
 from quire.text.conversation import TEXT_ALONE, why_no_part
 
 LONGEST_ID = 256
 BlockId = Annotated[str, Field(max_length=LONGEST_ID)]
 Input = Annotated[dict[str, Any], FlatEnough, WithJsonSchema({"type": "object", "maxProperties": 4})]
-
-
-class CacheControl(Body):
-    """Not looked at: Quire keeps prefixes by itself."""
-
-    type: Literal["ephemeral"]
-    ttl: Literal["5m", "1h"] | None = None
-    scope: Annotated[str, Field(max_length=64)] | None = None
 
 
 class Cacheable(Body):

@@ -13,7 +13,7 @@ from typing import Any
 from quire.serve.anthropic.errors import error_body
 from quire.serve.calls import Call
 from quire.serve.errors import ApiError
-from quire.serve.formats import Format, Json, event
+from quire.serve.formats import Format, Json, event, lease_of
 from quire.text.answer import Delta, in_order
 from quire.text.conversation import MOST_LEVELS, is_deeper
 from quire.text.dialects.calls import ToolCall
@@ -54,6 +54,7 @@ class MessageFormat(Format):
 
     def end(self) -> bytes:
         closing = {"type": "message_delta", "delta": self._stop(self._last), "usage": _usage(self.call)}
+        closing |= lease_of(self.call)
         return named_event(closing) + named_event({"type": "message_stop"})
 
     def failure(self, error: ApiError) -> bytes:
@@ -69,15 +70,17 @@ class MessageFormat(Format):
 
     def _message(self, content: list[Json], **stop: Any) -> Json:
         head = {"id": f"msg_{self.call.id}", "type": "message", "role": "assistant", "model": self._model}
-        return {**head, "content": content, **stop, "usage": _usage(self.call)}
+        return {**head, "content": content, **stop, "usage": _usage(self.call), **lease_of(self.call)}
 
 
 def _usage(call: Call) -> Json:
-    """Tokens of the prompt that were found in the cache are not input tokens."""
+    """Tokens of the prompt that were found in the cache are not input tokens, nor are those that are leased now."""
     cached = call.cached_tokens
+    rest = call.question.prompt_tokens - cached
+    leased = rest if call.lease is not None and call.lease["granted"] else 0
     return {
-        "input_tokens": call.question.prompt_tokens - cached,
-        "cache_creation_input_tokens": 0,
+        "input_tokens": rest - leased,
+        "cache_creation_input_tokens": leased,
         "cache_read_input_tokens": cached,
         "output_tokens": call.output_tokens,
     }

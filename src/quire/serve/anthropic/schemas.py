@@ -7,7 +7,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from quire.serve.anthropic.blocks import Cacheable, Message, TextContent
-from quire.serve.schemas import MOST_MESSAGES, MOST_STOPS, MOST_TOOLS, Body, Few, FlatEnough, Schema, StopText, ToolName
+from quire.serve.schemas import (
+    MOST_MESSAGES,
+    MOST_STOPS,
+    MOST_TOOLS,
+    Body,
+    Few,
+    FlatEnough,
+    RetainBody,
+    Schema,
+    StopText,
+    ToolName,
+)
 
 Ignored = Annotated[dict[str, Any], Few, FlatEnough]
 
@@ -104,6 +115,7 @@ class MessageBody(CountBody):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
     metadata: Metadata | None = None
+    retain: RetainBody | None = Field(None, description="Quire's own: lease prompt and answer (docs/leases.md).")
     service_tier: Literal["auto", "standard_only"] | None = None
     thread: Annotated[Ignored, WithJsonSchema({"type": "null"})] | None = Field(
         None, description="Refused unless null, with the code on which the official client sends whole conversations."

@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from quire.serve.anthropic.blocks import (
     AssistantMessage,
+    Cacheable,
     SystemMessage,
     TextBlock,
     ThinkingBlock,
@@ -36,8 +37,10 @@ from quire.serve.anthropic.schemas import (
     ThinkingOn,
 )
 from quire.serve.errors import ApiError
+from quire.serve.retention import longest_mark
 from quire.serve.schemas import (
     AsSchema,
+    CacheControl,
     CalledFunction,
     CallMade,
     ChatBody,
@@ -61,9 +64,12 @@ def chat_of(body: CountBody, has_late_system: bool) -> ChatBody:
     choice = body.tool_choice
     is_serial = isinstance(choice, Choice) and bool(choice.disable_parallel_tool_use)
     sampled = _sampled(body) if isinstance(body, MessageBody) else {}
+    messages = list(_chat_messages(body, has_late_system))
+    if mark := longest_mark(_marks(body)):
+        messages[-1] = messages[-1].model_copy(update={"cache_control": mark})
     return ChatBody.model_construct(
         model=body.model,
-        messages=list(_chat_messages(body, has_late_system)),
+        messages=messages,
         tools=[_tool(tool) for tool in body.tools or ()] or None,
         tool_choice=_tool_choice(body),
         parallel_tool_calls=not is_serial,
@@ -94,7 +100,16 @@ def _sampled(body: MessageBody) -> dict[str, Any]:
         "temperature": body.temperature,
         "top_p": body.top_p,
         "top_k": body.top_k,
+        "retain": body.retain,
     }
+
+
+def _marks(body: CountBody) -> Iterator[CacheControl | None]:
+    """Wherever a mark is, the whole turn is kept, for the longest of their times."""
+    contents = [body.system, *(message.content for message in body.messages)]
+    blocks = [block for content in contents if isinstance(content, list) for block in content]
+    parts = [part for block in blocks if isinstance(block, ToolResultBlock) for part in _blocks(block.content or ())]
+    yield from (one.cache_control for one in (body, *blocks, *parts, *(body.tools or ())) if isinstance(one, Cacheable))
 
 
 # ── tools and formats ────────────────────────────────────────────────────

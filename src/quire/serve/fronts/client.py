@@ -8,8 +8,19 @@ from typing import Any
 
 from quire.serve.away import EngineGone, EngineStarting
 from quire.serve.client import DIED, NOT_READY, EngineClient
+from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.fronts.channel import Channel
-from quire.serve.fronts.messages import AbortRequests, AskEngine, AskState, EngineState, ForEngine, FrontSetup, StatesOf
+from quire.serve.fronts.messages import (
+    AbortRequests,
+    AskEngine,
+    AskHubLeases,
+    AskState,
+    EngineState,
+    ForEngine,
+    FrontSetup,
+    StatesOf,
+)
+from quire.serve.lease_register import ANSWER_SECONDS, LeaseRegister
 from quire.serve.messages import Command, EngineTick, RequestState, Submit
 from quire.serve.progress import Progress
 
@@ -75,9 +86,21 @@ class FrontClient(EngineClient):
     async def explain(self, names: Sequence[str], seconds: float) -> Any:
         return await self._channel.ask(AskEngine(tuple(names), None, seconds))
 
+    async def leases(self, question: LeaseQuestion, seconds: float) -> LeaseReply:
+        del seconds  # the hub's own
+        reply: LeaseReply = await self._channel.ask(AskHubLeases(question))
+        return reply
+
     async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
         units, keeping = await self._channel.ask(AskEngine(None, scope, seconds))
         return units, keeping
+
+
+class FrontLeases(LeaseRegister):
+    """The hub counts leases, and notices those that a restart ended: a front passes questions on."""
+
+    async def ask(self, question: LeaseQuestion) -> LeaseReply:
+        return await self._client.leases(question, ANSWER_SECONDS)
 
 
 def _in_silence(*_: object, **_more: object) -> None:

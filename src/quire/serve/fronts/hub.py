@@ -29,6 +29,7 @@ from quire.serve.fronts.channel import ChannelLost
 from quire.serve.fronts.hub_engine import HubEngine
 from quire.serve.fronts.metrics import AllProcesses
 from quire.serve.fronts.processes import EXIT_SECONDS, REAP_SECONDS, CountedCall, FrontProcess, spawn
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.messages import Cancel, CancelFront, EngineTick, Failed, RequestState, RoutedTick, Submit
 from quire.serve.responses.store import Stored
 from quire.serve.service import Shared
@@ -51,8 +52,11 @@ class Hub:
         metrics: AllProcesses,
         setups: list[m.FrontSetup],
         tell: Callable[..., None],
+        *,
+        leases: LeaseRegister,
     ) -> None:
         self._engine, self._shared, self._metrics, self._tell = engine, shared, metrics, tell
+        self._leases = leases
         self._setups = {setup.number: setup for setup in setups}
         self.fronts: dict[int, FrontProcess] = {}
         self.boot_failure: Failed | None = None
@@ -86,6 +90,7 @@ class Hub:
             m.FetchResponses: self._fetch,
             m.RemoveResponse: lambda _, it: shared.responses.remove(it.tenant, it.response),
             m.AskEngine: self._ask_engine,
+            m.AskHubLeases: lambda _, it: self._leases.ask(it.question),
             m.AskState: self._ask_state,
             m.AllMetrics: self._all_metrics,
             m.AbortRequests: self._abort,

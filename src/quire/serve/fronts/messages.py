@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client.core import Metric
 
 from quire.serve.away import EngineAway
+from quire.serve.engine_leases import LeaseQuestion
 from quire.serve.keys import Tenant
 from quire.serve.messages import Command, EngineSetup
 from quire.serve.responses.store import Stored
@@ -168,6 +169,13 @@ class AskEngine:
     """None: the cache of a scope is dropped."""
     scope: str | None
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AskHubLeases:
+    """Asked of the engine by the hub, which counts the answers of all fronts."""
+
+    question: LeaseQuestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from quire.serve.fronts.hub_engine import HubEngine
 from quire.serve.fronts.messages import Drain, FrontSetup
 from quire.serve.fronts.metrics import AllProcesses
 from quire.serve.http import log_trouble
+from quire.serve.lease_register import LeaseRegister
 from quire.serve.messages import EngineSetup, Failed
 from quire.serve.metrics import EngineCollector, StoredGauges
 from quire.serve.progress import Progress
@@ -34,8 +35,10 @@ class FrontServer:
         self.shared = own_shares(plan, settings)
         own = replace(settings, bodies_bytes=settings.bodies_bytes // fronts)
         setups = [FrontSetup(number, engine, own, planned_for) for number in range(1, fronts + 1)]
-        metrics = _metrics(plan, self.client, self.shared)
-        self._settings, self._hub = settings, Hub(self.client, self.shared, metrics, setups, logs.write)
+        leases = LeaseRegister(self.client)
+        metrics = _metrics(plan, self.client, self.shared, leases)
+        self._settings = settings
+        self._hub = Hub(self.client, self.shared, metrics, setups, logs.write, leases=leases)
         self._ending = asyncio.Event()
 
     @property
@@ -68,7 +71,7 @@ class FrontServer:
         on_listening()
 
 
-def _metrics(plan: Plan, client: HubEngine, shared: Shared) -> AllProcesses:
+def _metrics(plan: Plan, client: HubEngine, shared: Shared, leases: LeaseRegister) -> AllProcesses:
     """The hub's own: of the engine, the plan, the store and its process."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
@@ -77,5 +80,6 @@ def _metrics(plan: Plan, client: HubEngine, shared: Shared) -> AllProcesses:
     registry.register(
         EngineCollector(plan, client, lambda: shared.allowances.is_draining, lambda: processes.open_requests)
     )
+    registry.register(leases)
     ProcessCollector(registry=registry)
     return processes

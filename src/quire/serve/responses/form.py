@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from quire.serve.calls import Call
 from quire.serve.errors import ApiError
-from quire.serve.formats import Format, event, logprob_entries
+from quire.serve.formats import Format, event, lease_of, logprob_entries
 from quire.serve.responses.output import Json, Output
 from quire.serve.responses.schemas import ResponseBody
 from quire.text.answer import Delta
@@ -73,7 +73,8 @@ class ResponseFormat(Format):
         events = self._output.close(status)
         details = None if status == "completed" else {"reason": "max_output_tokens"}
         now = int(time.time()) if status == "completed" else None
-        response = self._response(status, incomplete_details=details, completed_at=now, usage=_usage(self.call))
+        ends = {"incomplete_details": details, "completed_at": now, "usage": _usage(self.call)}
+        response = self._response(status, **ends, **lease_of(self.call))
         self._keep(response)
         return events, response
 
