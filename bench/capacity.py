@@ -20,6 +20,7 @@ from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.planner.document import stage_index_view
 from quire.planner.waste import tail_ratio, waste
 
 LENGTHS = (512, 513, 1000, 2048, 5001, 8192, 32_768, 131_072)
@@ -94,7 +95,7 @@ def waste_row(case: Case) -> list[str]:
     )
     limit = plan.model_max_length or LENGTHS[-1]
     figures = [f"{waste(plan, length):.4f}" if length <= limit else "–" for length in LENGTHS]
-    view = stage.index_view().split(",")[0]
+    view = stage_index_view(stage).split(",")[0]
     return [case.model, *figures, f"{tail_ratio(stage):.2%}", format_bytes(stage.sheet_bytes), pages, view]
 
 

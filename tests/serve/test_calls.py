@@ -222,7 +222,7 @@ def test_a_bug_has_the_form_of_other_errors(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_bug_in_the_middle_of_a_stream_is_its_last_event_and_no_client_that_left() -> None:
     closed: list[bool] = []
     call: Any = SimpleNamespace(
-        answers=[], is_complete=False, question=None, close=lambda: closed.append(True), record=dict
+        answers=[], is_over=False, question=None, close=lambda: closed.append(True), record=dict
     )
     form = ChatFormat(call, {"id": "id"}, cast(Spelling, None), Extras())
     record: dict[str, Any] = {}

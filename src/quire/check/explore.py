@@ -20,6 +20,7 @@ from quire.check import state
 from quire.check.definitions import Ints, Violation
 from quire.check.essence import check_known, check_leaves, essence
 from quire.check.leaks import check_owners
+from quire.check.leases import broken_leases, leased_tokens
 from quire.check.promises import check_books, check_ended, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.small import Small
@@ -85,7 +86,7 @@ class World:
         """Whoever begins with the tokens of a lease starts after them."""
         if isinstance(event, RequestAdmitted):
             request = self.requests[int(event.request[1:])]
-            tokens = state.leased_tokens(self.scheduler, request)
+            tokens = leased_tokens(self.scheduler, request)
             if event.hit_tokens < tokens:
                 raise Violation(f"{request.name} begins with {tokens} leased tokens, and starts at {event.hit_tokens}")
 
@@ -270,7 +271,7 @@ class _Exploration:
         check_leaves(self.world.scheduler)
         if self.found.states % LOOK_AT_ARRAYS == 0:
             self.snapshots.check_complete()
-        if broken := state.broken_leases(self.world.scheduler):
+        if broken := broken_leases(self.world.scheduler):
             raise Violation(f"lease {broken[0]} is held, and no request can start after its tokens")
         if self.world.is_over():
             self.found.ends += 1

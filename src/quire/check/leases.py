@@ -25,6 +25,7 @@ from quire.core.request import Request, Retain, Tokens
 from quire.core.units import ceil_div
 from quire.kinds import State
 from quire.plan.plan import KindPlan, StagePlan
+from quire.prefix.keys import keys_of
 from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseRefusal
 from quire.scheduler.scheduler import Scheduler
 
@@ -223,3 +224,27 @@ def _asking(random: Random, arrival: Arrival) -> Arrival:
     session = random.choice(("", "", "", f"session {random.randint(0, 2)}"))
     retain = Retain(random.choice((0.5, 4.5, 15.5, 60.5)), session)
     return replace(arrival, request=replace(arrival.request, retain=retain))
+
+
+def leased_tokens(scheduler: Scheduler, request: Request) -> int:
+    """The most tokens of a lease that a request's prompt begins with, and could continue from."""
+    root, index = scheduler.reuse.root_of(request.scope), scheduler.reuse.index
+    own = keys_of(root, request.prompt, index.unit)
+    chain = index.nodes.follow(own, len(own))
+    most = [
+        one.tokens
+        for one in index.leases.held.values()
+        if one.tokens < len(request.prompt) and scheduler.leasing._begins(request.prompt, [root, *own], chain, one)
+    ]
+    return max(most, default=0)
+
+
+def broken_leases(scheduler: Scheduler) -> list[str]:
+    """Held leases whose end is not in the index, or lacks what a hit there needs."""
+    index = scheduler.reuse.index
+    nodes = index.nodes
+
+    def is_there(chain: Ints) -> bool:
+        return bool(nodes.is_there[chain].all() and index.coverage.usable(chain, nodes.tokens[chain])[-1])
+
+    return [name for name, one in index.leases.held.items() if not is_there(one.chain)]

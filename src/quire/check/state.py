@@ -17,7 +17,6 @@ from quire.cache.pool import Holder, Pages
 from quire.check.definitions import Ints
 from quire.core.request import Request
 from quire.core.step import Step
-from quire.prefix.keys import keys_of
 from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
 
@@ -322,30 +321,6 @@ def ends_a_lease(scheduler: Scheduler, node: int) -> bool:
 
 def leased_nodes(scheduler: Scheduler) -> set[int]:
     return set(np.flatnonzero(scheduler.reuse.index.nodes.leased).tolist())
-
-
-def leased_tokens(scheduler: Scheduler, request: Request) -> int:
-    """The most tokens of a lease that a request's prompt begins with, and could continue from."""
-    root, index = scheduler.reuse.root_of(request.scope), scheduler.reuse.index
-    own = keys_of(root, request.prompt, index.unit)
-    chain = index.nodes.follow(own, len(own))
-    most = [
-        one.tokens
-        for one in index.leases.held.values()
-        if one.tokens < len(request.prompt) and scheduler.leasing._begins(request.prompt, [root, *own], chain, one)
-    ]
-    return max(most, default=0)
-
-
-def broken_leases(scheduler: Scheduler) -> list[str]:
-    """Held leases whose end is not in the index, or lacks what a hit there needs."""
-    index = scheduler.reuse.index
-    nodes = index.nodes
-
-    def is_there(chain: Ints) -> bool:
-        return bool(nodes.is_there[chain].all() and index.coverage.usable(chain, nodes.tokens[chain])[-1])
-
-    return [name for name, one in index.leases.held.items() if not is_there(one.chain)]
 
 
 def leased_sheets(scheduler: Scheduler) -> list[int]:

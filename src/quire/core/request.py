@@ -27,10 +27,9 @@ class Ending(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Retain:
-    """A request's tokens are leased when it ends: a request that continues them finds all of them."""
+    """A request's tokens are leased for `seconds` from its end: a request that continues them finds all of them."""
 
     seconds: float
-    """From the request's end."""
     session: str = ""
     """The lease that moves to this request's end; by default the tenant's own that the prompt continues."""
     quota_bytes: int | None = None

@@ -169,10 +169,9 @@ def shortfall(stage: CutStage, sealed: StagePlan, settings: Settings, longest: i
     tokens = "1 token needs" if length == 1 else f"{length:,} tokens need"
     needed = bound.minimum(sealed.kinds, length, settings.speculative_tokens, settings.reserved_pages)
     lower = f"lower --max-length to {longest:,} or " if longest else ""
-    leased, leases = "", stage.lease_sheets(settings)
-    if leases:
-        leased = f", and {leases:,} are for leases"
-        lower += f"lower --lease-memory to {max(0, sealed.sheets - needed) * sealed.sheet_bytes} or "
+    leases, left = stage.lease_sheets(settings), max(0, sealed.sheets - needed) * sealed.sheet_bytes
+    leased = f", and {leases:,} are for leases" if leases else ""
+    lower += f"lower --lease-memory to {left} or " if leases else ""
     return (
         f"{tokens} {format_count(needed, 'sheet')} of {format_bytes(sealed.sheet_bytes)} "
         f"({format_bytes(needed * sealed.sheet_bytes)}), there are {sealed.sheets:,} "
