@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from quire.core.reasons import ANOTHER, Reason, Why
-from quire.explain.explanation import Explanation
+from quire.core.reasons import Reason, Why
+from quire.explain.explanation import ANOTHER, Explanation
 from quire.serve.keys import Tenant
 from quire.serve.messages import RequestReport
 from quire.serve.operations import _report
