@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -264,17 +262,3 @@ def test_a_broken_lease_is_in_the_next_answer_of_its_tenant(server: RunningServe
         assert (broken["name"], broken["ending"]) == ("lost", "cache_dropped")
         assert "broken" not in complete(alice, prompt(3), retain=RETAIN)["lease"]
     assert server.metric("quire_leases_ended_total", ending="cache_dropped") >= 1
-
-
-def test_a_restart_of_the_engine_breaks_leases_visibly(server: RunningServer, keys: Any) -> None:
-    with server.client(keys.alice) as alice:
-        complete(alice, prompt(1), retain={"seconds": 300, "session": "lost"})
-        starts = len(server.told("engine_ready"))
-        os.kill(server.engine, signal.SIGKILL)
-        server.until(
-            "the engine is there again", lambda: len(server.told("engine_ready")) > starts and server.is_ready()
-        )
-        (broken,) = complete(alice, prompt(1), retain=RETAIN)["lease"]["broken"]
-        assert (broken["name"], broken["ending"]) == ("lost", "engine_restarted")
-        assert [one["name"] for one in alice.get("/v1/leases").json()["data"]] != ["lost"]
-    assert server.metric("quire_leases_ended_total", ending="engine_restarted") >= 1

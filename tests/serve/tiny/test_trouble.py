@@ -117,7 +117,12 @@ def test_no_request_takes_the_engine_with_it(tiny_server: RunningServer, keys: A
 
 
 def test_killing_the_engine_ends_every_request_and_service_comes_back(tiny_server: RunningServer, keys: Any) -> None:
+    """A lease that was held is reported as broken in the next answer of its tenant."""
     endings: list[str] = []
+    long = [{"role": "user", "content": "the quick brown fox sees the lazy dog " * 12}]
+    with tiny_server.client(keys.bob) as bob:
+        held = chat(bob, messages=long, max_tokens=4, retain={"seconds": 3600, "session": "lost"}).json()
+        assert held["lease"]["granted"], held["lease"]
 
     def stream() -> None:
         with tiny_server.client(keys.alice) as client:
@@ -146,6 +151,10 @@ def test_killing_the_engine_ends_every_request_and_service_comes_back(tiny_serve
     tiny_server.until("it is ready again", tiny_server.is_ready)
     with tiny_server.client(keys.alice) as client:
         assert chat(client, max_tokens=3).status_code == 200
+    with tiny_server.client(keys.bob) as bob:
+        (broken,) = chat(bob, messages=long, max_tokens=4, retain={"seconds": 1}).json()["lease"]["broken"]
+        assert (broken["name"], broken["ending"]) == ("lost", "engine_restarted")
+    assert tiny_server.metric("quire_leases_ended_total", ending="engine_restarted") >= 1
     assert tiny_server.metric("quire_engine_restarts_total") == 1
     assert tiny_server.told("engine_died")[-1]["exit_code"] == -signal.SIGKILL
 
