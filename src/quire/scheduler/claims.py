@@ -1,4 +1,4 @@
-"""Rows that go back to tenants below their share, under fair shares and while all rows are taken (decision 28).
+"""Rows that go back to tenants below their share, under fair shares and while all rows are taken (decision 30).
 
 share   one row for each tenant that has requests; the others are divided by weight
 claims  a tenant without a row; or one that has up to half of its share with one more, if it was served less than the

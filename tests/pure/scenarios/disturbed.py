@@ -33,7 +33,7 @@ MIXES = [["full", "window"], ["state", "full", "chunked"]]
 def plan_of(names: list[str]) -> Plan:
     layers = tuple(KINDS[name] for name in names)
     shape = ModelShape("small", "test", layers, max_length=LENGTH, weights_known=False)
-    settings = Settings(batch_tokens=48, max_requests=ROWS, page_tokens={"": 8}, match_unit_tokens=8)
+    settings = Settings(batch_tokens=48, max_requests=ROWS, page_tokens={"": 8}, match_unit_tokens=8, lease_bytes=0)
     roomy = make_plan(shape, settings, Budget(sheets=(1000,)))
     return make_plan(shape, settings, Budget(sheets=(SPARE_SHEETS + bound.minimum(roomy.stages[0].kinds, LENGTH, 0),)))
 

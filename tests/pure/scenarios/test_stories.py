@@ -47,7 +47,7 @@ def test_the_elder_takes_no_page_of_one_who_may_stay_while_its_own_are_in_flight
     """R was preempted twice and came back to stay: the pool holds what the elder and R need, one token at a time. With
     two tokens in flight the elder asked for a page more than that, and R was preempted for it."""
     shape = ModelShape("small", "test", (KINDS["window"],), max_length=120, weights_known=False)
-    settings = Settings(batch_tokens=48, max_requests=2, page_tokens={"": 7}, match_unit_tokens=7)
+    settings = Settings(batch_tokens=48, max_requests=2, page_tokens={"": 7}, match_unit_tokens=7, lease_bytes=0)
     world = World(make_plan(shape, settings, Budget(sheets=(16,))))
     for name in ("elder", "R"):
         world.submit(ask(name, 60, 60))
