@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -162,13 +162,14 @@ def draft_weights(draft: str, name: str) -> Any:
 def tight_plan(
     name: str, more_sheets: int, pages: Mapping[str, int] = PAGES, lookahead: int = 0, draft: str | None = None
 ) -> Plan:
-    """A few sheets more than the longest request needs."""
+    """A few sheets more than the longest request needs, none of them for leases."""
 
     def plan(sheets: int) -> Plan:
         return plan_of(name, batch_tokens=32, sheets=sheets, pages=pages, lookahead=lookahead, draft=draft)
 
     fewest = next(sheets for sheets in range(1, 4096) if plan(sheets).fits)
-    return plan(fewest + more_sheets)
+    tight = plan(fewest + more_sheets)
+    return replace(tight, stages=tuple(replace(stage, lease_sheets=0) for stage in tight.stages))
 
 
 class Service:

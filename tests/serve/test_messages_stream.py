@@ -218,7 +218,7 @@ async def sent(deltas: list[Delta | ApiError | None]) -> list[Json]:
         for delta in deltas:
             if isinstance(delta, ApiError):
                 raise delta
-            written.call.is_complete = delta is not None and bool(delta.ending)
+            written.call.is_over = delta is not None and bool(delta.ending)
             yield [] if delta is None else [(0, delta)]
 
     async def receive() -> Json:
@@ -231,7 +231,7 @@ async def sent(deltas: list[Delta | ApiError | None]) -> list[Json]:
     pieces: list[bytes] = []
     written = form()
     written.call = SimpleNamespace(  # type: ignore[assignment]
-        **vars(written.call), answers=[None], is_complete=False, deltas=updates, close=lambda: None, record=dict
+        **vars(written.call), answers=[None], is_over=False, deltas=updates, close=lambda: None, record=dict
     )
     service = SimpleNamespace(settings=SimpleNamespace(log_text=False))
     app, state = SimpleNamespace(state=SimpleNamespace(service=service)), SimpleNamespace(record={})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from quire.core.errors import InputError
+from quire.options.texts import bytes_or_zero
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.responses.conversation import Conversation
@@ -15,7 +16,7 @@ from quire.serve.responses.items import CallItem, MessageItem
 from quire.serve.responses.routes import is_stored
 from quire.serve.responses.schemas import ResponseBody
 from quire.serve.responses.store import ENTRY_BYTES, ResponseStore, Stored
-from quire.serve.settings import ServeSettings, _bytes_or_none
+from quire.serve.settings import ServeSettings
 
 ALICE, BOB = Tenant("alice", "a", key_sha256="1"), Tenant("bob", "b", key_sha256="2")
 USER = {"id": "msg_1", "type": "message", "role": "user", "content": [{"type": "input_text", "text": "Hi"}]}
@@ -154,10 +155,10 @@ def test_a_call_is_stored_unless_it_or_the_server_says_otherwise() -> None:
 
 
 def test_the_store_can_be_turned_off() -> None:
-    assert (_bytes_or_none("0"), _bytes_or_none("1KiB")) == (0, 1024)
+    assert (bytes_or_zero("0"), bytes_or_zero("1KiB")) == (0, 1024)
     assert ServeSettings().store_bytes == 64 << 20
     with pytest.raises(InputError):
-        _bytes_or_none("-1")
+        bytes_or_zero("-1")
 
 
 def test_what_is_stored_cannot_be_changed() -> None:

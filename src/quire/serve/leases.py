@@ -8,13 +8,14 @@ import time
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request
-from pydantic import Field, model_validator
+from pydantic import Field
 from starlette.responses import Response
 
 from quire.core.request import Tokens
 from quire.explain.leases import LeaseReport
 from quire.prefix.leases import LeaseTerms
 from quire.serve.away import EngineAway
+from quire.serve.body_route import BodyRoute
 from quire.serve.calls import unavailable
 from quire.serve.engine_leases import EndLease, GrantLease, LeaseQuestion, LeaseReply, ListLeases
 from quire.serve.errors import ApiError, json_response
@@ -32,7 +33,7 @@ from quire.serve.schemas import Body, ChatBody, LeaseSeconds, Messages, SessionN
 from quire.serve.schemas import Tokens as TokenIds
 from quire.serve.service import Service
 
-router = APIRouter()
+router = APIRouter(route_class=BodyRoute)
 STATUSES = {"absent": 404, "disabled": 400}
 """By refusal; others are 429: there may be room later."""
 Name = Annotated[str, Path(max_length=128)]
@@ -48,17 +49,14 @@ class LeaseBody(Body):
     seconds: LeaseSeconds
     name: SessionName | None = Field(None, description="A lease of this name moves here; default: a new one.")
 
-    @model_validator(mode="after")
-    def _has_tokens(self) -> LeaseBody:
-        if (self.messages is None) == (self.prompt is None):
-            raise ValueError("give messages or a prompt, one of them")
-        return self
-
 
 @router.post("/v1/leases")
 async def grant(body: LeaseBody, request: Request) -> Response:
     """Keeps a prefix usable for some seconds, or says what is possible."""
     service, tenant = _service(request), request.state.tenant
+    if (body.messages is None) == (body.prompt is None):
+        given = "neither messages nor a prompt" if body.messages is None else "messages and a prompt"
+        raise ApiError(400, f"the body has {given}: give one of them", "invalid_value", "messages")
     require_seconds(body.seconds, service.settings.lease_seconds, "seconds")
     size = len(await request.body())
     tokens = await service.read(lambda: _tokens(body, service), tenant, size)
