@@ -15,10 +15,8 @@ from quire.kinds import counts
 from quire.plan import bound
 from quire.prefix.boundaries import Boundaries
 from quire.prefix.coverage import Coverage
+from quire.prefix.lease_sizes import Pages, most_pages
 from quire.prefix.nodes import NO_NODES, Chain, Nodes
-
-Pages = list[list[int]]
-"""By stage, by kind: a number of pages."""
 
 
 class LeasePages:
@@ -58,28 +56,7 @@ class LeasePages:
 
     def up_to(self, length: int) -> Pages:
         """The most pages that a lease of a request's tokens takes, wherever up to `length` the request ends."""
-        unit, coverage = self._coverage.unit, self._coverage
-        tails = min(ceil_div(length, unit), self._most_tail_units())
-        pages: Pages = []
-        for stage, plan in enumerate(self._stages):
-            own = []
-            for kind, one in enumerate(plan.kinds):
-                if kind in coverage.states[stage]:
-                    own.append(one.groups)
-                elif kind in coverage.growing[stage]:
-                    own.append(one.groups * ceil_div(length, one.page_tokens))
-                else:
-                    own.append(one.groups * tails * (unit // one.page_tokens))
-            pages.append(own)
-        return pages
-
-    def _most_tail_units(self) -> int:
-        """The most units that tails need anywhere: a run that touches one more than it fills, and sinks."""
-        both = zip(self._stages, self._coverage.tails, strict=True)
-        tailed = [stage.kinds[kind] for stage, kinds in both for kind in kinds]
-        runs = [ceil_div(kind.kind.fixed_units * kind.kind.tokens_per_unit, self._coverage.unit) for kind in tailed]
-        sinks = [ceil_div(k.kind.sink_pages(k.page_tokens) * k.page_tokens, self._coverage.unit) for k in tailed]
-        return max(runs, default=0) + 1 + max(sinks, default=0)
+        return most_pages(self._stages, self._coverage.unit, length)
 
     def size_bytes(self, pages: Pages) -> int:
         return sum(

@@ -1,4 +1,4 @@
-"""How many pages a lease of a given length takes, before it exists: for plans, answers and tests.
+"""How many pages a lease of a given length takes, before it exists: room for requests, plans and answers count by it.
 
 kinds that grow    every page up to the length
 kinds with a tail  whole units: a run that touches one more than it fills, and sinks
@@ -7,10 +7,12 @@ states             one checkpoint
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from quire.core.units import ceil_div
 from quire.kinds import Keeps, counts
 from quire.plan import bound
-from quire.plan.plan import KindPlan, Plan
+from quire.plan.plan import KindPlan, Plan, StagePlan
 
 Pages = list[list[int]]
 """By stage, by kind: a number of pages."""
@@ -18,10 +20,14 @@ Pages = list[list[int]]
 
 def lease_pages(plan: Plan, length: int) -> Pages:
     """The most pages that a lease takes, wherever up to `length` tokens it ends."""
-    unit = plan.reuse_unit_tokens
-    tailed = [kind for stage in plan.stages for kind in stage.kinds if kind.kind.keeps is Keeps.TAIL]
+    return most_pages(plan.stages, plan.reuse_unit_tokens, length)
+
+
+def most_pages(stages: Sequence[StagePlan], unit: int, length: int) -> Pages:
+    """The same for these stages, in units of reuse of `unit` tokens."""
+    tailed = [kind for stage in stages for kind in stage.kinds if kind.kind.keeps is Keeps.TAIL]
     tails = min(ceil_div(length, unit), _most_tail_units(tailed, unit))
-    return [[kind.groups * _pages(kind, length, tails, unit) for kind in stage.kinds] for stage in plan.stages]
+    return [[kind.groups * _pages(kind, length, tails, unit) for kind in stage.kinds] for stage in stages]
 
 
 def _pages(kind: KindPlan, length: int, tails: int, unit: int) -> int:

@@ -26,7 +26,8 @@ from quire.prefix.boundaries import Boundaries
 from quire.prefix.coverage import Coverage
 from quire.prefix.eviction import Eviction
 from quire.prefix.hit import Hit
-from quire.prefix.lease_pages import LeasePages, Pages
+from quire.prefix.lease_pages import LeasePages
+from quire.prefix.lease_sizes import Pages
 from quire.prefix.nodes import NO_NODES, Chain, Nodes
 
 

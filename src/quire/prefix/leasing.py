@@ -13,7 +13,7 @@ from quire.core.events import Publisher
 from quire.core.request import Request, Tokens
 from quire.prefix.index import PrefixIndex
 from quire.prefix.keys import end_key, keys_of, scope_of
-from quire.prefix.lease_pages import Pages
+from quire.prefix.lease_sizes import Pages
 from quire.prefix.leases import Lease, LeaseAnswer, LeaseEnding, LeaseTerms
 from quire.prefix.nodes import Chain
 

@@ -43,7 +43,7 @@ class _Answer:
 
 
 async def _no_questions(question: object) -> object:
-    raise AssertionError(f"nobody answers {question!r}")
+    raise AssertionError(f"there is no handler for {question!r}")
 
 
 class Channel:

@@ -1,4 +1,4 @@
-"""In the engine's process: what each front is told of a step.
+"""In the engine's process: the updates of a step that each front gets.
 
 a step's updates ──▶ one part for each front that has requests among them, pickled here once
                      the hub passes a part on without reading it: a token costs it nothing
