@@ -147,8 +147,8 @@ class Pool:
         shelf.holders[pages] += ONE[holder]
 
     def is_shared(self, kind: int, pages: Pages) -> bool:
-        """Whether one of these pages has holders other than the cache and one request."""
-        return bool((self.shelves[kind].holders[pages] & NOT_CACHED > ONE[Holder.REQUEST]).any())
+        """Whether one of these pages, which the cache holds, has holders other than one node and one request."""
+        return bool((self.shelves[kind].holders[pages] > ONE[Holder.REQUEST] + ONE[Holder.CACHE]).any())
 
     def drop_all(self, kind: int, pages: Pages, holder: Holder) -> None:
         """As `drop`, but a page may appear several times: several rows or nodes may drop it at once."""

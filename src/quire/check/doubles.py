@@ -9,6 +9,7 @@ from random import Random
 import numpy as np
 
 from quire.cache.pool import Holder, Pages
+from quire.cache.tables import Table
 from quire.check import state
 from quire.check.contents import KindContents
 from quire.check.definitions import Ints, Violation, is_fixed
@@ -83,7 +84,18 @@ class PinningStore:
             if not is_fixed(table.kind) and not rows.is_loading[row] and row not in landed
             for logical in range(table.first[row], min(table.end[row], rows.settled[row] // table.plan.page_tokens))
         ]
-        return np.unique(np.concatenate([cached, *settled]))
+        return np.unique(np.concatenate([np.setdiff1d(cached, self._written(table)), *settled]))
+
+    def _written(self, table: Table) -> Pages:
+        """Pages that rows go on writing: the cache may have one too, up to the point where a row kept a boundary."""
+        rows = self.scheduler.rows
+        own = [
+            table.pages[row, :, int(table.column(np.asarray(logical)))]
+            for row in rows.requests
+            for logical in range(max(table.first[row], rows.settled[row] // table.plan.page_tokens), table.end[row])
+            if not is_fixed(table.kind)
+        ]
+        return np.concatenate([*own, np.empty(0, dtype=np.int64)])
 
 
 class ErringDrafter:

@@ -26,7 +26,7 @@ from quire.check.loading import Loading
 from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted, Progress
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
-from quire.check.requests import crowding_traffic, random_requests, small_traffic
+from quire.check.requests import crowding_traffic, random_requests, small_traffic, with_points
 from quire.check.reused import Reused
 from quire.check.scripts import script_for
 from quire.check.seats import Seats
@@ -84,6 +84,7 @@ class Episode:
         traffic = large_traffic if is_large_one else crowding_traffic if self.system.is_crowded else small_traffic
         self.traffic = traffic(self.random, self.system.plan)
         self.coming = with_leases(leases, random_requests(self.random, self.system.plan, self.traffic))
+        self.coming = with_points(Random(f"points {seed}"), self.coming)
         self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now)
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()

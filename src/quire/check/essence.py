@@ -54,8 +54,9 @@ KNOWN = {
     "is_reserved epoch stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
-    "Reuse": "memories index rows junctions expectations captures stores _publisher _next_step _layout _scopes_of "
-    "_marks _chains _settled _lines _leaves_spares",
+    "Reuse": "memories index rows junctions expectations captures marks stores _publisher _next_step _layout "
+    "_beginnings _chains _settled _tickets",
+    "Marks": "_index _captures units _points leaves_spares",
     "Stores": "_keeper _records _index _next_step _publisher",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
@@ -134,8 +135,9 @@ def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
     columns = (rows.known, rows.computed, rows.settled, rows.expected, rows.drafts, rows.next_unit, rows.next_capture)
     numbers = [column.item(row) for column in (*columns, rows.is_loading, rows.is_reserved)]
     reuse = scheduler.reuse
-    captured = [one.units for one in reuse.captures._by_row.get(row, ())]
-    kept = reuse._marks.get(row), reuse._settled.get(row), reuse._lines.get(row), reuse._leaves_spares.get(row)
+    captured = [one.tokens for one in reuse.captures._by_row.get(row, ())]
+    marks, line = reuse.marks, reuse._tickets[row].line if row in reuse._tickets else None
+    kept = marks.units.get(row), reuse._settled.get(row), line, marks.leaves_spares.get(row), marks._points.get(row)
     return *_waiting(scheduler.running.tickets[row]), numbers, kept, captured
 
 

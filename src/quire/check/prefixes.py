@@ -127,10 +127,10 @@ class Prefixes:
         return [own.get(kind, 0) for number, kind, _ in self._kinds if number == stage]
 
     def _is_held(self, stage: int, kind: int, plan: KindPlan, boundary: Boundary) -> bool:
-        """Whether a request or a reader holds the page that would be written on."""
+        """Whether a request, a reader or another place in the cache holds the page that would be written on."""
         pages = self._last_page(stage, kind, plan, boundary)
-        by = (Holder.REQUEST, Holder.PIN)
-        return any(state.holders(self.scheduler, stage, kind, holder, pages).any() for holder in by)
+        by = ((Holder.REQUEST, 0), (Holder.PIN, 0), (Holder.CACHE, 1))
+        return any((state.holders(self.scheduler, stage, kind, one, pages) > most).any() for one, most in by)
 
     def _last_page(self, stage: int, kind: int, plan: KindPlan, boundary: Boundary) -> Pages:
         kept = state.kept_pages(self.scheduler, stage, kind)

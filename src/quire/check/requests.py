@@ -19,6 +19,8 @@ FIRST_TOKEN = 10
 MANY_TOKENS, FEW_TOKENS = 990, 2
 """Vocabularies: with few tokens prompts share their beginnings by chance, too."""
 TURN_RATES = (0.2, 0.5, 0.9)
+POINT_RATES = (0.0, 0.0, 0.5)
+"""How many of an episode's requests know where their next turn goes on."""
 LOGPROBS_RATE = 0.05
 """How often a request wants log-probabilities of its prompt, and so reuses nothing."""
 
@@ -75,6 +77,20 @@ def random_requests(random: Random, plan: Plan, traffic: Traffic) -> list[Arriva
         request = _request(random, plan, f"r{number}", *drawn, step, traffic.most_outputs)
         arrivals.append(Arrival(step, replace(request, tenant=TENANTS[0]) if number < traffic.burst else request))
     return arrivals
+
+
+def with_points(random: Random, arrivals: list[Arrival]) -> list[Arrival]:
+    """Some of them keep a boundary at tokens of their prompts, at their ends, or a little later."""
+    rate = random.choice(POINT_RATES)
+    return [_pointed(random, arrival) if random.random() < rate else arrival for arrival in arrivals]
+
+
+def _pointed(random: Random, arrival: Arrival) -> Arrival:
+    request = arrival.request
+    size, most = len(request.prompt), request.limit - 1
+    points = {random.randint(1, size), size, size + random.randint(1, 3)}
+    points = {point for point in points if point <= most and random.random() < 0.7}
+    return replace(arrival, request=replace(request, points=tuple(sorted(points))))
 
 
 def _tokens(random: Random, vocabulary: int, count: int) -> list[int]:

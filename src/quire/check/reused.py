@@ -1,7 +1,8 @@
 """Reuse: a request starts after the longest prefix that every kind can prove, and hands one over when it leaves.
 
 starts    at the greatest boundary that is proved and has room for what it writes on: neither before nor beyond
-passes the end of its prompt    what a hit there needs is kept (where no state must be copied for it)
+passes the end of its prompt, or a point where its next turn goes on    what a hit there needs is kept (where no state
+          must be copied for it)
 leaves    the next one can start where it stood
 """
 
@@ -29,8 +30,8 @@ class Reused(Law):
         self._expected = 0
         self._named: set[bytes] = set()
         """Units of all requests that there ever were."""
-        self._passing: dict[str, int] = {}
-        """Requests that have not come to the last whole unit of their prompts: where that ends."""
+        self._passing: dict[str, list[int]] = {}
+        """Places that a request has not come to: where the last whole unit of its prompt ends, and its points."""
         self._has_left = False
         """During this turn some request did: what it keeps may take the place of boundaries before it."""
         if not prefixes.is_disabled:
@@ -62,7 +63,8 @@ class Reused(Law):
             raise Violation(f"request {request.name} starts after {found} tokens, {self._expected} can be proved")
         if int(self.scheduler.rows.settled[row]) != found:
             raise Violation(f"request {request.name} found {found} tokens and starts elsewhere")
-        self._passing[request.name] = (len(request.prompt) - 1) // self.prefixes.unit * self.prefixes.unit
+        end = (len(request.prompt) - 1) // self.prefixes.unit * self.prefixes.unit
+        self._passing[request.name] = [end, *(request.points if self._has_boundaries else ())]
 
     def _after_leave(self, row: int, request: Request) -> None:
         """Tokens that are not known yet have no name: then whole units are kept, as far as they settled."""
@@ -86,12 +88,13 @@ class Reused(Law):
 
     def after_turn(self) -> None:
         rows = self.scheduler.rows
-        for name, end in list(self._passing.items()):
+        for name, ends in list(self._passing.items()):
             row = rows.row_of.get(name)
             if row is None or state.is_loading(self.scheduler, row):
                 self._passing.pop(name)  # a load may bring it beyond that
-            elif rows.settled[row] >= end:
-                self._passing.pop(name)
+                continue
+            for end in [end for end in ends if end <= rows.settled[row]]:
+                ends.remove(end)
                 self._check_passed(row, end)
 
     def _check_passed(self, row: int, end: int) -> None:
@@ -100,7 +103,7 @@ class Reused(Law):
             return
         request = self.scheduler.rows.requests[row]
         if not self._is_proved(request, end):
-            raise Violation(f"request {request.name} passed the end of its prompt, and none can start after {end}")
+            raise Violation(f"request {request.name} was to keep a boundary at {end} tokens, and none can start there")
 
     def _started_at(self, row: int) -> int:
         return self.scheduler.running.tickets[row].hit_tokens

@@ -173,7 +173,8 @@ def reusing_rows(scheduler: Scheduler) -> dict[str, set[int]]:
     reuse = scheduler.reuse
     return {
         "chains": set(reuse._chains),
-        "boundaries to keep": set(reuse._marks),
+        "boundaries to keep": set(reuse.marks.units),
+        "points to keep": set(reuse.marks._points),
         "settled units": set(reuse._settled),
         "units ahead": set(reuse.junctions.ahead),
     }

@@ -59,6 +59,8 @@ class Request:
     client_id: str = ""
     """The client's own name for it, which recordings keep. Nothing is decided by it."""
     retain: Retain | None = None
+    points: tuple[int, ...] = ()
+    """Tokens after which a boundary is kept: where the conversation's next turn will begin to differ from this one."""
 
     def __post_init__(self) -> None:
         if len(self.prompt) < 1:

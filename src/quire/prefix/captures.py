@@ -22,9 +22,9 @@ MOST_EVICTIONS = 4
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """States of a row after `units` units, in pages that are pinned until their step has settled."""
+    """States of a row after `tokens` tokens, in pages that are pinned until their step has settled."""
 
-    units: int
+    tokens: int
     pages: tuple[tuple[int, int, Ints], ...]
     """(stage, kind, pages)."""
 
@@ -50,7 +50,7 @@ class Captures:
             for stage, (memory, kinds) in enumerate(zip(self._memories, self._index.coverage.states, strict=True))
             for kind in kinds
         )
-        self._by_row.setdefault(row, []).append(Captured(tokens // self._index.unit, pages))
+        self._by_row.setdefault(row, []).append(Captured(tokens, pages))
         return [Capture(entry, tokens, *own) for own in pages]
 
     def _has_room(self, is_spare: bool) -> bool:
@@ -69,17 +69,31 @@ class Captures:
         return False
 
     def attach(self, row: int, chain: Chain) -> int:
-        """Attaches settled states to their nodes, unless those have one. Returns how many states have settled."""
-        attached, captured = 0, self._by_row.get(row, [])
-        while captured and captured[0].units <= len(chain):
-            one = captured.pop(0)
-            node = chain.item(one.units - 1)
-            for stage, kind, pages in one.pages:
-                self._memories[stage].attach_state(kind, node, pages)
-            attached += 1
+        """Attaches settled states to the nodes of their units, unless those have one. Returns how many have settled.
+        States between units stay until `take_settled`."""
+        unit, captured = self._index.unit, self._by_row.get(row, [])
+        own = [one for one in captured if one.tokens <= len(chain) * unit and not one.tokens % unit]
+        for one in own:
+            captured.remove(one)
+            self.give(one, chain.item(one.tokens // unit - 1))
         if not captured:
             self._by_row.pop(row, None)
-        return attached
+        return len(own)
+
+    def take_settled(self, row: int, tokens: int) -> Captured | None:
+        """The states after exactly `tokens` tokens, for `give`; None: there are none."""
+        captured = self._by_row.get(row, [])
+        found = next((one for one in captured if one.tokens == tokens), None)
+        if found is not None:
+            captured.remove(found)
+        if not captured:
+            self._by_row.pop(row, None)
+        return found
+
+    def give(self, captured: Captured | None, node: int) -> None:
+        """Makes captured states the checkpoint of a node, unless it has one."""
+        for stage, kind, pages in () if captured is None else captured.pages:
+            self._memories[stage].attach_state(kind, node, pages)
 
     def give_up(self) -> bool:
         """Frees all pages. False: there are none."""

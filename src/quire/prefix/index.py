@@ -166,14 +166,20 @@ class PrefixIndex:
 
     def _keep_turn(self, row: int, turn: Turn, chain: Chain) -> Chain:
         """Keeps a boundary where the turn ended, also inside a unit; returns its chain."""
-        units = len(chain)
-        if len(turn.rest):
-            before = turn.keys[units - 1] if units else turn.root
-            chain = _append(chain, self._end_node(before, chain, turn.rest, turn.line))
-            self.boundaries.keep_pages(self.coverage.growing, row, chain[-1:], units)
+        before = turn.keys[turn.units - 1] if turn.units else turn.root
+        chain = self.keep_rest(row, chain, before, turn.rest, turn.line)
         self.boundaries.keep_pages(self.coverage.states, row, chain[-1:], 0)
         self.keep_boundary(row, chain, Origin.TURN, turn.line)
         self._pass(chain, turn.came_from)
+        return chain
+
+    def keep_rest(self, row: int, chain: Chain, before: bytes, rest: Tokens, line: int) -> Chain:
+        """Keeps the row's pages of kinds that grow for the tokens after a chain of whole units, if there are any.
+        `before`: the key of the last unit, or the root. Returns the chain with the node of these tokens."""
+        if not len(rest):
+            return chain
+        units, chain = len(chain), _append(chain, self._end_node(before, chain, rest, line))
+        self.boundaries.keep_pages(self.coverage.growing, row, chain[-1:], units)
         return chain
 
     def _pass(self, chain: Chain, came_from: Place | None) -> None:

@@ -6,32 +6,30 @@ them. Outputs are added all at once, when the request leaves its row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from quire.cache.memory import StageMemory
 from quire.core.events import CheckpointKept, PrefixKept, Publisher
 from quire.core.reasons import Why
-from quire.core.request import Request
 from quire.core.step import Capture
 from quire.core.tier import RecordStore
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
+from quire.prefix.beginnings import Beginnings
 from quire.prefix.captures import Captures
 from quire.prefix.forecast import Forecast, Origin
 from quire.prefix.gap import gap
 from quire.prefix.hit import Hit, Place, Turn, no_hit
 from quire.prefix.index import PrefixIndex
 from quire.prefix.junctions import Junctions
-from quire.prefix.keys import end_key, extend, root_hash, root_key, scope_of
+from quire.prefix.keys import extend, root_hash, root_key, scope_of
+from quire.prefix.marks import Marks
 from quire.prefix.nodes import NO_NODES, Chain
 from quire.scheduler.expectations import Expectations
 from quire.scheduler.next_step import NextStep
 from quire.scheduler.queue import Ticket
 from quire.scheduler.rows import NEVER, Ints, Rows
 from quire.scheduler.stores import Stores
-
-BEGINNINGS_REMEMBERED = 65_536
-"""First units of prompts, to distinguish a miss in one scope from a miss in all."""
 
 
 class Reuse:
@@ -54,21 +52,17 @@ class Reuse:
         self.junctions = Junctions()
         self.expectations = Expectations(self.index, memories)
         self.captures = Captures(self.index, memories, publisher)
+        self.marks = Marks(self.index, self.captures)
         self.stores = Stores(keeper, plan, self.index, next_step, publisher)
         self._publisher, self._next_step = publisher, next_step
         self._layout = layout_fingerprint(plan)
-        self._scopes_of: dict[bytes, bytes] = {}
-        """By the first unit of a prompt: the root of the scope that computed it last."""
-        self._marks: dict[int, list[int]] = {}
-        """Units after which a row will keep a boundary, the nearest last."""
+        self._beginnings = Beginnings(self.index.unit)
         self._chains: dict[int, Chain] = {}
         """Nodes of a row's tokens as of its last addition to the index; some may be evicted by now."""
         self._settled: dict[int, int] = {}
         """Settled units of rows' prompts, for rows with units that are not in the index yet."""
-        self._lines: dict[int, int] = {}
-        """Length of the sequence of hits that led to each row."""
-        self._leaves_spares: dict[int, bool] = {}
-        """Whether the index keeps spares of a row: what its prompt leaves between boundaries."""
+        self._tickets: dict[int, Ticket] = {}
+        """Of the rows."""
 
     # ── requests come and go ──────────────────────────────────────────────
 
@@ -99,11 +93,11 @@ class Reuse:
         self.catch_up()
         self.junctions.want(key)
         computing = self.junctions.computing(keys, self.index.nodes.depth(keys))
-        if computing is None or computing[1] < units or units in self._marks[computing[0]]:
+        if computing is None or computing[1] < units or units in self.marks.units[computing[0]]:
             return
         row = computing[0]
         if not self.index.coverage.has_states or units * self.index.unit > self.rows.computed[row]:
-            self._marks[row] = sorted([*self._marks[row], units], reverse=True)
+            self.marks.add(row, units)
             self._set_capture(row, self.rows.computed.item(row))
 
     def is_coming(self, ticket: Ticket) -> int | None:
@@ -148,55 +142,39 @@ class Reuse:
     def _why(self, hit: Hit, ticket: Ticket) -> Why | None:
         """Why nothing was found. For operators only: SCOPE reveals that another scope has the same first tokens."""
         if hit.miss is Why.NO_OVERLAP:
-            scopes = self._scopes_of.get(self._beginning(ticket.request))
-            return Why.SCOPE if scopes not in (None, ticket.root) else Why.NO_OVERLAP
+            is_elsewhere = self._beginnings.is_of_another(ticket.request.prompt, ticket.root)
+            return Why.SCOPE if is_elsewhere else Why.NO_OVERLAP
         return hit.miss
-
-    def _beginning(self, request: Request) -> bytes:
-        """A key of a prompt's first unit that is the same for all scopes."""
-        return end_key(b"", request.prompt[: self.index.unit])
-
-    def _note_scope(self, request: Request) -> None:
-        self._scopes_of[self._beginning(request)] = self.root_of(request.scope)
-        if len(self._scopes_of) > BEGINNINGS_REMEMBERED:
-            del self._scopes_of[next(iter(self._scopes_of))]
 
     def _set_out(self, row: int, ticket: Ticket, keys: list[bytes], begin: int) -> None:
         """Registers what the row is going to compute of its prompt, and where it will keep boundaries."""
         end = (self.rows.prompt.item(row) - 1) // self.index.unit
-        self._go_on(row, keys, begin, end)
         wanted = self.junctions.wanted
         marks = [end] if self.index.coverage.has_boundaries and end > begin else []
         if marks and wanted:
             marks += [unit for unit in range(end - 1, begin, -1) if keys[unit - 1] in wanted]
-        self._marks[row], self._chains[row], self._lines[row] = marks, NO_NODES, ticket.line
-        self._leaves_spares[row] = bool(marks) and self.index.spares.are_wanted(self.index.arrivals)
-        self._set_capture(row, begin * self.index.unit)
+        self._chains[row], self._tickets[row] = NO_NODES, ticket
+        self.marks.enter(row, marks, ticket.request.points, ticket.hit_tokens)
+        self._go_on(row, keys, begin, end)
+        self._set_capture(row, ticket.hit_tokens)
 
     def _go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
         self.junctions.go_on(row, keys, done, units)
-        self.rows.next_unit[row] = (done + 1) * self.index.unit if done < units else NEVER
+        self._set_next(row, (done + 1) * self.index.unit if done < units else NEVER)
+
+    def _set_next(self, row: int, unit_end: int) -> None:
+        """Sets after how many settled tokens the row is looked at again: at the end of a unit, or at a point."""
+        self.rows.next_unit[row] = min(unit_end, self.marks.next_point(row))
 
     def skip(self, row: int) -> None:
         """A load provides the row's tokens up to `computed`: the row keeps no boundaries before that."""
-        place = int(self.rows.computed[row]) // self.index.unit
-        self._marks[row] = [mark for mark in self._marks[row] if mark > place]
-        self._set_capture(row, place * self.index.unit)
+        self.marks.skip(row, computed := int(self.rows.computed[row]))
+        self._set_capture(row, computed)
 
     def _set_capture(self, row: int, computed: int) -> None:
         """Sets where the row's next state is captured, after `computed` tokens."""
         if self.index.coverage.has_states:
-            self.rows.next_capture[row] = next(self._captures(row, computed // self.index.unit), NEVER)
-
-    def _captures(self, row: int, begin: int) -> Iterator[int]:
-        """Tokens after which states are captured, beyond `begin` units: at boundaries, and as spares between them."""
-        unit, marks = self.index.unit, self._marks[row]
-        if not marks:
-            return
-        each = self.index.coverage.spare_units if self._leaves_spares[row] else marks[0] + 1
-        places = {mark for mark in marks if mark > begin}
-        places.update(range(begin // each * each + each, marks[0], each))
-        yield from (place * unit for place in sorted(places))
+            self.rows.next_capture[row] = next(self.marks.captures(row, computed), NEVER)
 
     def _adopt(self, row: int, hit: Hit, ticket: Ticket) -> bool:
         """Shares the hit's pages with the row. Pages that it will write to become its own: a copy if there is room,
@@ -236,11 +214,10 @@ class Reuse:
             return ()
         for entry in (ends >= self.rows.next_capture[rows]).nonzero()[0].tolist():
             row, end = rows.item(entry), ends.item(entry)
-            for tokens in self._captures(row, starts.item(entry) // self.index.unit):
+            for tokens in self.marks.captures(row, starts.item(entry)):
                 if tokens > end:
                     break
-                is_spare = tokens // self.index.unit not in self._marks[row]
-                captures += self.captures.take(row, entry, tokens, is_spare)
+                captures += self.captures.take(row, entry, tokens, self.marks.is_spare(row, tokens))
             self._set_capture(row, end)
         return tuple(captures)
 
@@ -248,16 +225,36 @@ class Reuse:
         """Adds prompts to the index if a boundary or their last whole unit has settled, before windows free their
         pages; for other rows notes how many units have settled."""
         for place in (settled >= self.rows.next_unit[rows]).nonzero()[0].tolist():
-            row, marks = rows.item(place), self._marks[rows.item(place)]
-            most_units = self.junctions.ahead[row][2]
-            units = min(settled.item(place) // self.index.unit, most_units)
-            if units >= (marks[-1] if marks else most_units) or self._leaves_spares[row] or row in self.captures:
-                self._remember(row, units)
-            else:
-                if row not in self._settled and not self.junctions.ahead[row][1]:
-                    self._note_scope(self.rows.requests[row])
-                self._settled[row] = units
-                self.rows.next_unit[row] = (units + 1) * self.index.unit
+            row, end = rows.item(place), settled.item(place)
+            points = self.marks.pop_points(row, end)
+            self._remember_units(row, end)
+            for point in points:
+                self._keep_point(row, point)
+
+    def _remember_units(self, row: int, settled: int) -> None:
+        marks, (_, done, most_units) = self.marks.units[row], self.junctions.ahead.get(row, ((), 0, 0))
+        units, known = min(settled // self.index.unit, most_units), max(done, self._settled.get(row, 0))
+        is_due = units >= (marks[-1] if marks else most_units) or self.marks.leaves_spares[row] or row in self.captures
+        if units > known and is_due:
+            self._remember(row, units)
+            return
+        if units > known:
+            if not known:
+                self._note_beginning(row)
+            self._settled[row] = units
+        self._set_next(row, (max(units, known) + 1) * self.index.unit if row in self.junctions.ahead else NEVER)
+
+    def _note_beginning(self, row: int) -> None:
+        self._beginnings.note(self.rows.requests[row].prompt, self._tickets[row].root)
+
+    def _keep_point(self, row: int, point: int) -> None:
+        """Keeps a boundary after exactly `point` tokens."""
+        ticket, units = self._tickets[row], point // self.index.unit
+        keys, rest = self._keys(row, ticket, units), self.rows.tokens(row, units * self.index.unit, point)
+        chain = self.index.remember(row, keys, units, self._chains[row], ticket.line)
+        before = keys[units - 1] if units else ticket.root
+        if self.marks.keep_point(row, chain, before, rest, ticket.line) and self.index.coverage.has_states:
+            self._publisher.publish(CheckpointKept(self._publisher.step, ticket.request.name, point))
 
     def catch_up(self) -> None:
         """Adds all settled units to the index, before a lookup."""
@@ -267,14 +264,14 @@ class Reuse:
     def _remember(self, row: int, units: int) -> None:
         keys, before, most_units = self.junctions.ahead[row]
         if self._settled.pop(row, None) is None and not before:
-            self._note_scope(self.rows.requests[row])
-        line = self._lines[row]
+            self._note_beginning(row)
+        line = self._tickets[row].line
         chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row], line)
         self._go_on(row, keys, units, most_units)
         states = self.captures.attach(row, chain)
-        if self._leaves_spares[row]:
+        if self.marks.leaves_spares[row]:
             self.index.spares.keep(row, chain, before, most_units - units, states)
-        marks = self._marks[row]
+        marks = self.marks.units[row]
         while marks and marks[-1] <= units:
             mark = marks.pop()
             origin = Origin.PROMPT if mark == most_units else Origin.JUNCTION
@@ -300,9 +297,9 @@ class Reuse:
         state, unit = self.rows, self.index.unit
         self.junctions.leave(row)
         self.captures.leave(row)
-        del self._marks[row], self._leaves_spares[row]
+        self.marks.leave(row)
         self._settled.pop(row, None)
-        known, line = self._chains.pop(row), self._lines.pop(row)
+        known, line = self._chains.pop(row), self._tickets.pop(row).line
         computed = int(state.computed[row])
         if not keep or state.is_loading[row] or not computed:
             return
