@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-trace bench-cpu bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-reuse bench-waves bench-trace bench-cpu bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ bench-control: setup  ## Python per step, beside vLLM 0.32.0 (installed into .ve
 
 bench-sessions: setup  ## How much is reused when sessions do not all fit, beside a per-page LRU
 	$(BIN)/python bench/sessions.py $(ARGUMENTS)
+
+bench-turns: setup  ## What the next turn of a conversation finds, and how soon its first token comes, on this CPU
+	$(BIN)/python bench/turns.py $(ARGUMENTS)
 
 bench-reuse: setup  ## How much six workloads reuse on five models in four pools, compared with other caches
 	$(BIN)/python bench/reuse.py $(ARGUMENTS)

@@ -1,5 +1,5 @@
-"""One server of all that is unusual: a tokenizer that grammars cannot be compiled for, tiers that do not work, and a
-draft model. It answers, and says of each what cannot be used."""
+"""One server of all that is unusual: a tokenizer that grammars cannot be compiled for, tiers that do not work, a draft
+model, and no next turns. It answers, and says of each what cannot be used."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def odd_server(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     tokenizer.save(str(folder / "tokenizer.json"))
     tiers = ("--disk", f"{file}:1GiB", "--remote", "redis://127.0.0.1:1", "--connector", "doubles:Sieve")
     draft = ("--draft-model", str(folder), "--draft-tokens", "2")
-    with running_server(str(folder), *SIZE, *tiers, *draft, "--model-name", "tiny", model="tiny") as server:
+    more = ("--model-name", "tiny", "--next-turn", "off")
+    with running_server(str(folder), *SIZE, *tiers, *draft, *more, model="tiny") as server:
         yield server
 
 
@@ -84,3 +85,13 @@ def test_tokens_of_the_draft_model_are_counted_and_all_accepted(odd_server: Runn
     assert answer["usage"]["completion_tokens"] > 0
     drafted, accepted = (after - earlier for after, earlier in zip(counted(), before, strict=True))
     assert drafted == accepted > 0
+
+
+def test_with_next_turns_off_nothing_is_computed_ahead(odd_server: RunningServer) -> None:
+    with odd_server.client() as client:
+        assert chat(client, max_tokens=4).status_code == 200
+        refused = client.post("/v1/cache/warm", json={"prompt": "the quick fox"})
+        lines = client.get("/metrics").text.splitlines()
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "warm_disabled")
+    assert "quire_turns_total 0.0" in lines
+    assert "quire_warm_tokens_total 0.0" in lines

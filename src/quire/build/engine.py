@@ -34,6 +34,7 @@ from quire.plan.settings import Budget, Settings
 from quire.recording.recorder import RecordingEngine, open_recording, require_recordable
 from quire.text.ngrams import NGramDrafter
 from quire.tiers.stack import Stack
+from quire.warm.work import WarmWork, warm_work
 from quire.worker.steps.drafting import DeferredDrafter
 
 if TYPE_CHECKING:
@@ -73,6 +74,11 @@ class BuiltEngine:
     options: RunOptions = DEFAULTS
     phases: Phases = field(default_factory=Phases)
     """How long the start took."""
+
+    def warm(self) -> WarmWork | None:
+        """What computes ahead while this engine is idle; None: the options turn it off, or prefixes are not reused."""
+        is_on = self.options.has_next_turn and not self.plan.no_reuse_because
+        return warm_work(self.engine, self.options.warm_milliseconds / 1000) if is_on else None
 
 
 def prepare(

@@ -49,6 +49,9 @@ class Mechanism(str, Enum):
     LARGE = "large system"
     LEASE = "lease of cached tokens"
     RETAINED = "lease with a request"
+    WARM = "prompt announced"
+    TURN = "turn ended"
+    WARMED = "warm work"
 
 
 STEPS_PER_FLOOR = 20_000
@@ -61,6 +64,9 @@ OF_REUSE = (
     Mechanism.STORE,
     Mechanism.LEASE,
     Mechanism.RETAINED,
+    Mechanism.WARM,
+    Mechanism.TURN,
+    Mechanism.WARMED,
 )
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 

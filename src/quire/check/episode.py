@@ -34,6 +34,7 @@ from quire.check.shadow import ShadowRunner
 from quire.check.staying import Capacity, Staying
 from quire.check.storing import Storing
 from quire.check.systems import LOAD_SECONDS, random_system, with_lease_sheets
+from quire.check.warming import Warmed, Warmers
 from quire.core.errors import NeverFits, QueueFull
 from quire.core.events import (
     CheckpointKept,
@@ -41,6 +42,7 @@ from quire.core.events import (
     PagesCompacted,
     PrefixEvicted,
     RecordsStored,
+    RequestAccepted,
     RequestAdmitted,
     RequestPreempted,
     TokensDrafted,
@@ -48,6 +50,8 @@ from quire.core.events import (
 from quire.core.reasons import Why
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine, Stream
+from quire.warm.pace import FixedPace
+from quire.warm.work import NAME, WarmWork
 
 REPORTED = {
     RequestPreempted: Mechanism.PREEMPTION,
@@ -56,13 +60,15 @@ REPORTED = {
     CheckpointKept: Mechanism.CHECKPOINT,
     RecordsStored: Mechanism.STORE,
 }
+WARM_TURNS = 8
+"""Turns after the last request, for warm work alone."""
 STORED_RATE = 0.9
 """How often a tier has a prompt from earlier times."""
 
 
 class Episode:
     def __init__(self, seed: int, coverage: Coverage) -> None:
-        self.random, self.coverage, self.now = Random(seed), coverage, 0
+        self.random, self.coverage, self.now, self.seed = Random(seed), coverage, 0, seed
         is_large_one = is_large(seed)
         self.system = large_system(self.random, seed // EVERY) if is_large_one else random_system(self.random)
         leases = Random(f"leases {seed}")
@@ -89,8 +95,11 @@ class Episode:
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
-        self.laws += [Lives(), self.loading, self.progress, *self._policy(), self.leased]
-        self.actors = [actor(self) for actor in ACTORS]
+        self.warm = WarmWork(self.engine, FixedPace(Random(f"pace {seed}").choice((1, 3, 8))))
+        policy = self._policy()
+        warmed = Warmed(self.scheduler, self.accepted, self.warm, self.requests, self.prefixes)
+        self.laws += [Lives(), self.loading, self.progress, *policy, self.leased, warmed]
+        self.actors = [actor(self) for actor in (*ACTORS, Warmers)]
 
     def _unleased_spare(self) -> int:
         return self.system.spare - max(stage.lease_sheets for stage in self.system.plan.stages)
@@ -138,7 +147,7 @@ class Episode:
     def _policy(self) -> list[Law]:
         rules, scheduler = self.system.rules, self.scheduler
         capacity = Capacity(self.system.plan, lambda name: state.known_tokens(scheduler, name))
-        prefixes = Prefixes(scheduler, self._tokens_of)
+        prefixes = self.prefixes = Prefixes(scheduler, self._tokens_of)
         line = Line(scheduler, self.seats, capacity, prefixes, rules)
         typical = lambda: state.typical_output(scheduler)  # noqa: E731
         return [
@@ -176,7 +185,12 @@ class Episode:
         return np.concatenate([self.requests[name].prompt, self.engine.outputs(name)])
 
     def run(self) -> None:
-        while self.coming or self.accepted or not self.scheduler.is_idle():
+        while self.coming or self.accepted:
+            self.step()
+        for _ in range(WARM_TURNS if self.warm else 0):
+            self.step()
+        self.warm.forget()
+        while not self.scheduler.is_idle():
             self.step()
         self.store.unpin(self.now + 100)
         for law in self.laws:
@@ -203,13 +217,14 @@ class Episode:
         for law in self.laws:
             law.before_turn()
         try:
-            self.engine.step()
+            self.warm.step()
         except StepFailed:
             for actor in self.actors:
                 actor.check_failed()
         self.collect_ended()
         check_books(self.scheduler)
-        check_owners(self.scheduler, {name: one.stream.request for name, one in self.accepted.items()})
+        warm = {NAME: self.requests[NAME]} if NAME in self.engine.streams else {}
+        check_owners(self.scheduler, {**{name: one.stream.request for name, one in self.accepted.items()}, **warm})
         self.store.check()
         for law in self.laws:
             law.after_turn()
@@ -222,6 +237,7 @@ class Episode:
             self.requests[request.name] = request
             try:
                 if not is_late(request, self.now):
+                    self.warm.give_way()
                     stream = self.engine.submit(request)
                     self._accept(request, stream)
                     self.leased.note_booked(request, stream.lease)
@@ -270,6 +286,8 @@ class Episode:
     # ── what is counted ───────────────────────────────────────────────────
 
     def _on_event(self, event: Event) -> None:
+        if isinstance(event, RequestAccepted) and event.request == NAME:
+            self._note_chunk()
         for law in self.laws:
             law.on_event(event)
         self.seats.note(event)
@@ -284,6 +302,13 @@ class Episode:
                 self.coverage.mechanism(self.kinds, Mechanism.ACCEPTED)
             if event.accepted < event.drafted:
                 self.coverage.mechanism(self.kinds, Mechanism.REJECTED)
+
+    def _note_chunk(self) -> None:
+        """Chunks of warm work have one name, one after another."""
+        request = self.requests[NAME] = state.queued_request(self.scheduler, NAME)
+        self.runner.scripts[NAME] = script_for(request)
+        self.prefixes.forget(NAME)
+        self.coverage.mechanism(self.kinds, Mechanism.WARMED)
 
     def fault(self, fault: Fault) -> None:
         self.coverage.fault(self.kinds, self.system.rules.policy, fault)

@@ -50,6 +50,10 @@ class Prefixes:
             known = self._keys[request.name] = keys_of(self._root(request), tokens, self.unit)
         return known[: len(tokens) // self.unit]
 
+    def forget(self, name: str) -> None:
+        """Another request will have this name."""
+        self._keys.pop(name, None)
+
     def _root(self, request: Request) -> bytes:
         return state.root(self.scheduler, request.scope)
 

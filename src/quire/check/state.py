@@ -17,6 +17,7 @@ from quire.cache.pool import Holder, Pages
 from quire.check.definitions import Ints
 from quire.core.request import Request
 from quire.core.step import Step
+from quire.prefix.forecast import Origin
 from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
 
@@ -33,6 +34,22 @@ def running(scheduler: Scheduler) -> dict[str, int]:
 
 def waiting(scheduler: Scheduler) -> list[str]:
     return [one.request.name for one in scheduler.queue]
+
+
+def queued_request(scheduler: Scheduler, name: str) -> Request:
+    ticket = scheduler.queue.find(name)
+    assert ticket is not None, "it was just accepted"
+    return ticket.request
+
+
+def is_evicted_first(scheduler: Scheduler, node: int) -> bool:
+    return bool(scheduler.reuse.index.nodes.origin[node] == Origin.BEYOND)
+
+
+def is_of_no_use(scheduler: Scheduler, node: int) -> bool:
+    """Whether nobody has continued from this node, holds a lease of it or waits for it."""
+    nodes = scheduler.reuse.index.nodes
+    return not (nodes.uses[node] or nodes.children[node] or nodes.leased[node] or nodes.awaited[node])
 
 
 def keys(scheduler: Scheduler, name: str) -> list[bytes]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder
 from quire.engine.engine import Engine
+from quire.warm.work import WarmWork
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +46,17 @@ class Status:
     """Held now."""
     leased_bytes: int = 0
     """On one rank; pages that several leases need count once."""
+    warm_waiting: int = 0
+    """Prompts that an idle engine will compute."""
 
 
-def status_of(engine: Engine) -> Status:
+def status_of(engine: Engine, warm: WarmWork | None = None) -> Status:
+    """Chunks of warm work are left out of the counts of requests and steps."""
     scheduler = engine.scheduler
+    events, sums = engine.counters.events, engine.counters.sums
+    if warm is not None:
+        events.subtract(warm.counters.events)
+        sums.subtract(warm.counters.sums)
     return Status(
         steps=scheduler.steps,
         running=len(scheduler.running.tickets),
@@ -59,10 +67,11 @@ def status_of(engine: Engine) -> Status:
             for stage, memory in enumerate(scheduler.memories)
             for kind in range(len(memory.stage.kinds))
         ),
-        events={(event.name, label): count for (event, label), count in engine.counters.events.items()},
-        sums={(event.name, name): total for (event, name), total in engine.counters.sums.items()},
+        events={(event.name, label): count for (event, label), count in events.items()},
+        sums={(event.name, name): total for (event, name), total in sums.items()},
         leases=len(engine.leases()),
         leased_bytes=_leased_bytes(engine),
+        warm_waiting=0 if warm is None else len(warm),
     )
 
 

@@ -14,6 +14,7 @@ from quire.explain.leases import LeaseReport, outcome
 from quire.llm.schema import Schema, parse
 from quire.text.answer import Answer, Delta, join_deltas
 from quire.text.dialects.calls import ToolCall
+from quire.text.next_turn import Ahead, NextTurn, Spoken
 from quire.text.spelling import Spelling
 
 REFUSED, FAILED = "refused", "failed"
@@ -68,8 +69,9 @@ class Completion:
 class Generation:
     """One request in progress: the engine's stream, and the answer made from it."""
 
-    def __init__(self, engine: Engine, stream: Stream, answer: Answer) -> None:
-        self._engine, self._stream, self._answer = engine, stream, answer
+    def __init__(self, engine: Engine, stream: Stream, answer: Answer, spoken: Spoken | None = None) -> None:
+        """`spoken`: the conversation that it answers, if its next turn is to be expected."""
+        self._engine, self._stream, self._answer, self._spoken = engine, stream, answer, spoken
         self._deltas: list[Delta] = []
         self._given = 0
         self._reused: int | None = None
@@ -106,9 +108,18 @@ class Generation:
         deltas, self._given = self._deltas[self._given :], len(self._deltas)
         return join_deltas(deltas)
 
+    @property
+    def whole(self) -> Delta:
+        """All that was read."""
+        return join_deltas(self._deltas)
+
+    def next_turn(self, ahead: Ahead) -> NextTurn | None:
+        """How the conversation goes on after a complete answer; None: it is not known, or it failed."""
+        return None if self._spoken is None or self.failure else ahead.after(self._spoken, self.whole)
+
     def completion(self, first: Generation, spelling: Spelling, schema: Schema | None = None) -> Completion:
         """`first`: of the samples of this prompt, the one that has the log-probabilities of the prompt itself."""
-        request, whole = self._stream.request, join_deltas(self._deltas)
+        request, whole = self._stream.request, self.whole
         parsed, error = (None, "") if schema is None or self.failure else parse(schema, whole)
         return Completion(
             whole.text,

@@ -13,8 +13,8 @@ Requests of all threads and tasks run together: each caller that waits runs step
 from __future__ import annotations
 
 import asyncio
-import inspect
 import itertools
+import math
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -30,17 +30,20 @@ from quire.fetch.folder import Progress, in_silence
 from quire.llm.answers import Completion, Generation, completions
 from quire.llm.questions import Options, Prompt, Questions, one_for_each, require_prompts, require_seconds
 from quire.llm.schema import Schema, with_grammar
+from quire.llm.signature import options_of, signature_of
 from quire.llm.turn import whole_turn
+from quire.llm.warm import warm_up
 from quire.options.extras import naming_extras
 from quire.options.run import RunOptions
-from quire.options.spelling import near_to
 from quire.plan.settings import Budget, Settings
 from quire.prefix.leases import LeaseTerms
 from quire.text.answer import Answer, Delta
 from quire.text.dialects.calls import Tool
+from quire.text.next_turn import Spoken
 from quire.text.question import Question
 from quire.text.spelling import Spelling
 from quire.text.templates import Message
+from quire.warm.work import TurnEnd
 
 DEFAULT_TOKENS = 256
 
@@ -62,7 +65,7 @@ class LLM:
         """`model`: a checkpoint folder, a GGUF file, or a hub id (`org/name[@revision][:FILE.gguf]`); None: the default
         model. `budget` None: half of this machine's free memory, or most of a GPU's. `progress`: called as files are
         fetched, converted and loaded."""
-        options = _options(options, keywords)
+        options = options_of(options, keywords)
         if options.tiers.peer is not None:
             raise InputError("LLM has no background loop, so it cannot take part in hand-over: use quire serve --role")
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
@@ -83,6 +86,7 @@ class LLM:
         self._turn = threading.Lock()
         self._is_closed = False
         self._questions = Questions(self.parts)
+        self._warm = built.warm()
 
     def generate(
         self,
@@ -265,6 +269,15 @@ class LLM:
         with whole_turn(self._turn):
             return self.engine.release_lease(name)
 
+    def warm(self, prompt: Prompt | None = None, *, seconds: float = math.inf, raw: bool = False) -> int:
+        """Computes what the next turns of conversations begin with, and a prompt that is expected, until all of it is
+        in the cache, time is over or a request arrives. Returns the tokens that were computed."""
+        self._require_open("warm was called")
+        if self._warm is None:
+            raise InputError("nothing is computed ahead: make the LLM with next_turn='on', for a model with reuse")
+        tokens = None if prompt is None else self._questions.tokens(prompt, raw)
+        return warm_up(self._warm, self._turn, tokens, seconds)
+
     def close(self) -> None:
         """Ends everything; stores to a tier are completed first. Unfinished answers, and later calls, raise."""
         with whole_turn(self._turn):
@@ -301,6 +314,7 @@ class LLM:
                     groups.append(error)
             while unfinished := [generation for generation in begun if not generation.is_over]:
                 self._step(unfinished)
+            self._expect_next(begun)
         finally:
             self._cancel(begun)
         spelling = Spelling(self.tokenizer)
@@ -312,11 +326,19 @@ class LLM:
         for request, answer in self._requests(question):
             while True:
                 try:
-                    begun.append(self._submit(request, answer))
+                    begun.append(self._submit(request, answer, question.spoken))
                     break
                 except QueueFull:
                     self._step([generation for generation in begun if not generation.is_over])
         return begun[first:]
+
+    def _expect_next(self, generations: Sequence[Generation]) -> None:
+        """Keeps what the next turns of these conversations begin with."""
+        for generation in generations if self._warm is not None else ():
+            turn = generation.next_turn(self._questions.ahead)
+            if turn is not None and self._warm is not None:
+                with whole_turn(self._turn):
+                    self._warm.end_turn(TurnEnd(turn.now, turn.recurring, turn.nexts))
 
     def _deltas(self, question: Question) -> Iterator[Delta]:
         generation = self._submit_one(question)
@@ -326,21 +348,24 @@ class LLM:
                 if not (delta := generation.take()).is_empty:
                     yield delta
             _raise_failure(generation)
+            self._expect_next([generation])
         finally:
             self._cancel([generation])
 
     def _submit_one(self, question: Question) -> Generation:
         ((request, answer),) = self._requests(question)
-        return self._submit(request, answer)
+        return self._submit(request, answer, question.spoken)
 
     def _requests(self, question: Question) -> list[tuple[Request, Answer]]:
         requests = question.requests(map("r{}".format, self._names), self.tokenizer)
         return list(zip(requests, question.answers(self.tokenizer), strict=True))
 
-    def _submit(self, request: Request, answer: Answer) -> Generation:
+    def _submit(self, request: Request, answer: Answer, spoken: Spoken | None) -> Generation:
         with whole_turn(self._turn):
             self._require_open("an answer was to begin")
-            return Generation(self.engine, self.engine.submit(request), answer)
+            if self._warm is not None:
+                self._warm.give_way()
+            return Generation(self.engine, self.engine.submit(request), answer, spoken)
 
     def _step(self, generations: list[Generation]) -> None:
         with whole_turn(self._turn):
@@ -357,25 +382,7 @@ class LLM:
                     self.engine.cancel(generation.name)
 
 
-def _options(options: RunOptions | None, keywords: Mapping[str, Any]) -> RunOptions:
-    """The options from keywords, or those given as `options`."""
-    known = RunOptions.__dataclass_fields__
-    for name in keywords:
-        if name not in known:
-            raise InputError(f"LLM has no option {name}{near_to(name, known)}")
-    if options is not None and keywords:
-        raise InputError(f"options and {', '.join(keywords)} are both given: put {', '.join(keywords)} into options")
-    return options or RunOptions(**keywords)
-
-
-def _signature() -> inspect.Signature:
-    """The signature of `LLM` with a keyword for each option, as `help(LLM)` shows it."""
-    own = [one for name, one in inspect.signature(LLM.__init__).parameters.items() if name not in ("self", "keywords")]
-    keywords = inspect.signature(RunOptions).parameters.values()
-    return inspect.Signature([*own, *(one.replace(kind=one.KEYWORD_ONLY) for one in keywords)])
-
-
-LLM.__signature__ = _signature()  # type: ignore[attr-defined]
+LLM.__signature__ = signature_of(LLM.__init__)  # type: ignore[attr-defined]
 
 
 def _raise_failure(generation: Generation) -> None:

@@ -12,6 +12,7 @@ from quire.core.errors import InputError
 from quire.core.request import Retain, Tokens
 from quire.core.sampling import Grammar, Sampling
 from quire.text.dialects.calls import Tool
+from quire.text.next_turn import Ahead, Spoken
 from quire.text.prompts import Prompts
 from quire.text.question import Question
 from quire.text.templates import Message
@@ -56,6 +57,8 @@ class Questions:
         self._prompts = Prompts(parts.tokenizer, parts.vocabulary_tokens, parts.options.tool_dialect)
         self._grammars, self._longest = parts.grammars, parts.plan.max_length
         self._has_warned = False
+        is_on = parts.options.has_next_turn and not parts.plan.no_reuse_because
+        self.ahead = Ahead(self._prompts, is_on, _LOG.warning)
 
     def plain(self, prompt: Prompt, raw: bool, sampling: Sampling, options: Options) -> Question:
         return self._question(*self._read(prompt, raw), sampling, options)
@@ -70,8 +73,12 @@ class Questions:
     ) -> Question:
         text = self._prompts.render(messages, tools.tools, switches)
         reasoning = self._prompts.reasoning if sampling.grammar is None else None
-        tokens = self._prompts.encode(text, False)
-        return self._question(tokens, text, sampling, options, tools=tools, reasoning=reasoning)
+        tokens = self._prompts.known(self._prompts.encode(text, False))
+        reading: dict[str, Any] = {"tools": tools, "reasoning": reasoning}
+        if self.ahead.is_on and options.samples == 1:
+            spoken = Spoken(tuple(messages), tuple(tools.tools), switches, text, tokens)
+            reading |= {"spoken": spoken, "points": self.ahead.points(spoken)}
+        return self._question(tokens, text, sampling, options, **reading)
 
     def tool_use(
         self, tools: Sequence[Tool], choice: str | Mapping[str, Any], parallel: bool

@@ -24,6 +24,8 @@ from quire.options.tiers import Tiers
 DEVICES = ("auto", "cpu", "cuda")
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
 RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
+WARM_MILLISECONDS = 100
+"""About the time between two tokens of an answer on a slow device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,20 @@ class RunOptions:
         choices=TOOL_DIALECTS,
         parse=ToolDialect,
     )
+    next_turn: str = option(
+        "on",
+        "engine",
+        "keep what a conversation's next turn begins with, and compute it while the engine is idle (default on)",
+        choices=("on", "off"),
+    )
+    warm_milliseconds: int = option(
+        WARM_MILLISECONDS,
+        "engine",
+        "longest time in milliseconds that a request waits for a chunk computed while the engine was idle "
+        f"(default {WARM_MILLISECONDS})",
+        parse=positive,
+        metavar="MS",
+    )
     draft_model: str | Path | None = option(
         None, "draft", "smaller model with the same tokenizer that drafts tokens", metavar="MODEL"
     )
@@ -109,6 +125,10 @@ class RunOptions:
                 "products on a CPU are added up in an order that depends on how many tokens a step has: "
                 "--deterministic needs --device cuda"
             )
+
+    @property
+    def has_next_turn(self) -> bool:
+        return self.next_turn == "on"
 
     @property
     def weights_dtype(self) -> DType:

@@ -34,12 +34,15 @@ class Origin(IntEnum):
     """Between boundaries, in case another prompt diverges from this one there."""
     PASSED = 4
     """A request ended here, and another one continued from it and ended further on."""
+    BEYOND = 5
+    """Beyond what the next turn of a conversation has too."""
 
 
 USES = LINES = 4
 """How many numbers of uses, and lengths of a sequence of hits, are distinguished: 0, 1, 2, and 3 or more."""
 CLASSES = len(Origin) * LINES * USES
 FIRST_HAZARD = {Origin.TURN: 0.1, Origin.PROMPT: 0.05, Origin.JUNCTION: 0.15, Origin.SPARE: 1e-5, Origin.PASSED: 0.001}
+FIRST_HAZARD[Origin.BEYOND] = 1e-7
 """Hazards before anything is learned: equal at all ages. Ages are on a log scale, so older prefixes are worth less."""
 PRIOR_WEIGHT = 3.0
 """The hazard of a wider class counts as much as this many observed prefixes."""

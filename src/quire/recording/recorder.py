@@ -37,6 +37,7 @@ from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.prefix.leases import LeaseAnswer, LeaseTerms
 from quire.recording.answers import encode_answer
+from quire.warm.actions import Action
 
 FORMAT = 5
 Line = dict[str, Any]
@@ -162,6 +163,10 @@ class RecordingEngine(Engine):
         is_there = super().release_lease(name)
         self._write_inputs({"release": name})
         return is_there
+
+    def note_action(self, action: Action) -> None:
+        """Warm work is about to change the prefix index."""
+        self._write_inputs({"action": action})
 
     def _fail(self, row: int, why: str) -> None:
         self._inputs.setdefault("failures", []).append([row, why])

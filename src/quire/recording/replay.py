@@ -25,6 +25,7 @@ from quire.plan.file import decode
 from quire.prefix.leases import LeaseTerms
 from quire.recording.answers import decode_answer
 from quire.recording.recorder import FORMAT, Line, checksum
+from quire.warm.actions import perform
 
 
 class Diverged(QuireError):
@@ -167,6 +168,8 @@ def _play(engine: Engine, line: Line) -> None:
             engine.lease(terms, asked["scope"], tokens, asked["now"])
     elif "release" in line:
         engine.release_lease(line["release"])
+    elif "action" in line:
+        perform(engine, line["action"])
     else:
         for failure in line["inputs"].get("failures", ()):
             engine.failures.report(*failure)
@@ -185,6 +188,7 @@ def _request(fields: Line) -> Request:
         }
     )
     prompt, stops = np.array(fields["prompt"], dtype=np.int32), tuple(fields["stop_tokens"])
+    fields = {**fields, "points": tuple(fields.get("points", ()))}
     retain = Retain(**fields["retain"]) if fields.get("retain") else None
     return Request(**{**fields, "prompt": prompt, "stop_tokens": stops, "sampling": sampling, "retain": retain})
 

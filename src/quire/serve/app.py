@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from quire import __version__
-from quire.serve import generation, leases, operations, pages, tokens
+from quire.serve import generation, leases, operations, pages, tokens, warm
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.errors import MessageErrorAnswer, error_response
 from quire.serve.errors import ApiError, internal_error
@@ -41,6 +41,7 @@ ROUTERS = (
     messages.router,
     responses.router,
     leases.router,
+    warm.router,
     operations.router,
     tokens.router,
     pages.router,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -19,7 +19,8 @@ from quire.serve.lease_register import LeaseRegister
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import ABORTED, RequestUpdate
 from quire.serve.retention import retain_for
-from quire.text.answer import NOTHING, Answer, Delta
+from quire.text.answer import NOTHING, Answer, Delta, join_deltas
+from quire.text.next_turn import Spoken
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
 
@@ -48,9 +49,14 @@ class Call:
         seconds: float,
         request_id: str = "",
         leases: LeaseRegister | None = None,
+        on_answer: Callable[[Spoken, Delta, Tenant], None] | None = None,
     ) -> None:
         """Counts the call and submits it; raises if it is not accepted. `request_id`: the client's name for it.
-        `leases`: asked what became of the lease that the question asks for."""
+        `leases`: asked what became of the lease that the question asks for. `on_answer`: called with the conversation
+        and its complete answer."""
+        self._on_answer = None if question.spoken is None else on_answer
+        self._said: list[Delta] = []
+        """The answer so far, for `on_answer`."""
         self.lease: dict[str, Any] | None = None
         """The lease that the question asks for, when the answer is complete."""
         self._leases = leases
@@ -123,6 +129,8 @@ class Call:
                 raise unavailable(update)
             self._check(update)
             delta, ending = self._fed(answer, ticket.number, update), update.ending
+        if self._on_answer is not None and not delta.is_empty:
+            self._said.append(delta)
         if answer.ending:
             self.is_complete = all(one.ending for one in self.answers)
             if not ending:
@@ -163,6 +171,8 @@ class Call:
         if not self._is_open:
             return
         self._is_open = False
+        if self.is_complete and self._on_answer is not None and self.question.spoken is not None:
+            self._on_answer(self.question.spoken, join_deltas(self._said), self.tenant)
         self.updates.close()
         self._client.cancel(self.tickets)
         has_started = any(ticket.hit_tokens is not None for ticket in self.tickets)

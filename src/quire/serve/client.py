@@ -37,6 +37,7 @@ from quire.serve.messages import (
     AskLeases,
     Cancel,
     DropCache,
+    EndTurn,
     EngineSetup,
     EngineTick,
     Explain,
@@ -46,6 +47,7 @@ from quire.serve.messages import (
     Reply,
     RequestState,
     RequestUpdate,
+    WarmUp,
 )
 from quire.serve.messages import Submit as SubmitOrder
 from quire.serve.progress import Progress
@@ -378,6 +380,10 @@ class EngineClient:
             raise EngineSilent(f"the engine did not answer within {seconds:g} s: look at /health/progress") from None
         finally:
             self._questions.pop(number, None)
+
+    def tell(self, command: EndTurn | WarmUp) -> None:
+        """Without an answer. Raises EngineAway if no engine is ready."""
+        self._send(command)
 
     def _send(self, command: object) -> None:
         if self._life is None or not self._life.is_ready:

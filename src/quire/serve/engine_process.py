@@ -43,6 +43,7 @@ from quire.serve.messages import (
     CancelFront,
     Command,
     DropCache,
+    EndTurn,
     EngineSetup,
     EngineTick,
     Explain,
@@ -52,7 +53,9 @@ from quire.serve.messages import (
     RequestReport,
     RequestUpdate,
     Submit,
+    WarmUp,
 )
+from quire.warm.work import NAME, WarmWork
 
 if TYPE_CHECKING:
     from quire.build.engine import BuiltEngine
@@ -84,7 +87,7 @@ def main(connection: Connection) -> None:
     started = (*built.report.lines(), built.phases.line())
     connection.send(Ready(built.tiers, started, built.report.steps, built.report.kernels))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the HTTP process has ended
-        loop = EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks)
+        loop = EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks, warm=built.warm())
         loop.router = Router() if setup.has_fronts else None
         loop.run()
     built.hooks.close()
@@ -125,6 +128,8 @@ class Updates:
         """Of requests that are not in `new`."""
 
     def __call__(self, event: Event) -> None:
+        if isinstance(event, RequestEvent) and event.request == NAME:
+            return  # no client has asked for it
         if isinstance(event, RequestEnded):
             self.new[event.request] = replace(self.of(event.request), ending=event.ending.value)
         elif isinstance(event, RequestEvent) and (tokens := reused_tokens(event)) is not None:
@@ -165,7 +170,11 @@ class EngineLoop:
         clock: Callable[[], float] = time.monotonic,
         stack: Stack | None = None,
         hooks: HandOverHooks | None = None,
+        *,
+        warm: WarmWork | None = None,
     ) -> None:
+        """`warm` None: nothing is computed ahead."""
+        self.warm = warm
         self.engine, self.connection, self.updates, self.clock, self.stack = engine, connection, updates, clock, stack
         self.hooks = hooks or HandOverHooks()
         self.leases = EngineLeases(engine)
@@ -181,15 +190,16 @@ class EngineLoop:
 
     def turn(self) -> None:
         """Commands, one step, one tick. Waits for commands if there is nothing else to do."""
-        is_idle = self.engine.scheduler.is_idle()
-        if is_idle and self._was_idle:
+        if self._is_idle() and self._was_idle:
             wakeups = [self.hooks.wakeup.fileno()] if self.hooks.wakeup is not None else []
             wait([self.connection, *wakeups], IDLE_TICK_SECONDS)
         while self.connection.poll():
             self._execute(self.connection.recv())
+        if self.warm is not None and self.hooks.prefills is not None:
+            self.warm.give_way()
         for request in self.hooks.turn():
             self._enter(request)
-        self.engine.step()
+        self.engine.step() if self.warm is None else self.warm.step()
         ended = [one.name for one in self.updates.new.values() if one.ending and one.name in self._streams]
         over = [self._streams.pop(name) for name in ended]
         for stream in (*self.engine.running(), *over):
@@ -199,7 +209,7 @@ class EngineLoop:
     def _tick(self) -> None:
         """Sends a tick; with the status every `STATUS_SECONDS`, and whenever the engine becomes idle or busy: metrics
         never show an idle engine to a client that has its first token."""
-        is_idle, now = self.engine.scheduler.is_idle(), self.clock()
+        is_idle, now = self._is_idle(), self.clock()
         settled = self.engine.scheduler.steps - len(self.engine.scheduler.flying)
         tick = EngineTick(settled, is_idle, *self.updates.take())
         if now - self._status_at >= STATUS_SECONDS or is_idle != self._was_idle:
@@ -208,7 +218,7 @@ class EngineLoop:
             tiers = self.stack.status() if self.stack is not None else ()
             tick = replace(
                 tick,
-                status=status_of(self.engine),
+                status=status_of(self.engine, self.warm),
                 resident_bytes=_resident_bytes(),
                 tiers=tiers,
                 handed=self.hooks.counters(),
@@ -216,6 +226,9 @@ class EngineLoop:
             )
         self._was_idle = is_idle
         self.connection.send(tick if self.router is None else self.router.routed(tick))
+
+    def _is_idle(self) -> bool:
+        return self.engine.scheduler.is_idle() and not self.warm
 
     def _books(self) -> str:
         """The result of the audit, which runs whenever there is nothing else to do."""
@@ -230,12 +243,8 @@ class EngineLoop:
 
     def _execute(self, command: Command) -> None:
         match command:
-            case Submit(requests):
-                if self.router is not None:
-                    self.router.note(command)
-                for request in requests:
-                    if not self.hooks.take(self.engine, request):
-                        self._enter(request)
+            case Submit():
+                self._submit(command)
             case Cancel(names):
                 self._cancel(names)
             case CancelFront(front) if self.router is not None:
@@ -246,7 +255,26 @@ class EngineLoop:
                 self.connection.send(Reply(number, self.leases.answer(question)))
             case DropCache(number, scope):
                 keeping = self.stack.keeping() if self.stack is not None else []  # before each has this to forget too
+                if self.warm is not None:
+                    self.warm.forget(scope)
                 self.connection.send(Reply(number, (self.engine.drop_cache(scope), keeping)))
+            case EndTurn() | WarmUp():
+                self._expect(command)
+
+    def _submit(self, command: Submit) -> None:
+        if self.router is not None:
+            self.router.note(command)
+        for request in command.requests:
+            if not self.hooks.take(self.engine, request):
+                self._enter(request)
+
+    def _expect(self, command: EndTurn | WarmUp) -> None:
+        if self.warm is None:
+            return
+        if isinstance(command, EndTurn):
+            self.warm.end_turn(command.turn)
+        else:
+            self.warm.add(command.warm)
 
     def _cancel(self, names: tuple[str, ...]) -> None:
         if self.router is not None:
@@ -256,6 +284,8 @@ class EngineLoop:
             self.engine.cancel(name)
 
     def _enter(self, request: Request) -> None:
+        if self.warm is not None:
+            self.warm.give_way()
         try:
             self._streams[request.name] = stream = self.engine.submit(request)
             self.leases.note(stream)

@@ -11,7 +11,6 @@ from fastapi import APIRouter, Path, Request
 from pydantic import Field
 from starlette.responses import Response
 
-from quire.core.request import Tokens
 from quire.explain.leases import LeaseReport
 from quire.prefix.leases import LeaseTerms
 from quire.serve.away import EngineAway
@@ -20,6 +19,7 @@ from quire.serve.calls import unavailable
 from quire.serve.engine_leases import EndLease, GrantLease, LeaseQuestion, LeaseReply, ListLeases
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import Tenant
+from quire.serve.prefix_body import PrefixBody
 from quire.serve.retention import (
     broken_document,
     code_of,
@@ -29,8 +29,7 @@ from quire.serve.retention import (
     require_seconds,
     shown_name,
 )
-from quire.serve.schemas import Body, ChatBody, LeaseSeconds, Messages, SessionName, Text, Tools
-from quire.serve.schemas import Tokens as TokenIds
+from quire.serve.schemas import LeaseSeconds, SessionName
 from quire.serve.service import Service
 
 router = APIRouter(route_class=BodyRoute)
@@ -39,13 +38,9 @@ STATUSES = {"absent": 404, "disabled": 400}
 Name = Annotated[str, Path(max_length=128)]
 
 
-class LeaseBody(Body):
+class LeaseBody(PrefixBody):
     """A prefix to lease: the longest one of these tokens that is in the cache."""
 
-    model: str | None = None
-    messages: Messages | None = None
-    tools: Tools | None = None
-    prompt: Text | TokenIds | None = Field(None, description="Text or token numbers, instead of messages.")
     seconds: LeaseSeconds
     name: SessionName | None = Field(None, description="A lease of this name moves here; default: a new one.")
 
@@ -54,12 +49,10 @@ class LeaseBody(Body):
 async def grant(body: LeaseBody, request: Request) -> Response:
     """Keeps a prefix usable for some seconds, or says what is possible."""
     service, tenant = _service(request), request.state.tenant
-    if (body.messages is None) == (body.prompt is None):
-        given = "neither messages nor a prompt" if body.messages is None else "messages and a prompt"
-        raise ApiError(400, f"the body has {given}: give one of them", "invalid_value", "messages")
+    body.require_one()
     require_seconds(body.seconds, service.settings.lease_seconds, "seconds")
     size = len(await request.body())
-    tokens = await service.read(lambda: _tokens(body, service), tenant, size)
+    tokens = await service.read(lambda: body.tokens(service.reader), tenant, size)
     name = full_name(tenant, body.name or f"lease-{secrets.token_hex(8)}")
     terms = LeaseTerms(name, tenant.name, body.seconds, quota_bytes=tenant.lease_bytes)
     reply = await _ask(service, GrantLease(terms, tenant.scope, tokens))
@@ -68,7 +61,7 @@ async def grant(body: LeaseBody, request: Request) -> Response:
         raise ApiError(400, message, "lease_in_use", "name")
     (report,) = reply.leases
     if not report.is_granted:
-        raise _refused(report, "prompt" if body.messages is None else "messages")
+        raise _refused(report, body.field)
     return json_response(lease_document(report, reply.broken))
 
 
@@ -129,13 +122,3 @@ def _refused(report: LeaseReport, field: str) -> ApiError:
     if status == 429:
         retry = 60 if report.earliest is None else max(1, math.ceil(report.earliest - time.time()))
     return ApiError(status, report.message, code_of(report), field, retry, numbers=possible(report))
-
-
-def _tokens(body: LeaseBody, service: Service) -> Tokens:
-    reader = service.reader
-    if body.model is not None:
-        reader.require_model(body.model)
-    if body.messages is not None:
-        chat = ChatBody.model_construct(model=reader.model, messages=body.messages, tools=body.tools)
-        return reader.conversation(chat)[1]
-    return reader.prompt_tokens(body.prompt or "")

@@ -1,6 +1,6 @@
 """Messages between the HTTP process and the engine's: frozen values, pickled.
 
-    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases ──▶ engine
+    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, EndTurn, WarmUp ──▶ engine
     HTTP ◀── Ready | Failed, then a EngineTick per step (and now and then while idle), Reply ── engine
 
 A tick contains the results of a whole step, so that a step costs one message however many requests it has.
@@ -21,6 +21,7 @@ from quire.explain.status import Status
 from quire.options.run import RunOptions
 from quire.serve.engine_leases import LeaseQuestion
 from quire.tiers.status import TierStatus
+from quire.warm.work import TurnEnd, Warm
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,21 @@ class AskLeases:
     question: LeaseQuestion
 
 
-Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases
+@dataclass(frozen=True, slots=True, eq=False)
+class EndTurn:
+    """A turn of a conversation has ended."""
+
+    turn: TurnEnd
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WarmUp:
+    """A client announces a prompt."""
+
+    warm: Warm
+
+
+Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | EndTurn | WarmUp
 
 
 @dataclass(frozen=True, slots=True)

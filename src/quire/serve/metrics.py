@@ -16,6 +16,7 @@ from quire.prefix.gap import CAUSES
 from quire.serve.client import EngineClient
 from quire.serve.messages import EngineTick
 from quire.serve.responses.store import ResponseStore
+from quire.warm.work import WARM_ENDINGS
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -200,7 +201,12 @@ def _events(tick: EngineTick) -> Iterable[Metric]:
     )
     for cause in CAUSES:
         missed.add_metric((cause,), sums.get(("admitted", f"missed_{cause}"), 0))
-    yield from (admissions, ended, preempted, missed)
+    warmed = CounterMetricFamily("quire_warm_prompts", "Prompts computed ahead, by result", labels=("result",))
+    for ending in WARM_ENDINGS:
+        warmed.add_metric((ending,), events.get(("warm_ended", ending), 0))
+    yield from (admissions, ended, preempted, missed, warmed)
+    waiting = tick.status.warm_waiting if tick.status else 0
+    yield _gauge("quire_warm_waiting", "Prompts that wait until the engine is idle", waiting)
     for name, text, key in _TOTALS:
         yield _counter(name, text, sums.get(key, 0) if key[1] else _count(events, key[0]))
 
@@ -253,6 +259,11 @@ _TOTALS = (
     ("quire_drafted_tokens", "Draft tokens proposed", ("drafted", "drafted")),
     ("quire_accepted_tokens", "Draft tokens accepted", ("drafted", "accepted")),
     ("quire_evicted_tokens", "Tokens of evicted prefixes", ("evicted", "tokens")),
+    ("quire_warm_tokens", "Tokens computed ahead while the engine was idle", ("warmed", "tokens")),
+    ("quire_turns", "Turns of conversations that ended", ("turn_ended", "")),
+    ("quire_turn_recurring_tokens", "Tokens of ended turns that the next turn has too", ("turn_ended", "recurs")),
+    ("quire_turn_gap_tokens", "Of these, tokens after the last boundary that was kept", ("turn_ended", "gap")),
+    ("quire_turn_beyond_tokens", "Tokens of ended turns that are evicted first", ("turn_ended", "beyond")),
 )
 """(name, what it is, the event and the number that is added up; no number: how often it happened)."""
 

@@ -5,6 +5,7 @@ body ─▶ prompts (`text/prompts.py`) ─▶ grammar, tried (`trial.py`) ─�
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from quire.serve.retention import retain_of
 from quire.serve.schemas import Body, ChatBody, CompletionBody, Said, Sampled, Tool
 from quire.serve.structured import limited, wanted_grammar
 from quire.serve.trial import Trial
+from quire.text.next_turn import Ahead, Spoken
 from quire.text.prompts import Prompts
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import NO_TOOLS, ToolUse
 
+_LOG = logging.getLogger("quire.text")
 DEFAULT_COMPLETION_TOKENS = 16
 LOOK_CHARACTERS = 65_536
 """Characters of a long text that are encoded first: if these alone are far too long, the rest is not encoded."""
@@ -54,13 +57,16 @@ class BodyReader:
         aliases: Sequence[str] = (),
         dialect: ToolDialect | None = None,
         lease_seconds: float = math.inf,
+        has_next_turn: bool = False,
     ) -> None:
         """`aliases`: other names of the model that clients may send. `dialect`: how the model writes tool calls; None:
-        as its chat template says. `lease_seconds`: of the longest lease."""
+        as its chat template says. `lease_seconds`: of the longest lease. `has_next_turn`: questions say how their
+        conversations will go on."""
         self._lease_seconds = lease_seconds
         self.model, self.prompts = model, Prompts(tokenizer, vocabulary_tokens, dialect)
         self._models = (model, *aliases)
         self._limits, self._trial = Limits(plan), Trial(tokenizer)
+        self.ahead = Ahead(self.prompts, has_next_turn, _LOG.warning)
 
     def chat(self, body: ChatBody, names: FieldNames = CHAT_NAMES, *, may_shorten: bool = False) -> Question:
         """`names`: of the fields that the client sent. `may_shorten`: an answer longer than what fits after the prompt
@@ -68,6 +74,7 @@ class BodyReader:
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
         text, prompt, tools = self.conversation(body, names)
+        spoken = self._spoken(body, text, prompt, tools)
         grammar = self._grammar(body, tools, names.format)
         asked, limit = body.max_tokens, names.limit
         if body.max_completion_tokens:
@@ -88,7 +95,20 @@ class BodyReader:
             is_length_open=asked is None,
             stop_tokens=self._stop_tokens(body),
             retain=retain_of(body, body.n or 1, self._lease_seconds),
+            spoken=spoken,
+            points=() if spoken is None else self.ahead.points(spoken),
         )
+
+    def _spoken(self, body: ChatBody, text: str, prompt: Tokens, tools: ToolUse) -> Spoken | None:
+        """The conversation as its next turn will be rendered; None: it has none that could be expected."""
+        if not self.ahead.is_on or (body.n or 1) > 1 or body.continue_final_message:
+            return None
+        messages = tuple(_message(one) for one in body.messages)
+        return Spoken(messages, tuple(tools.tools), self._switches(body), text, prompt)
+
+    def require_room(self, prompt: Tokens, field: str) -> None:
+        """Raises if a request with this prompt could never run."""
+        self._limits.output_tokens(len(prompt), 1, field, "max_tokens")
 
     def conversation(self, body: ChatBody, names: FieldNames = CHAT_NAMES) -> tuple[str, Tokens, ToolUse]:
         """The conversation as text and as tokens, and the tools that it mentions."""

@@ -132,7 +132,7 @@ class OneProcess:
             shared=shared,
             metrics=metrics,
             leases=leases,
-            dialect=setup.options.tool_dialect,
+            options=setup.options,
         )
         self._settings, self._server = settings, http_server(service)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from starlette.requests import Request
 
-from quire.options.dialects import ToolDialect
+from quire.options.run import DEFAULTS, RunOptions
 from quire.plan.file import fingerprint
 from quire.plan.plan import Plan
 from quire.planner.document import document
@@ -20,6 +20,7 @@ from quire.serve.errors import dumps
 from quire.serve.keys import KeyRing, Tenant
 from quire.serve.lease_register import LeaseRegister
 from quire.serve.metrics import HttpMetrics
+from quire.serve.next_turn import TurnReporter
 from quire.serve.questions import BodyReader
 from quire.serve.registry import CallRegistry
 from quire.serve.responses.store import ResponseStore
@@ -61,9 +62,9 @@ class Service:
         shared: Shared,
         metrics: HttpMetrics,
         leases: LeaseRegister,
-        dialect: ToolDialect | None = None,
+        options: RunOptions = DEFAULTS,
     ) -> None:
-        """`dialect`: how the model writes tool calls; None: as its chat template says."""
+        """`options`: how the engine runs the model."""
         self.plan, self.settings, self.ring, self.client = plan, settings, ring, client
         self.tokenizer = Tokenizer.load(folder)
         self.models = settings.model_name or (folder.name,)
@@ -76,10 +77,13 @@ class Service:
             self.model,
             vocabulary,
             aliases=others,
-            dialect=dialect,
+            dialect=options.tool_dialect,
             lease_seconds=settings.lease_seconds,
+            has_next_turn=options.has_next_turn,
         )
         self.spelling = Spelling(self.tokenizer)
+        self.computes_ahead = options.has_next_turn and not plan.no_reuse_because
+        self._turns_ended = TurnReporter(self.reader.ahead, client)
         self.allowances, self.responses, self.calls = shared.allowances, shared.responses, shared.calls
         self.metrics = metrics
         self.leases = leases
@@ -114,6 +118,7 @@ class Service:
                 seconds=self.settings.request_seconds,
                 request_id=request_id,
                 leases=self.leases,
+                on_answer=self._turns_ended.end,
             )
         names = tuple(ticket.request.name for ticket in call.tickets)
         self.calls.note(call.id, tenant, request_id, names)

@@ -14,6 +14,7 @@ from quire.core.request import MOST_STOP_TOKENS, Request, Retain, Tokens
 from quire.core.sampling import SEED_BITS, Sampling
 from quire.text.answer import Answer
 from quire.text.dialects.harmony import CHANNELS, Channels
+from quire.text.next_turn import Spoken
 from quire.text.reasoning import Reasoning, ReasoningMarks
 from quire.text.tokenizer import Tokenizer
 from quire.text.tools import NO_TOOLS, ToolUse
@@ -43,6 +44,10 @@ class Question:
     """Only log-probabilities of the prompt are wanted: the one token of each answer is left out."""
     retain: Retain | None = None
     """Prompt and answer are leased when the answer is complete; for one answer alone."""
+    spoken: Spoken | None = None
+    """The conversation, if its next turn is to be expected."""
+    points: tuple[int, ...] = ()
+    """Tokens of the prompt, and after it, where that turn will begin to differ."""
 
     @property
     def request_count(self) -> int:
@@ -80,6 +85,7 @@ class Question:
                 weight=weight,
                 sampling=self._sampling_of(sample),
                 retain=self.retain,
+                points=self.points,
             )
             for prompt, most in zip(self.prompts, self.max_tokens, strict=True)
             for sample in range(self.samples)

@@ -200,3 +200,17 @@ def test_what_was_chosen_is_said(server: RunningServer) -> None:
     assert server.told("started")[0]["http_processes"] == 3
     assert any(line.startswith("HTTP processes: 3") for line in server.report)
     assert {line["front"] for line in server.told("front_ready")} == set(FRONTS)
+
+
+def test_a_turn_that_one_process_answered_is_continued_in_another(
+    server: RunningServer, clients: dict[int, httpx.Client]
+) -> None:
+    """What is announced to one process is found through another, and so is the next turn of a conversation."""
+    words = "the lazy dog sees the quick brown fox, and " * 6
+    tokens = clients[1].post("/v1/cache/warm", json={"prompt": words}).json()["tokens"]
+    server.until("it is computed", lambda: server.metric("quire_warm_tokens_total") >= (tokens - 1) // 64 * 64)
+    answer = clients[2].post("/v1/completions", json={"model": "tiny", "prompt": words, "max_tokens": 1}).json()
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == (tokens - 1) // 64 * 64
+    first = chat(clients[1], messages=[{"role": "user", "content": words}], max_tokens=8, ignore_eos=True)
+    assert first.status_code == 200
+    server.until("the turn is known", lambda: server.metric("quire_turns_total") > 0)

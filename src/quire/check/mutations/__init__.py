@@ -14,10 +14,22 @@ from quire.check.mutations.reuse import REUSE
 from quire.check.mutations.scale import SCALE
 from quire.check.mutations.steps import STEPS
 from quire.check.mutations.tiers import TIERS
+from quire.check.mutations.warm import WARM
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
-MUTATIONS: dict[str, Mutation] = {**PAGES, **STEPS, **REUSE, **LOADS, **SCALE, **LEAKS, **POLICY, **TIERS, **LEASES}
+MUTATIONS: dict[str, Mutation] = {
+    **PAGES,
+    **STEPS,
+    **REUSE,
+    **LOADS,
+    **SCALE,
+    **LEAKS,
+    **POLICY,
+    **TIERS,
+    **LEASES,
+    **WARM,
+}
 
 
 def planted(name: str) -> AbstractContextManager[None]:

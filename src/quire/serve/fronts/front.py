@@ -152,7 +152,7 @@ def _service(setup: FrontSetup, channel: Channel, client: FrontClient, metrics: 
         shared=hub_shares(channel, settings),
         metrics=metrics,
         leases=FrontLeases(client),
-        dialect=engine.options.tool_dialect,
+        options=engine.options,
     )
 
 

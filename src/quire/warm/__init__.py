@@ -1,0 +1,1 @@
+"""Warm work: an idle engine computes prompts that are expected next."""
