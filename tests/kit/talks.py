@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +41,14 @@ class Turn:
 class Talk:
     """One conversation."""
 
-    def __init__(self, style: str, plan: Plan, is_idle_between: bool, is_on: bool = True) -> None:
+    def __init__(
+        self,
+        style: str,
+        plan: Plan,
+        is_idle_between: bool,
+        is_on: bool = True,
+        make: Callable[..., Engine] = Engine,
+    ) -> None:
         """`is_idle_between`: the engine has time between turns."""
         self.style, self.is_idle_between = style, is_idle_between
         self.turns: list[Turn] = []
@@ -49,7 +57,7 @@ class Talk:
         self.ahead = Ahead(self.prompts, is_on, self.said.append)
         self.runner = ShadowRunner()
         self._found = 0
-        self.engine = Engine(plan, self.runner, listeners=(self._listen,))
+        self.engine = make(plan, self.runner, listeners=(self._listen,))
         self.runner.attach(self.engine.scheduler)
         self.work = WarmWork(self.engine, FixedPace(48))
         self.messages: list[dict[str, Any]] = []

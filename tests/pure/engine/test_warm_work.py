@@ -1,0 +1,99 @@
+"""Warm work: how long its chunks are, what a recording has of it, and which point a template's switches lead to."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from quire.core.events import PrefixEvicted
+from quire.models.shape import ModelShape
+from quire.plan import bound
+from quire.plan.make import make_plan
+from quire.plan.plan import Plan
+from quire.plan.settings import Budget, Settings
+from quire.recording.recorder import RecordingEngine, open_recording
+from quire.recording.replay import replay
+from quire.text.next_turn import NextTurns, Spoken
+from quire.warm.pace import Pace
+from quire.warm.work import Warm
+from small_kinds import KINDS
+from talks import Talk, prompts_of
+from thinking_templates import TOOL
+
+
+def _plan() -> Plan:
+    """With just the sheets that a lone request of 640 tokens needs."""
+    layers = (KINDS["full"], KINDS["state"]) * 2
+    shape = ModelShape("small", "test", layers, max_length=640, weights_known=False)
+    settings = Settings(batch_tokens=256, max_requests=2, max_length=640)
+    (stage,) = make_plan(shape, settings, Budget(pool_bytes=1 << 30)).stages
+    return make_plan(shape, settings, Budget(sheets=(bound.minimum(stage.kinds, 640, 0),)))
+
+
+def test_chunks_grow_until_they_take_half_of_the_limit_and_shrink_at_once() -> None:
+    pace, seconds = Pace(0.1, unit=16, most=512), 0.001
+    sizes = []
+    for _ in range(8):
+        sizes.append(pace.tokens)
+        pace.note(pace.tokens, pace.tokens * seconds)
+    assert sizes[:3] == [16, 32, 48]
+    assert sizes[-1] * seconds <= 0.05
+    pace.note(48, 1.0)
+    assert pace.tokens == 16
+    pace.note(16, 10.0)
+    assert pace.tokens == 16, "the smallest chunk is a unit"
+    for _ in range(20):
+        pace.note(pace.tokens, 0.0)
+    assert pace.tokens == 512
+
+
+def test_a_replay_evicts_and_keeps_what_the_recorded_engine_did(tmp_path: Path) -> None:
+    """In a pool that is too small for all that is computed."""
+    path = tmp_path / "recording"
+    with open_recording(path) as file:
+        talk = Talk("qwen", _plan(), True, make=partial(RecordingEngine, file))
+        for turn in range(6):
+            talk.speak({"role": "user", "content": f"question {turn}"}, f"thinking of {turn}, " * 6, f"it is {turn}")
+            talk.work.add(Warm(np.arange(300, dtype=np.int32) % 40 + turn, "another"))
+            talk.idle()
+    index, again = talk.engine.scheduler.reuse.index, replay(path).scheduler.reuse.index
+    assert talk.engine.counters.events[PrefixEvicted, ""] > 0
+    assert sorted(key for key, _ in index.nodes.items()) == sorted(key for key, _ in again.nodes.items())
+    assert sorted(index.nodes.rank[index.nodes.is_there]) == sorted(again.nodes.rank[again.nodes.is_there])
+
+
+@pytest.mark.parametrize(
+    ("style", "switches", "offset"),
+    [
+        ("qwen", None, 0),
+        ("qwen", {"enable_thinking": False}, -6),  # <think>, two line ends, </think>, two line ends
+        ("harmony", None, 1),  # <|channel|>
+        ("plain", None, None),
+    ],
+)
+def test_the_point_follows_from_the_template_and_its_switches(
+    style: str, switches: dict[str, bool] | None, offset: int | None
+) -> None:
+    prompts = prompts_of(style)
+    turns = NextTurns(prompts)
+    for tools in ((), (TOOL,)):
+        messages = ({"role": "user", "content": "hello"},)
+        text = prompts.render(messages, tools, switches)
+        prompt = prompts.encode(text, False)
+        found = turns.points(Spoken(messages, tools, switches, text, prompt))
+        assert found == (() if offset is None else (len(prompt) + offset,))
+    tool = Spoken(({"role": "tool", "content": "x"},), (), switches, text, prompt)
+    assert turns.points(tool) == ()
+
+
+def test_text_after_a_mark_is_encoded_as_in_the_whole() -> None:
+    prompts = prompts_of("qwen")
+    turns = NextTurns(prompts)
+    messages = tuple({"role": role, "content": f"{role} says something"} for role in ("user", "assistant", "user"))
+    text = prompts.render(messages)
+    spoken = Spoken(messages, (), None, text, prompts.encode(text, False))
+    for later in (text + "more <|im_end|>", text[:-9] + "<think>", text[: len(text) // 2], "other " + text, ""):
+        assert np.array_equal(turns._encode_after(later, spoken), prompts.encode(later, False))
