@@ -24,10 +24,12 @@ from quire.worker.mixers.attach import attach
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
 from quire.worker.model.linears import lay_out
+from quire.worker.model.packed_loading import load_packed
 from quire.worker.model.positions import chosen_ropes
 from quire.worker.model.scales import find_scales
 from quire.worker.pages.arena import Arena
 from quire.worker.pages.uploads import Upload
+from quire.worker.weights.formats.choice import packed_readers
 from quire.worker.weights.loading import load_checkpoint
 from quire.worker.weights.write import Advance
 
@@ -174,4 +176,7 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
 def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> Any:
     """A model with the weights of a checkpoint folder."""
     register()
+    with packed_readers(folder) as readers:
+        if readers:
+            return load_packed(folder, readers, dtype, NAME, advance)
     return load_checkpoint(folder, dtype, NAME, advance)

@@ -49,7 +49,7 @@ def check_model(model: Any, stage: StagePlan) -> None:
         raise ModelError(f"{name} has an encoder: only decoder-only models run")
     longest = getattr(model, "quire_length", stage.max_length)
     far = torch.tensor(far_positions(model.config, longest), dtype=torch.int64)
-    vocab = model.get_input_embeddings().weight.shape[0]
+    vocab = model.config.get_text_config(decoder=True).vocab_size
     tokens = torch.arange(2, 8) * 5 % vocab
     others = torch.arange(len(far)) * 7 % vocab
     order = torch.tensor([3, 4, 5, 0, 1])

@@ -108,7 +108,7 @@ def _running() -> ProbeRecord:
 def run(model: Any, tokens: torch.Tensor, positions: torch.Tensor, places: torch.Tensor | None = None) -> ProbeRecord:
     """Runs one call. `places`: of the tokens that are recorded; default: all."""
     global _record
-    device = model.get_input_embeddings().weight.device
+    device = next(model.parameters()).device
     kept = torch.arange(len(tokens)) if places is None else places
     _record = record = ProbeRecord(positions.to(device), kept.to(device))
     asked = {} if places is None else {"logits_to_keep": record.places}

@@ -1,0 +1,116 @@
+"""Modules whose weight stays packed in memory: linear layers, embeddings, and the common weight of fused layers.
+
+    tokens ──▶ product with one part of the outputs after another, each dequantised for it ──▶ outputs
+
+This is the reference: exact on every device, with no more than a part's weight dequantised at a time. Faster layouts
+are made from `Packed.packed`. Nothing here waits for a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from quire.worker.weights.packed import PackedWeight, stacked
+
+PART_NUMBERS = 1 << 24
+"""Numbers that are dequantised at a time, in fp32 first."""
+
+
+class Packed(nn.Module):
+    """Holds a packed weight. Its tensors are buffers, so that they move to a device with the module."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        super().__init__()
+        self.shape, self.dtype = shape, dtype
+        self._like: PackedWeight | None = None
+
+    def hold(self, packed: PackedWeight) -> None:
+        assert packed.shape == self.shape, (packed.name, packed.shape, self.shape)
+        for name, tensor in packed.tensors.items():
+            self.register_buffer(name, tensor, persistent=False)
+        self._like = packed.mapped(lambda tensor: tensor.to("meta"))
+
+    @property
+    def packed(self) -> PackedWeight:
+        assert self._like is not None, "weights are loaded first"
+        own = {name: getattr(self, name) for name in self._like.tensors}
+        like = self._like
+        return PackedWeight(**own, name=like.name, kind=like.kind, rows=like.rows, columns=like.columns)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """Dequantised at each call: for models that read the weight of a layer themselves."""
+        return self.packed.dequantised().to(self.dtype)
+
+
+class PackedLinear(Packed):
+    """Replaces a linear layer."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, outputs: int, inputs: int, dtype: torch.dtype, bias: nn.Parameter | None = None) -> None:
+        super().__init__((outputs, inputs), dtype)
+        self.in_features, self.out_features = inputs, outputs
+        self.bias = bias
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return multiply(tokens, self.packed, self.bias)
+
+
+class PackedEmbedding(Packed):
+    """Replaces an embedding: the rows that are looked up are dequantised."""
+
+    def __init__(self, count: int, width: int, dtype: torch.dtype, scale: float | None = None) -> None:
+        super().__init__((count, width), dtype)
+        self.num_embeddings, self.embedding_dim = count, width
+        self.scale = None if scale is None else torch.tensor(scale, dtype=dtype, device="cpu").item()
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        packed, rows = self.packed.by_rows(), ids.flatten()
+        assert packed.order is None, packed.name
+        found = packed.mapped(lambda tensor: tensor[rows]).dequantised()
+        found = found.to(self.dtype).view(*ids.shape, -1)
+        return found if self.scale is None else found * self.scale
+
+
+class PackedProduct(Packed):
+    """The common weight of linear layers that read the same tokens (`fused.py`)."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, linears: Sequence[PackedLinear], packed: PackedWeight) -> None:
+        super().__init__(packed.shape, linears[0].dtype)
+        self.hold(packed)
+        self.out_features, self.in_features = packed.shape
+        biases: list[torch.Tensor] = [linear.bias for linear in linears if linear.bias is not None]
+        self.bias = nn.Parameter(torch.cat(biases), requires_grad=False) if biases else None
+        self.tokens: torch.Tensor | None = None
+        self.found: torch.Tensor | None = None
+
+    def multiply(self, tokens: torch.Tensor) -> torch.Tensor:
+        return multiply(tokens, self.packed, self.bias)
+
+
+def multiply(tokens: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
+    """(…, in) by (out, in) into (…, out), in the tokens' data type."""
+    if packed.order is not None:
+        tokens, packed = tokens[..., packed.order], replace(packed, order=None)
+    outputs, inputs = packed.shape
+    most = max(1, PART_NUMBERS // inputs // packed.rows) * packed.rows
+    parts = [packed.part(begin, min(outputs, begin + most)) for begin in range(0, outputs, most)]
+    found = [functional.linear(tokens, part.dequantised().to(tokens.dtype)) for part in parts]
+    joined = found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+    return joined if bias is None else joined + bias
+
+
+def joined(linears: Sequence[PackedLinear]) -> PackedProduct | None:
+    """One product for several layers; None: their weights have different layouts, or only some have a bias."""
+    if len({linear.bias is None for linear in linears}) > 1:
+        return None
+    packed = stacked([linear.packed for linear in linears])
+    return None if packed is None else PackedProduct(linears, packed)
