@@ -35,8 +35,8 @@ def spread(scales: torch.Tensor, rows: int, columns: int, shape: torch.Size) -> 
     return wide[..., : shape[-2], : shape[-1]]
 
 
-def fp8_blocks(key: str, weight: torch.Tensor, rows: int = 48, columns: int = 32) -> Packed:
-    """DeepSeek: the last block of rows is cut off."""
+def fp8_blocks(key: str, weight: torch.Tensor, rows: int = 32, columns: int = 48) -> Packed:
+    """DeepSeek: the last block of columns is cut off."""
     padded = torch.nn.functional.pad(weight, (0, -weight.shape[1] % columns, 0, -weight.shape[0] % rows))
     blocks = padded.unflatten(0, (-1, rows)).unflatten(2, (-1, columns))
     scales = blocks.abs().amax((1, 3)) / 448
@@ -203,7 +203,7 @@ def _compressed(layout: str, bits: int, sort: str = "int", **weights: Any) -> di
 
 _GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": True}
 FORMATS: dict[str, FormatCase] = {
-    "fp8 blocks": FormatCase({"quant_method": "fp8", "weight_block_size": [48, 32]}, fp8_blocks),
+    "fp8 blocks": FormatCase({"quant_method": "fp8", "weight_block_size": [32, 48]}, fp8_blocks),
     "fp8 per tensor, ModelOpt": FormatCase({"quant_method": "modelopt", "quant_algo": "FP8"}, fp8_tensor),
     "fp8 per tensor, compressed-tensors": FormatCase(_compressed("float-quantized", 8, "float"), fp8_tensor),
     "fp8 per channel, compressed-tensors": FormatCase(_compressed("float-quantized", 8, "float"), fp8_channel),

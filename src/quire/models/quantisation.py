@@ -42,10 +42,15 @@ ALGORITHMS = frozenset({"FP8", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN", "NVFP4"
 """Of ModelOpt."""
 
 
+def text_of(config: Mapping[str, object]) -> Mapping[str, object]:
+    """The part of a configuration that describes the language model."""
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
 def section_of(config: Mapping[str, object]) -> Section | None:
     """What a configuration says about quantisation, under any of the names for it."""
-    text = config.get("text_config")
-    for part in (config, text if isinstance(text, Mapping) else {}):
+    for part in (config, text_of(config)):
         for name in ("quantization_config", "compression_config", "quantization"):
             section = part.get(name)
             if isinstance(section, Mapping):

@@ -168,11 +168,11 @@ def _e2m1(nibbles: torch.Tensor) -> torch.Tensor:
 
 
 def stacked(weights: Sequence[PackedWeight]) -> PackedWeight | None:
-    """One weight with the outputs of all, one after another. None: their layouts differ."""
+    """One weight with the outputs of all, one after another. None: their layouts differ, or a block of rows would be
+    cut: scales for each row take more memory than one product saves time."""
     first = weights[0]
-    if any(weight.shape[-2] % weight.rows for weight in weights[:-1]):
-        return stacked([weight.by_rows() for weight in weights])
-    if any(weight.layout != first.layout or not _same(weight.order, first.order) for weight in weights):
+    are_cut = any(weight.shape[-2] % weight.rows for weight in weights[:-1])
+    if are_cut or any(weight.layout != first.layout or not _same(weight.order, first.order) for weight in weights):
         return None
     parts = {name: [weight.tensors[name] for weight in weights] for name in first.tensors if name != "order"}
     joined = {name: torch.cat(tensors, dim=-2) for name, tensors in parts.items()}

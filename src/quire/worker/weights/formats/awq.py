@@ -1,8 +1,8 @@
 """AWQ in the layout `gemm`.
 
-    X.qweight   I32  (in, out/8)       8 outputs in a word, lowest bits first: 0 2 4 6 1 3 5 7
-    X.qzeros    I32  (group, out/8)    zero points, the same way
-    X.scales    F16  (group, out)
+X.qweight   I32  (in, out/8)       8 outputs in a word, lowest bits first: 0 2 4 6 1 3 5 7
+X.qzeros    I32  (group, out/8)    zero points, the same way
+X.scales    F16  (group, out)
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ def _read(stored: Stored, name: str) -> PackedWeight:
 def _in_order(where: str, words: torch.Tensor) -> torch.Tensor:
     if words.dtype is not torch.int32 or words.dim() != 2:
         raise ModelError(f"{where} has shape {tuple(words.shape)} in {words.dtype}: AWQ has words of int32")
-    return unpacked(words, 4).unflatten(-1, (-1, 8))[..., PLACES].flatten(-2)
+    return unpacked(words, 4).view(len(words), -1, 8)[..., PLACES].flatten(-2)

@@ -14,8 +14,11 @@ from quire.worker.weights.formats.stored import Readers, Stored, open_stored
 
 CODES = frozenset({"F8_E4M3", "F8_E5M2", "I8", "U8", "I32"})
 """Types that no plain parameter has."""
-SIDES = ("_scale", "_scales", "_scale_inv", "_scale_2", "_zero_point", "_g_idx", "_shape", ".g_idx", ".qzeros", "_blocks",
-         "_packed", ".qweight", ".scales", ".order", ".factors", ".minimums", "_ub")  # fmt: skip
+SIDES = (
+    "_scale", "_scales", "_scale_inv", "_scale_2", "_zero_point", "_g_idx", "_shape", ".g_idx", ".qzeros", "_blocks",
+    "_packed", ".qweight", ".scales", ".order", ".factors", ".minimums", "_ub",
+)  # fmt: skip
+"""Endings of tensors that belong to a packed parameter."""
 _LOG = logging.getLogger("quire.weights")
 
 

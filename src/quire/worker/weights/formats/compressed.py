@@ -1,10 +1,10 @@
 """`pack-quantized` of compressed-tensors: codes of 4 or 8 bits, stored unsigned.
 
-    X.weight_packed       I32  (…, out, in·bits/32)      lowest bits first
-    X.weight_scale        16-bit or fp32 (…, out, group)
-    X.weight_zero_point   I32  (…, out·bits/32, group)   packed along the outputs; only where it is asymmetric
-    X.weight_shape        I64  (2,)
-    X.weight_g_idx        I32  (in,)                     the group of each input, or −1 for all: in order
+X.weight_packed       I32  (…, out, in·bits/32)      lowest bits first
+X.weight_scale        16-bit or fp32 (…, out, group)
+X.weight_zero_point   I32  (…, out·bits/32, group)   packed along the outputs; only where it is asymmetric
+X.weight_shape        I64  (2,)
+X.weight_g_idx        I32  (in,)                     the group of each input, or −1 for all: in order
 """
 
 from __future__ import annotations

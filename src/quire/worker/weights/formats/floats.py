@@ -1,7 +1,7 @@
 """Weights in 8-bit floats with scales: a number for each tensor, output or block.
 
-    parameter          F8_E4M3   (…, out, in)
-    parameter_scale    or parameter_scale_inv, by which codes are multiplied, whatever the name says
+parameter          F8_E4M3   (…, out, in)
+parameter_scale    or parameter_scale_inv, by which codes are multiplied, whatever the name says
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ BLOCK = (128, 128)
 def find(stored: Stored, section: Section) -> Readers:
     """Also the 8-bit integers of compressed-tensors, which have their scales under the same name."""
     kinds = {"F8_E4M3": Codes.FP8, "I8": Codes.INT8}
-    names = [name for name in stored.names if stored.dtype(name) in kinds and not name.endswith((*SCALES, "_zero_point"))]
+    names = [
+        name for name in stored.names if stored.dtype(name) in kinds and not name.endswith((*SCALES, "_zero_point"))
+    ]
     return {name: partial(_read, stored, name, kinds[stored.dtype(name)], _block(section)) for name in names}
 
 

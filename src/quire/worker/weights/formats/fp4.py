@@ -1,8 +1,8 @@
 """Weights in 4-bit floats: MXFP4 (a power of two for each 32 codes) and NVFP4 (an 8-bit float for each 16).
 
-    gpt-oss              P_blocks          U8  (expert, out, in/32, 16)    P_scales        U8, exponents + 127
-    compressed-tensors   P_packed          U8  (out, in/2)                 P_scale         U8, or F8_E4M3 ÷ P_global_scale
-    ModelOpt             P                 U8  (out, in/2)                 P_scale         F8_E4M3 × P_scale_2
+    gpt-oss              P_blocks   U8  (expert, out, in/32, 16)    P_scales   U8, exponents + 127
+    compressed-tensors   P_packed   U8  (out, in/2)                 P_scale    U8, or F8_E4M3 ÷ P_global_scale
+    ModelOpt             P          U8  (out, in/2)                 P_scale    F8_E4M3 × P_scale_2
 
 Low nibbles come first everywhere.
 """
@@ -29,9 +29,8 @@ def find(stored: Stored) -> Readers:
     """compressed-tensors and ModelOpt."""
     packed = [name for name in stored.ending("_packed") if stored.dtype(f"{name}_packed") == "U8"]
     scaled = [name for name in stored.names if stored.dtype(name) == "U8" and f"{name}_scale" in stored]
-    return {name: partial(_read, stored, name, f"{name}_packed") for name in packed} | {
-        name: partial(_read, stored, name, name) for name in scaled
-    }
+    stored_as = {name: f"{name}_packed" for name in packed} | {name: name for name in scaled}
+    return {name: partial(_read, stored, name, own) for name, own in stored_as.items()}
 
 
 def _read_blocks(stored: Stored, name: str) -> PackedWeight:

@@ -1,9 +1,9 @@
 """GPTQ, in both versions of its layout.
 
-    X.qweight   I32  (in·bits/32, out)       8 or 4 inputs in a word, lowest bits first
-    X.qzeros    I32  (group, out·bits/32)    zero points; version 1 stores them less 1
-    X.scales    F16  (group, out)
-    X.g_idx     I32  (in,)                   the group of each input: with act-order, not in order
+X.qweight   I32  (in·bits/32, out)       8 or 4 inputs in a word, lowest bits first
+X.qzeros    I32  (group, out·bits/32)    zero points; version 1 stores them less 1
+X.scales    F16  (group, out)
+X.g_idx     I32  (in,)                   the group of each input: with act-order, not in order
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ def _inputs(where: str, words: torch.Tensor, groups: torch.Tensor | None, sectio
     bits = section.get("bits")
     inputs = len(groups) if groups is not None else words.shape[0] * 32 // (bits if isinstance(bits, int) else 4)
     if words.dtype is not torch.int32 or words.dim() != 2 or 32 * words.shape[0] not in (4 * inputs, 8 * inputs):
-        raise ModelError(f"{where} has shape {tuple(words.shape)} in {words.dtype}, which is not 4 or 8 bits of {inputs}")
+        raise ModelError(
+            f"{where} has shape {tuple(words.shape)} in {words.dtype}, which is not 4 or 8 bits of {inputs}"
+        )
     return inputs
 
 

@@ -32,5 +32,7 @@ def order_of(where: str, groups: torch.Tensor, count: int, columns: int) -> torc
     expected = torch.full((count,), columns)
     expected[-1] = inputs - columns * (count - 1)
     if not sizes.long().equal(expected):
-        raise ModelError(f"{where} does not divide {inputs} inputs into {count} groups of {columns}: is the file whole?")
+        raise ModelError(
+            f"{where} does not divide {inputs} inputs into {count} groups of {columns}: is the file whole?"
+        )
     return torch.argsort(groups.long(), stable=True).int()
