@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from quire.models.shape import ModelShape
 from quire.sweep import spread
 from quire.worker.model.model import build, load
 from quire.worker.support.tiny import tiny_config
@@ -93,3 +94,16 @@ def packed_modules(model: Any) -> Iterator[Any]:
     from quire.worker.model.packed_linear import Packed
 
     return (module for module in model.modules() if isinstance(module, Packed))
+
+
+def total(shape: ModelShape) -> int:
+    layers = sum(layer.weight_bytes + layer.replicated_weight_bytes for layer in shape.layers)
+    return layers + shape.embedding_bytes + shape.head_bytes
+
+
+def allocated(model: Any) -> int:
+    """Parameters and buffers of weights; rotary tables and the like are no weights."""
+    packed = ("codes", "scales", "minimums", "factors", "order", "panels")
+    tensors = [*model.parameters()]
+    tensors += [tensor for name, tensor in model.named_buffers() if name.endswith((*packed, "correction_bias"))]
+    return sum({tensor.untyped_storage().data_ptr(): tensor.nbytes for tensor in tensors}.values())

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from quantised_folders import SHAPES, write_pair
+from quantised_folders import SHAPES, allocated, total, write_pair
 from quantised_formats import FORMATS
 from quire.core.dtypes import DType
 from quire.core.errors import ModelError
 from quire.models.read import read_config, read_model
-from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
 from quire.worker.model.linears import lay_out
 from quire.worker.model.model import load
@@ -33,19 +32,6 @@ def test_planned_bytes_are_those_in_memory(sort: str, tmp_path: Path) -> None:
         held, planned = allocated(model), read_model(str(folder), weight_format=WeightFormat(DType.FP32, on_cpu=True))
         most = 0.03 if "act-order" in sort else 0.01  # of tiny weights, orders that fused layers share are much
         assert abs(total(planned) - held) <= most * held, (name, total(planned), held)
-
-
-def total(shape: ModelShape) -> int:
-    layers = sum(layer.weight_bytes + layer.replicated_weight_bytes for layer in shape.layers)
-    return layers + shape.embedding_bytes + shape.head_bytes
-
-
-def allocated(model: Any) -> int:
-    """Parameters and buffers of weights; rotary tables and the like are no weights."""
-    packed = ("codes", "scales", "minimums", "factors", "order", "panels")
-    tensors = [*model.parameters()]
-    tensors += [tensor for name, tensor in model.named_buffers() if name.endswith((*packed, "correction_bias"))]
-    return sum({tensor.untyped_storage().data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
 
 @pytest.mark.parametrize(

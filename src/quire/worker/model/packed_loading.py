@@ -110,15 +110,26 @@ def place(model: Any, names: list[str]) -> Placement:
     return Placement(sources, modules, expanded)
 
 
+def can_pack(model: Any, name: str) -> bool:
+    """Whether a packed module can hold a parameter."""
+    path, _, own = name.rpartition(".")
+    module = model.get_submodule(path)
+    if can_hold(module, own):
+        return True
+    is_expanded = path.rpartition(".")[2] in EXPANDED
+    return own == "weight" and not is_expanded and _module_for(module, torch.float32) is not None
+
+
 def _replaced(model: Any, name: str) -> list[Packed]:
     """What holds a parameter from now on; empty: it is dequantised."""
     path, _, own = name.rpartition(".")
     module, dtype = model.get_submodule(path), model.get_parameter(name).dtype
+    if not can_pack(model, name):
+        return []
     if can_hold(module, own):
         return [replace_parameter(module, own, dtype)]
-    made = _module_for(module, dtype) if own == "weight" and path.rpartition(".")[2] not in EXPANDED else None
-    if made is None:
-        return []
+    made = _module_for(module, dtype)
+    assert made is not None
     parent, _, child = path.rpartition(".")
     setattr(model.get_submodule(parent), child, made)
     return [made]
