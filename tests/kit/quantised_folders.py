@@ -25,7 +25,8 @@ weight is not quantised."""
 SHAPES = ("llama", "gemma3_text", "qwen3_moe", "deepseek_v3", "gpt_oss")
 TRANSPOSED = ("gate_up_proj", "down_proj")
 """Parameters of gpt_oss that lie (expert, in, out)."""
-SIZES = {"intermediate_size": 128, "moe_intermediate_size": 64, "q_lora_rank": 32, "kv_lora_rank": 32}
+LAYERS = 2
+WIDTHS = {"intermediate_size": 128, "moe_intermediate_size": 64, "q_lora_rank": 32, "kv_lora_rank": 32}
 """All inputs of linear layers are whole groups of 32."""
 PROMPT = torch.arange(3, 40) * 7 % 97
 
@@ -40,9 +41,11 @@ class Pair:
 def plain_folder(name: str, **options: Any) -> Path:
     """In fp32, saved by transformers under the names of published checkpoints."""
     config = tiny_config(name)
-    for field, value in (SIZES | options).items():
+    for field, value in ({"num_hidden_layers": LAYERS} | WIDTHS | options).items():
         if hasattr(config, field):
             setattr(config, field, value)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:LAYERS]
     folder = Path(mkdtemp(prefix=f"quire-{name}-"))
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -21,7 +21,8 @@ from quire.worker.model import quantise
 from quire.worker.model.linears import lay_out
 from quire.worker.model.model import load
 from quire.worker.model.packed_linear import Packed
-from tiny_folder import make_folder
+from quire.worker.support.tiny import tiny_config
+from tiny_folder import make_folder, save_folder
 
 ERRORS = {"int8": 1 / 250, "fp8": 1 / 28, "int4": 1 / 14}
 """Of a weight, relative to the largest: half a step, and what scales in fp16 add."""
@@ -113,14 +114,17 @@ def test_a_quantised_checkpoint_is_refused_by_plan_and_conversion(tmp_path: Path
     assert "by awq already: leave out --weights int4" in str(loaded.value)
 
 
-def test_an_llm_runs_on_quantised_weights(tmp_path: Path) -> None:
-    """From the option to tokens, which are those of transformers on the dequantised weights."""
-    source = make_folder(tmp_path, head_width=16)
+@pytest.mark.parametrize(
+    ("name", "weights"), [*((name, "int8") for name in SHAPES), ("llama", "fp8"), ("llama", "int4")]
+)
+def test_an_llm_runs_on_quantised_weights(name: str, weights: str, tmp_path: Path) -> None:
+    """From the option to tokens, which are those of transformers' attention on the same weights."""
+    source = save_folder(tmp_path, tiny_config(name))
     settings = Settings(max_length=128, max_requests=2, batch_tokens=32)
-    with LLM(source, device="cpu", weights="int8", settings=settings, budget=Budget(pool_bytes=1 << 20)) as llm:
+    with LLM(source, device="cpu", weights=weights, settings=settings, budget=Budget(pool_bytes=1 << 20)) as llm:
         (found,) = llm.generate("the quick brown fox", max_tokens=12, raw=True)
         ids = torch.tensor([llm.tokenizer.encode("the quick brown fox")])
-    model = load(converted(source, weights="int8"), torch.float32)
+    model = load(converted(source, weights=weights), torch.float32)
     model.set_attn_implementation("eager")
     expected = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=12, do_sample=False)
     assert list(found.token_ids) == expected[0, ids.shape[1] :].tolist()

@@ -28,6 +28,7 @@ from quire.worker.model.packed_linear import Packed, PackedEmbedding, PackedLine
 from quire.worker.weights.formats.stored import Readers
 from quire.worker.weights.loading import read_model, require_all
 from quire.worker.weights.merging import Source, sources_of
+from quire.worker.weights.safetensors import checkpoint_files
 from quire.worker.weights.write import Advance
 
 METHOD = "quire"
@@ -80,10 +81,11 @@ def load_packed(
     model, missing = read_model(folder, dtype, attention, None, config)
     placement: Placement = model.__dict__.pop("quire_placement")
     require_all(folder, "has no weights for", sorted(missing))
+    size, count = sum(file.stat().st_size for file in checkpoint_files(folder)), len(placement.sources)
     for done, source in enumerate(placement.sources, 1):
         _fill(folder, model, placement, source, readers)
         if advance:
-            advance(done, len(placement.sources))
+            advance(size * done // count, size)
     model.hf_quantizer.remove_quantization_config(model)
     return model
 
@@ -161,9 +163,11 @@ def _fill(folder: Path, model: Any, placement: Placement, source: Source, reader
     found = source.packed(model, readers) if holders else None
     if found is not None:
         for target, packed in found.items():
-            for holder in placement.modules[target]:
-                _require_shape(folder, target, packed.shape, holder.shape)
-                holder.hold(packed)
+            holder, *others = placement.modules[target]
+            _require_shape(folder, target, packed.shape, holder.shape)
+            holder.hold(packed)
+            for other in others:
+                other.share(holder)
         return
     for target, weight in source.dense(model, readers).items():
         if placement.modules[target]:
