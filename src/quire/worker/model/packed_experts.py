@@ -42,8 +42,9 @@ class PackedExperts(nn.Module):
 
 
 def _project(own: Any, name: str, tokens: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    product = multiply_each if tokens.device.type == "cpu" else multiply_all
-    found = product(tokens, getattr(own, name).packed, ends)
+    held: Packed = getattr(own, name)
+    product = held.grouped or (multiply_each if tokens.device.type == "cpu" else multiply_all)
+    found = product(tokens, held.packed, ends)
     return found + getattr(own, f"{name}_bias")[experts] if own.has_bias else found
 
 
