@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from quantised_folders import SHAPES, allocated, logits, packed_modules, plain_folder, total, write_pair
 from quantised_formats import FORMATS
@@ -75,8 +76,13 @@ def test_the_folder_is_written_once_and_again_if_the_checkpoint_changes(
     assert converted(source, weights="int8") != first
 
 
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "No space left on device"), SafetensorError("I/O error: No space left on device")],
+    ids=["system", "safetensors"],
+)
 def test_a_full_disk_is_one_line_and_leaves_nothing(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: Exception, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, saved = make_folder(tmp_path), []
 
@@ -84,11 +90,11 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(
         path.write_bytes(b"half")
         saved.append(path)
         if len(saved) > 2:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise error
 
     monkeypatch.setattr(quantise, "save_file", save)
     monkeypatch.setattr(quantise, "SHARD_BYTES", 40_000)
-    with pytest.raises(InputError, match=r"in int4 cannot be written to .*: No space left on device$"):
+    with pytest.raises(InputError, match=r"in int4 cannot be written to .*No space left on device$"):
         converted(source, weights="int4")
     assert list(cache.iterdir()) == []
 
