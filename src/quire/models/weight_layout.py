@@ -6,11 +6,15 @@
 Neither takes more than the numbers themselves. A head that is tied to an embedding is kept a second time, in panels;
 the last of its outputs are filled up where panels do not divide them.
 
+Weights that a checkpoint packs into few bits stay packed, in planes of 4 bits (`worker/model/packed_cpu.py`), where the
+CPU has a product for them.
+
 What is counted when a plan is made, and what is allocated when a model is loaded.
 """
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 from quire.core.dtypes import DType
@@ -18,6 +22,8 @@ from quire.core.units import ceil_div
 
 PANEL_OUTPUTS = 384
 """Of a panel, at most."""
+OUTPUTS_AT_A_TIME = 16
+"""Outputs of a packed weight are filled up to a multiple of this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +46,8 @@ def panels(outputs: int) -> int:
 
 def panel_bytes(inputs: int, outputs: int) -> int:
     return panels(outputs) * inputs * ceil_div(outputs, panels(outputs)) * DType.FP32.bytes
+
+
+def has_nibble_products() -> bool:
+    """Whether this machine's CPU has fast products with weights of 4 bits: torch has them for x86."""
+    return platform.machine().lower() in ("x86_64", "amd64")
