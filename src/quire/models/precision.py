@@ -10,10 +10,11 @@ from fractions import Fraction
 from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError, ModelError
 from quire.models.blueprint import Weights
-from quire.models.fields import Fields
+from quire.models.fields import Fields, shown
 
 MXFP4_BITS = Fraction(17, 4)
 """4 bits and one 8-bit scale for each 32 numbers."""
+MOST_BITS = 64
 NVFP4_BITS = Fraction(9, 2)
 """4 bits and one 8-bit scale for each 16 numbers."""
 
@@ -25,10 +26,16 @@ class Precision:
     experts: Fraction
     has_panels: bool = False
     """A tied head is kept a second time (`models/weight_layout.py`)."""
+    embedding: Fraction | None = None
+    """None: no quantisation touches it."""
+    head: Fraction | None = None
 
-    def bytes_of(self, parameters: int) -> int:
-        """Parameters that no quantisation touches."""
-        return math.ceil(parameters * self.plain / 8)
+    def embedding_bytes(self, table: int, others: int) -> int:
+        """The vocabulary's table, and those besides."""
+        return math.ceil((table * (self.embedding or self.plain) + others * self.plain) / 8)
+
+    def head_bytes(self, matrix: int, bias: int) -> int:
+        return math.ceil((matrix * (self.head or self.plain) + bias * self.plain) / 8)
 
     def divided(self, weights: Weights) -> int:
         bits = weights.matrices * self.matrices + weights.experts * self.experts + weights.plain * self.plain
@@ -44,11 +51,33 @@ def read_precision(fields: Fields) -> Precision:
     expert_dtype = fields.text("expert_dtype")
     if section is None:
         return Precision(bits, bits, bits)
+    if section.text("quant_method") == "quire":
+        return _packed(section, bits)
     matrices, experts = _quantised_bits(section, bits, fields.notes)
     if (section.text("expert_dtype") or expert_dtype) in ("fp4", "mxfp4"):
         experts = MXFP4_BITS
     _note_cache_scheme(section, fields.notes)
     return Precision(bits, matrices, experts)
+
+
+def _packed(section: Fields, plain: Fraction) -> Precision:
+    """A folder that Quire wrote states the bits of each sort of weights, and which share of them are floats."""
+
+    def of(sort: str) -> Fraction | None:
+        bits, floats = _number(section, "bits", sort), _number(section, "floats", sort)
+        return None if bits is None else bits + (floats or 0) * plain
+
+    return Precision(plain, of("matrices") or plain, of("experts") or plain, embedding=of("embedding"), head=of("head"))
+
+
+def _number(section: Fields, name: str, sort: str) -> Fraction | None:
+    inner = section.section(name)
+    value = None if inner is None else inner.raw(sort)
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST_BITS:
+        raise ModelError(f"quantization_config.{name}.{sort} is {shown(value)}: expected is a number up to {MOST_BITS}")
+    return Fraction(value)
 
 
 def _dtype_bits(fields: Fields) -> Fraction:

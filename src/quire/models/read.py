@@ -203,7 +203,7 @@ def _shape(name: str, family: str, blueprint: Blueprint, precision: Precision, n
         draft_layers=tuple(_layer(block, precision) for block in blueprint.drafts),
         max_length=blueprint.max_length, hidden_size=blueprint.hidden_size,
         intermediate_size=blueprint.intermediate_size, query_heads=blueprint.query_heads,
-        vocab_size=blueprint.vocab_size, embedding_bytes=precision.bytes_of(table + blueprint.more_embeddings),
+        vocab_size=blueprint.vocab_size, embedding_bytes=precision.embedding_bytes(table, blueprint.more_embeddings),
         head_bytes=_head_bytes(blueprint, precision), notes=notes,
     )  # fmt: skip
 
@@ -212,8 +212,8 @@ def _head_bytes(blueprint: Blueprint, precision: Precision) -> int:
     """A tied head has bytes of its own only where it is kept a second time, in panels."""
     inputs, outputs = blueprint.embedding_width, blueprint.vocab_size
     if blueprint.tied:
-        return panel_bytes(inputs, outputs) if precision.has_panels else 0
-    return precision.bytes_of(inputs * outputs + blueprint.head_bias)
+        return panel_bytes(inputs, outputs) if precision.has_panels and precision.embedding is None else 0
+    return precision.head_bytes(inputs * outputs, blueprint.head_bias)
 
 
 def _layer(block: Block, precision: Precision) -> Layer:

@@ -58,7 +58,7 @@ def test_one_of_several_files_is_named_by_its_name_or_a_part_of_it(
     said = refused(capsys, "plan", "org/tiny-gguf:q4_k")
     assert "2 of its 4 GGUF files match: write org/tiny-gguf:FILE, one of Tiny-Q4_K_M.gguf, Tiny-Q4_K_S.gguf" in said
     assert "0 of its 4 GGUF files match" in refused(capsys, "plan", "org/tiny-gguf:Q2")
-    assert "is one part of several, which are not joined" in refused(capsys, "plan", "org/tiny-gguf:F16")
+    assert "lacks 1 of the 2 parts of big/Tiny-F16-00001-of-00002.gguf" in refused(capsys, "plan", "org/tiny-gguf:F16")
 
 
 def test_a_gguf_file_is_planned_from_its_first_bytes(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType
 
 from quire.cli.main import main
 from quire.core.errors import ModelError
@@ -40,23 +40,9 @@ def test_parameters_come_back_under_the_names_and_in_the_order_transformers_has(
     file = open_gguf(tmp_path / "m.gguf")
     read = dict(file.read())
     assert read.keys() == parameters.keys()
-    assert dict(file.parameters()) == {name: values.shape for name, values in parameters.items()}
+    assert list(file.parameters()) == [(name, "F32", values.shape) for name, values in parameters.items()]
     for name, values in parameters.items():
         assert np.array_equal(read[name], values), name
-    assert file.bytes == sum(values.nbytes for values in parameters.values())
-
-
-@pytest.mark.parametrize(
-    ("sort", "relative_error"), [("F16", 1e-3), ("BF16", 8e-3), ("Q8_0", 1e-2), ("Q4_0", 0.15), ("Q4_1", 0.15)]
-)
-def test_quantised_parameters_are_close_to_what_they_were(
-    tokenizer: Tokenizer, tmp_path: Path, sort: str, relative_error: float
-) -> None:
-    parameters = write_gguf(tmp_path / "m.gguf", tokenizer.inner, GGMLQuantizationType[sort])
-    for name, values in open_gguf(tmp_path / "m.gguf").read():
-        assert values.dtype == np.float32
-        error = np.linalg.norm(values - parameters[name]) / np.linalg.norm(parameters[name])
-        assert error < relative_error, name
 
 
 def test_a_converted_file_is_a_folder_like_any_other(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -116,8 +102,8 @@ def test_digits_stand_alone_before_smollm_merges(tokenizer: Tokenizer, tmp_path:
     fields = {**open_gguf(tmp_path / "m.gguf").fields, "tokenizer.ggml.pre": "smollm"}
     split = tokenizer_of(fields).pre_tokenizer.pre_tokenize_str("a 123")
     assert [piece for piece, _ in split] == ["a", "Ġ", "1", "2", "3"]
-    with pytest.raises(ModelError, match="tokenizer is gpt2 / tekken; read are gpt2 with one of gpt-2, smollm"):
-        tokenizer_of({**fields, "tokenizer.ggml.pre": "tekken"})
+    with pytest.raises(ModelError, match="tokenizer is gpt2 / poro-chat; read are llama, and gpt2 with one of gpt-2, "):
+        tokenizer_of({**fields, "tokenizer.ggml.pre": "poro-chat"})
 
 
 def fields_of(tokenizer: Tokenizer, folder: Path, **more: object) -> dict[str, Any]:
@@ -171,28 +157,6 @@ def test_a_word_of_the_vocabulary_needs_no_merges_in_files_of_llama_3(tokenizer:
     assert len(merged) == 3
 
 
-@pytest.mark.parametrize(
-    ("architecture", "field", "message"),
-    [
-        ("mamba", {}, "is of architecture mamba"),
-        ("llama", {"llama.rope.scaling.type": "yarn"}, "stretches its rotary embedding"),
-        ("llama", {"llama.expert_count": 8}, "has experts"),
-    ],
-)
-def test_what_would_be_read_wrongly_is_refused_by_name(
-    tmp_path: Path, architecture: str, field: dict[str, str | int], message: str
-) -> None:
-    writer = GGUFWriter(tmp_path / "m.gguf", architecture)
-    for name, value in field.items():
-        writer.add_string(name, value) if isinstance(value, str) else writer.add_uint32(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    for read in (open_gguf, gguf_config):
-        with pytest.raises(ModelError, match=message):
-            read(tmp_path / "m.gguf")
-
-
 def test_a_file_that_is_not_gguf_says_so(tmp_path: Path) -> None:
     for data in (b"not a model at all, but long enough", b"", b"GGUF", b"GGUF" + b"\xff" * 40):
         (tmp_path / "m.gguf").write_bytes(data)
@@ -221,7 +185,7 @@ def test_a_checkpoint_of_several_files_is_read_through_its_index(tmp_path: Path)
     names = {"a": "one.safetensors", "b": "two.safetensors"}
     for name, file in names.items():
         values = np.full((2, 3), ord(name), dtype=np.float32)
-        write_checkpoint(tmp_path / file, [(name, (2, 3))], [(name, values)])
+        write_checkpoint(tmp_path / file, [(name, "F32", (2, 3))], [(name, values)])
     with pytest.raises(ModelError, match=r"has 2 files .* and no index: 1 is expected"):
         list(read_checkpoint(tmp_path))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))

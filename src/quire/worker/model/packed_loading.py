@@ -28,6 +28,7 @@ from quire.worker.model.packed_linear import Packed, PackedEmbedding, PackedLine
 from quire.worker.weights.formats.stored import Readers
 from quire.worker.weights.loading import read_model, require_all
 from quire.worker.weights.merging import Source, sources_of
+from quire.worker.weights.safetensors import checkpoint_files
 from quire.worker.weights.write import Advance
 
 METHOD = "quire"
@@ -78,10 +79,11 @@ def load_packed(
     model, missing = read_model(folder, dtype, attention, None, config)
     placement: Placement = model.__dict__.pop("quire_placement")
     filled: set[str] = set()
+    size = sum(file.stat().st_size for file in checkpoint_files(folder))
     for done, source in enumerate(placement.sources, 1):
         filled |= _fill(folder, model, placement, source, readers)
         if advance:
-            advance(done, len(placement.sources))
+            advance(size * done // len(placement.sources), size)
     require_all(folder, "has no weights for", sorted(missing - filled))
     model.hf_quantizer.remove_quantization_config(model)
     return model
