@@ -162,9 +162,17 @@ def random_model(written: Written, **sizes: Any) -> Any:
     return model
 
 
-def write_model(path: Path, written: Written, model: Any, sorts: Sequence[Q] = (Q.F32,)) -> None:
+def write_parts(path: Path, written: Written, sorts: Sequence[Q], tensors: int) -> list[Path]:
+    """A model in files of so many tensors."""
+    write_model(path, written, random_model(written), sorts, tensors)
+    return sorted(path.parent.glob(f"{path.stem}-*.gguf"))
+
+
+def write_model(
+    path: Path, written: Written, model: Any, sorts: Sequence[Q] = (Q.F32,), tensors_of_a_part: int = 0
+) -> None:
     """Matrices are stored as one type of `sorts` after another; the model's own become what these mean."""
-    writer = GGUFWriter(path, written.name)
+    writer = GGUFWriter(path, written.name, split_max_tensors=tensors_of_a_part)
     _write_metadata(writer, written, model.config)
     tied = model.config.tie_word_embeddings
     counter = 0

@@ -13,9 +13,9 @@ from typing import Any
 
 from quire.core.errors import ModelError
 from quire.fetch.folder import Progress, cache_folder, is_whole, remember, replaced, seal
-from quire.text.gguf import ends_of, tokenizer_config, tokenizer_of
-from quire.worker.weights.gguf import GgufFile, open_gguf
-from quire.worker.weights.gguf_parts import parts_of
+from quire.text.gguf import ends_of, require_known, tokenizer_config, tokenizer_of
+from quire.worker.weights.gguf import GgufFile, config_of, open_gguf
+from quire.worker.weights.gguf_parts import open_parts, parts_of
 from quire.worker.weights.write import write_checkpoint
 
 CONVERSION = 3
@@ -24,13 +24,13 @@ CONVERSION = 3
 
 def convert_gguf(file: GgufFile, folder: Path, progress: Progress) -> None:
     """Fills an empty folder."""
-    config, tokenizer = file.config(), tokenizer_config(file.fields)
+    config = file.config()
     _require_rows(file, config["vocab_size"])
     tokenizer_of(file.fields).save(str(folder / "tokenizer.json"))
     tokens = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     tokens["eos_token_id"] = ends_of(file.fields)
     _write(folder / "config.json", config)
-    _write(folder / "tokenizer_config.json", tokenizer)
+    _write(folder / "tokenizer_config.json", tokenizer_config(file.fields))
     _write(folder / "generation_config.json", tokens)
     write_checkpoint(
         folder / "model.safetensors",
@@ -38,6 +38,14 @@ def convert_gguf(file: GgufFile, folder: Path, progress: Progress) -> None:
         file.read(),
         lambda done, total: progress("convert", done, total),
     )
+
+
+def configuration_of(path: Path, is_whole: bool = True) -> dict[str, Any]:
+    """The config.json that a GGUF file will have. Refuses what could not be converted, its tokenizer included, from
+    headers alone. `is_whole`: the files are not only beginnings."""
+    facts = open_parts(path, is_whole=is_whole).facts()
+    require_known(facts.fields)
+    return config_of(facts)
 
 
 def folder_of_gguf(path: Path, progress: Progress, folder: Path | None = None) -> Path:

@@ -151,15 +151,15 @@ def hub_configuration(model: HubModel) -> dict[str, Any]:
     """The config.json; of a GGUF file as it will be converted, from its first bytes."""
     if model.gguf is None:
         return read_object(model.folder / CONFIG)
-    from quire.worker.weights.gguf import gguf_config
+    from quire.fetch.convert import configuration_of
 
     if not model.missing:
-        return gguf_config(model.folder / model.gguf.name)
+        return configuration_of(model.folder / model.gguf.name)
     if model.away:
         raise HubError(f"{model.hub_id}: {model.missing[0].name} is not in the cache, and {model.away}")
     with tempfile.TemporaryDirectory() as scratch:
         first, *_ = [_header(model, file, Path(scratch) / Path(file.name).name) for file in model.files]
-        return gguf_config(first, is_whole=False)
+        return configuration_of(first, is_whole=False)
 
 
 def _header(model: HubModel, file: HubFile, target: Path) -> Path:

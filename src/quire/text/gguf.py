@@ -49,7 +49,7 @@ _SPLITS: dict[str, tuple[Any, ...]] = {
 _LIKE_LLAMA3 = ("llama-bpe", "llama3", "llama-v3", "pixtral", "tekken")
 """Files of these sorts rely on the behaviour of llama.cpp: texts begin with BOS unless the file says otherwise, and a
 piece that is a token becomes that token, with or without merges."""
-_SENTENCEPIECE = "llama"
+_SENTENCEPIECE, _GPT2_NAME = "llama", "gpt-2"
 _ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>")
 """Control tokens that end a turn: many files name another end, that of a text."""
 _NO_END_WITH = ("<|end|>", "<|return|>")
@@ -58,6 +58,7 @@ _NO_END_WITH = ("<|end|>", "<|return|>")
 
 def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
     """What `Tokenizer.save` writes as tokenizer.json."""
+    require_known(fields)
     sort = fields.get("tokenizer.ggml.model")
     tokens = fields.get("tokenizer.ggml.tokens")
     if not tokens:
@@ -73,14 +74,19 @@ def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
     return tokenizer
 
 
-def _byte_level(fields: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
-    sort, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
-    if sort != "gpt2" or split not in _SPLITS:
+def require_known(fields: Mapping[str, Any]) -> None:
+    """Refuses a tokenizer of another sort by its name."""
+    sort, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", _GPT2_NAME)
+    if sort != _SENTENCEPIECE and (sort != "gpt2" or split not in _SPLITS):
         known = ", ".join(_SPLITS)
         raise ModelError(
             f"the file's tokenizer is {sort} / {split}; read are {_SENTENCEPIECE}, and gpt2 with one of {known}: "
             "convert it beforehand and give a folder with tokenizer.json"
         )
+
+
+def _byte_level(fields: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
+    split = fields.get("tokenizer.ggml.pre", _GPT2_NAME)
     merges = [_pair(merge) for merge in fields.get("tokenizer.ggml.merges", ())]
     vocabulary = {token: number for number, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split in _LIKE_LLAMA3))

@@ -14,18 +14,18 @@ import torch
 from gguf import GGUFWriter
 
 from command import refused, run_json
-from gguf_models import ARCHITECTURES, Q, Written, random_model, write_model
+from gguf_models import ARCHITECTURES, Q, Written, random_model, write_model, write_parts
 from quire.core.errors import ModelError
 from quire.fetch import convert
-from quire.fetch.convert import folder_of_gguf, name_of_gguf
+from quire.fetch.convert import configuration_of, folder_of_gguf, name_of_gguf
 from quire.fetch.folder import in_silence
 from quire.worker.model.model import load
-from quire.worker.weights.gguf import gguf_config, open_gguf
+from quire.worker.weights.gguf import open_gguf
 from quire.worker.weights.gguf_header import read_header
 from quire.worker.weights.safetensors import read_checkpoint
 
 LLAMA = ARCHITECTURES["llama"]
-READERS = (open_gguf, gguf_config)
+READERS = (open_gguf, configuration_of)
 
 
 @pytest.fixture
@@ -83,20 +83,8 @@ def test_a_full_disk_or_an_interrupt_leaves_nothing(file: Path, monkeypatch: pyt
     assert (folder_of_gguf(file, in_silence, file.parent / "made") / "model.safetensors").exists()
 
 
-def split(path: Path, tensors: int) -> list[Path]:
-    """The same model in several files."""
-    written, model = LLAMA, random_model(LLAMA)
-    plain = GGUFWriter.__init__
-    try:
-        GGUFWriter.__init__ = lambda self, *given: plain(self, *given, split_max_tensors=tensors)  # type: ignore[method-assign, assignment]
-        write_model(path, written, model, (Q.Q8_0, Q.Q4_1))
-    finally:
-        GGUFWriter.__init__ = plain  # type: ignore[method-assign]
-    return sorted(path.parent.glob(f"{path.stem}-*.gguf"))
-
-
 def test_a_model_in_several_files_is_one_model(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first, *others = split(file.with_name("parts.gguf"), 8)
+    first, *others = write_parts(file.with_name("parts.gguf"), LLAMA, (Q.Q8_0, Q.Q4_1), 8)
     assert len(others) > 1
     assert first.name == f"parts-00001-of-{len(others) + 1:05}.gguf"
     whole, joined = (folder_of_gguf(one, in_silence) for one in (file, first))

@@ -12,7 +12,7 @@ import torch
 from gguf_models import ARCHITECTURES, Q, random_model, write_model
 from quire import LLM
 from quire.core.dtypes import DType
-from quire.fetch.convert import folder_of_gguf
+from quire.fetch.convert import configuration_of, folder_of_gguf
 from quire.fetch.folder import in_silence
 from quire.models.read import read_config
 from quire.models.weight_layout import WeightFormat
@@ -20,7 +20,7 @@ from quire.plan.settings import Budget, Settings
 from quire.worker.model.linears import lay_out
 from quire.worker.model.model import load
 from quire.worker.model.packed_linear import Packed
-from quire.worker.weights.gguf import gguf_config, open_gguf
+from quire.worker.weights.gguf import open_gguf
 
 FLOATS = (Q.F32,)
 SMALL_BLOCKS = (Q.Q8_0, Q.Q4_0, Q.Q5_1, Q.Q4_1, Q.Q5_0, Q.F16, Q.BF16)
@@ -56,7 +56,7 @@ def test_a_file_of_floats_is_its_model(name: str, tmp_path: Path) -> None:
     require_equal_logits(model, folder)
     config = json.loads((folder / "config.json").read_text())
     assert "quantization_config" not in config
-    assert config == gguf_config(tmp_path / "m.gguf") == open_gguf(tmp_path / "m.gguf").config()
+    assert config == configuration_of(tmp_path / "m.gguf") == open_gguf(tmp_path / "m.gguf").config()
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)

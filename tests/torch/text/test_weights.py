@@ -13,13 +13,13 @@ from gguf import GGMLQuantizationType
 
 from quire.cli.main import main
 from quire.core.errors import ModelError
-from quire.fetch.convert import convert_gguf, folder_of_gguf
+from quire.fetch.convert import configuration_of, convert_gguf, folder_of_gguf
 from quire.fetch.find import find_folder
 from quire.fetch.folder import in_silence
 from quire.text.gguf import tokenizer_config, tokenizer_of
 from quire.text.prompts import Prompts
 from quire.text.tokenizer import Tokenizer
-from quire.worker.weights.gguf import gguf_config, open_gguf
+from quire.worker.weights.gguf import open_gguf
 from quire.worker.weights.gguf_header import read_header
 from quire.worker.weights.safetensors import read_checkpoint
 from quire.worker.weights.write import write_checkpoint
@@ -160,7 +160,7 @@ def test_a_word_of_the_vocabulary_needs_no_merges_in_files_of_llama_3(tokenizer:
 def test_a_file_that_is_not_gguf_says_so(tmp_path: Path) -> None:
     for data in (b"not a model at all, but long enough", b"", b"GGUF", b"GGUF" + b"\xff" * 40):
         (tmp_path / "m.gguf").write_bytes(data)
-        for read in (open_gguf, gguf_config):
+        for read in (open_gguf, configuration_of):
             with pytest.raises(ModelError, match="cannot be read as GGUF"):
                 read(tmp_path / "m.gguf")
 
@@ -172,13 +172,13 @@ def test_a_header_that_is_torn_anywhere_is_refused(tokenizer: Tokenizer, tmp_pat
     for size in range(4, header, 997):
         (tmp_path / "torn.gguf").write_bytes(whole[:size])
         with pytest.raises(ModelError, match="cannot be read as GGUF"):
-            gguf_config(tmp_path / "torn.gguf")
+            configuration_of(tmp_path / "torn.gguf")
 
 
 def test_what_a_header_says_is_what_the_whole_file_says(tokenizer: Tokenizer, tmp_path: Path) -> None:
     for sort in (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0):
         write_gguf(tmp_path / "m.gguf", tokenizer.inner, sort)
-        assert gguf_config(tmp_path / "m.gguf") == open_gguf(tmp_path / "m.gguf").config()
+        assert configuration_of(tmp_path / "m.gguf") == open_gguf(tmp_path / "m.gguf").config()
 
 
 def test_a_checkpoint_of_several_files_is_read_through_its_index(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class GgufFile:
                 yield f"{parameter.name}{end}", stored.values
 
     def config(self) -> dict[str, Any]:
-        return _config(self.facts)
+        return config_of(self.facts)
 
     def _form(self, parameter: Parameter) -> dict[str, tuple[str, Shape]]:
         packing, shape = _packing(self.facts, parameter), _shape(self.facts, parameter)
@@ -191,12 +191,8 @@ def open_gguf(path: Path) -> GgufFile:
     return opened
 
 
-def gguf_config(path: Path, is_whole: bool = True) -> dict[str, Any]:
-    """The configuration alone, without reading tokens or tensors. `is_whole`: the files are not only beginnings."""
-    return _config(open_parts(path, is_whole=is_whole).facts())
-
-
-def _config(facts: Facts) -> dict[str, Any]:
+def config_of(facts: Facts) -> dict[str, Any]:
+    """config.json, with what the weights are stored as."""
     config, sizes = read_config(facts), _sizes(facts)
     sort = GGMLQuantizationType(facts.tensors[EMBEDDING].sort)
     config["dtype"] = _TORCH[FLOATS[sort]] if sort in FLOATS else "bfloat16"
