@@ -20,6 +20,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from quire.core.errors import ModelError
+from quire.models.stored_bits import STORED
 from quire.worker.weights.gguf_blocks import FLOATS, PACKINGS, Array, Packing, Stored, common, pack
 from quire.worker.weights.gguf_config import EMBEDDING, read_config
 from quire.worker.weights.gguf_facts import Facts, shown
@@ -192,27 +193,22 @@ def open_gguf(path: Path) -> GgufFile:
 
 
 def config_of(facts: Facts) -> dict[str, Any]:
-    """config.json, with what the weights are stored as."""
+    """config.json, with what the weights are stored as, for plans (`models/stored_bits.py`)."""
     config, sizes = read_config(facts), _sizes(facts)
     sort = GGMLQuantizationType(facts.tensors[EMBEDDING].sort)
     config["dtype"] = _TORCH[FLOATS[sort]] if sort in FLOATS else "bfloat16"
-    if any(bits for _, bits, _ in sizes.values()):
-        config["quantization_config"] = {
-            "quant_method": "quire",
-            "bits": {name: bits / numbers for name, (numbers, bits, _) in sizes.items()},
-            "floats": {name: floats / numbers for name, (numbers, _, floats) in sizes.items() if floats},
-        }
+    if any(packed for _, packed, _ in sizes.values()):
+        config["quantization_config"] = {"quant_method": "quire", STORED: sizes}
     return config
 
 
-def _sizes(facts: Facts) -> dict[str, tuple[int, int, int]]:
-    """Of each sort of weights: how many numbers, the bits of those that are packed, and how many are floats."""
-    found: dict[str, tuple[int, int, int]] = {}
+def _sizes(facts: Facts) -> dict[str, list[int]]:
+    """By sort of weights: bits of those that are packed, how many these are, and how many others there are."""
+    found: dict[str, list[int]] = {}
     for parameter in parameters_of(facts):
-        if not parameter.may_pack:
-            continue
-        packing, numbers = _packing(facts, parameter), math.prod(_shape(facts, parameter))
-        bits, floats = (0, numbers) if packing is None else (int(numbers * packing.bits), 0)
-        own = (numbers, bits, floats)
-        found[parameter.sort] = tuple(map(sum, zip(found.get(parameter.sort, (0, 0, 0)), own, strict=True)))  # type: ignore[assignment]
+        if parameter.may_pack:
+            packing, count = _packing(facts, parameter), math.prod(_shape(facts, parameter))
+            own = [0, 0, count] if packing is None else [int(count * packing.bits), count, 0]
+            before = found.get(parameter.sort, [0, 0, 0])
+            found[parameter.sort] = [one + other for one, other in zip(before, own, strict=True)]
     return found

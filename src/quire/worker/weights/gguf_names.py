@@ -92,7 +92,7 @@ class Parameter:
         """What a plan counts it as."""
         if ".mlp.experts." in self.name:
             return "experts"
-        return {"model.embed_tokens.weight": "embedding", "lm_head.weight": "head"}.get(self.name, "matrices")
+        return {"model.embed_tokens.weight": "table", "lm_head.weight": "head"}.get(self.name, "matrices")
 
     @property
     def may_pack(self) -> bool:
