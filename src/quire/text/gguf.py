@@ -88,8 +88,7 @@ def require_known(fields: Mapping[str, Any]) -> None:
 def _byte_level(fields: Mapping[str, Any], tokens: Sequence[str]) -> Tokenizer:
     split = fields.get("tokenizer.ggml.pre", _GPT2_NAME)
     merges = [_pair(merge) for merge in fields.get("tokenizer.ggml.merges", ())]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=split in _LIKE_LLAMA3))
+    tokenizer = _bpe(tokens, merges, ignore_merges=split in _LIKE_LLAMA3)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(list(_SPLITS[split]))
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
@@ -102,16 +101,10 @@ def _sentencepiece(fields: Mapping[str, Any], tokens: Sequence[str], types: Sequ
     vocabulary = {token: number for number, token in enumerate(tokens)}
     normal = [number for number, kind in enumerate(types) if kind == _NORMAL]
     ordered = sorted(normal, key=lambda number: (-scores[number], number))
-    unknown = fields.get("tokenizer.ggml.unknown_token_id")
-    tokenizer = Tokenizer(
-        models.BPE(
-            vocab=vocabulary,
-            merges=_merges([tokens[number] for number in ordered], vocabulary),
-            unk_token=None if unknown is None else tokens[unknown],
-            fuse_unk=True,
-            byte_fallback=True,
-        )
-    )
+    unknown = _token(fields, "unknown")
+    merges = _merges([tokens[number] for number in ordered], vocabulary)
+    own = {} if unknown is None else {"unk_token": tokens[unknown]}
+    tokenizer = _bpe(tokens, merges, fuse_unk=True, byte_fallback=True, **own)
     spaces, text = normalizers.Replace(" ", _SPACE), [decoders.Replace(_SPACE, " "), decoders.ByteFallback()]
     has_prefix = bool(fields.get("tokenizer.ggml.add_space_prefix", True))
     before = [normalizers.Prepend(_SPACE), spaces] if has_prefix else [spaces]
@@ -119,6 +112,14 @@ def _sentencepiece(fields: Mapping[str, Any], tokens: Sequence[str], types: Sequ
     tokenizer.normalizer = normalizers.Sequence(before)
     tokenizer.decoder = decoders.Sequence([*text, decoders.Fuse(), *after])
     return tokenizer
+
+
+def _bpe(tokens: Sequence[str], merges: list[tuple[str, str]], **options: Any) -> Tokenizer:
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    try:
+        return Tokenizer(models.BPE(vocab=vocabulary, merges=merges, **options))
+    except Exception as error:  # tokenizers has no narrower one
+        raise ModelError(f"the file's tokens and merges do not fit each other: {error}; download it again") from None
 
 
 def _merges(ordered: Sequence[str], vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
@@ -189,7 +190,7 @@ def tokenizer_config(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pair(merge: str) -> tuple[str, str]:
-    left, right = merge.split(" ")
+    left, _, right = merge.partition(" ")
     return left, right
 
 

@@ -133,6 +133,9 @@ def test_what_would_be_read_wrongly_is_refused_by_name(tmp_path: Path) -> None:
     assert "llama.rope.scaling.yarn_log_multiplier 0.1" in said
     said = refusal(path, rope__scaling__type="yarn", rope__scaling__factor=2.0)
     assert "has no number llama.rope.scaling.original_context_length: is the file whole?" in said
+    assert "llama.attention.value_length other than attention.key_length" in refusal(path, attention__value_length=8)
+    assert "llama.rope.dimension_count other than the head's 16" in refusal(path, rope__dimension_count=8)
+    assert "states 3 layers and has tensors of 2: is the file whole?" in refusal(path, block_count=3)
     assert "has no number llama.block_count" in refusal(path, block_count="two")
 
 

@@ -136,6 +136,8 @@ def test_text_is_cut_as_the_file_names_it(split: str) -> None:
         (BYTES | {"tokenizer.ggml.model": "t5"}, "tokenizer is t5 / gpt-2; read are llama"),
         (BYTES | {"tokenizer.ggml.tokens": []}, "has no tokens"),
         (BYTES | {"tokenizer.ggml.token_type": [1, 1]}, "has 96 tokens and 2 types of tokens"),
+        (BYTES | {"tokenizer.ggml.merges": ["a b"]}, "tokens and merges do not fit each other: .*ab"),
+        (BYTES | {"tokenizer.ggml.merges": ["ab"]}, "tokens and merges do not fit each other"),
         (sentencepiece(scores=None), "without a score for each token"),
         (sentencepiece(scores=[0.0]), "without a score for each token"),
         (sentencepiece(bos_token_id=9999), "the file's bos token is 9999, of "),

@@ -32,7 +32,11 @@ def read_config(facts: Facts) -> Config:
 
 def _common(facts: Facts) -> Config:
     width, heads = facts.number("embedding_length"), facts.number("attention.head_count")
-    rope = read_rope(facts)
+    rope, head = read_rope(facts), facts.number("attention.key_length", width // max(1, heads))
+    if facts.number("attention.value_length", head) != head:
+        raise facts.wrong("attention.value_length", "other than attention.key_length")
+    if facts.architecture != "phi3" and facts.number("rope.dimension_count", head) != head:
+        raise facts.wrong("rope.dimension_count", f"other than the head's {head}")
     return {
         "vocab_size": facts.shape(EMBEDDING)[0],
         "hidden_size": width,
@@ -40,7 +44,7 @@ def _common(facts: Facts) -> Config:
         "num_hidden_layers": _layers(facts),
         "num_attention_heads": heads,
         "num_key_value_heads": facts.number("attention.head_count_kv", heads),
-        "head_dim": facts.number("attention.key_length", width // max(1, heads)),
+        "head_dim": head,
         "hidden_act": "silu",
         "max_position_embeddings": facts.number("context_length"),
         "rms_norm_eps": facts.real("attention.layer_norm_rms_epsilon"),
