@@ -14,6 +14,7 @@ from quire.core.errors import InputError
 from quire.fetch.folder import Progress, cache_folder, in_silence, read_object
 from quire.fetch.hub_names import read_hub_id
 from quire.models.catalogue import find_entry
+from quire.models.stored_bits import with_stored_bits
 
 if TYPE_CHECKING:
     from quire.fetch.hub import HubModel
@@ -93,10 +94,9 @@ def configuration(source: Source) -> tuple[str, dict[str, Any]]:
 
         return source.name, hub_configuration(source)
     if not is_gguf(source):
-        return source.name, read_object(source / "config.json")
-    from quire.fetch.convert import name_of_gguf
-    from quire.worker.weights.gguf import gguf_config
+        return source.name, with_stored_bits(source, read_object(source / "config.json"))
+    from quire.fetch.convert import configuration_of, name_of_gguf
 
     name = name_of_gguf(source)
     path = cache_folder() / name / "config.json"
-    return name, read_object(path) if path.is_file() else gguf_config(source)
+    return name, read_object(path) if path.is_file() else configuration_of(source)

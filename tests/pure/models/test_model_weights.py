@@ -74,14 +74,13 @@ def test_quantised_checkpoints_weigh_what_was_published(name: str, gigabytes: fl
     [
         ({"quant_method": "fp8"}, 8),
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8 + 32 / 16384),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 + 20 / 128),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 + 48 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32, "sym": True}, 4.5),
         ({"quant_method": "gptq", "bits": 8, "group_size": -1}, 8),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, 4.5),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8),
         ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 32}}}},
          4.5),
         ({"quant_method": "mxfp4"}, 16),
-        ({"bits": 4, "group_size": 64}, 4 + 20 / 64),
     ],
 )  # fmt: skip
 def test_each_quantisation_spends_its_bits_on_the_matrices(quantisation: dict[str, object], bits: float) -> None:

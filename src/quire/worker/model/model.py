@@ -211,6 +211,6 @@ def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> An
     """A model with the weights of a checkpoint folder."""
     register()
     with packed_readers(folder) as readers:
-        if readers:
+        if readers is not None:
             return load_packed(folder, readers, dtype, NAME, advance)
     return load_checkpoint(folder, dtype, NAME, advance)

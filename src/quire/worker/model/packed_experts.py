@@ -42,8 +42,11 @@ class PackedExperts(nn.Module):
 
 
 def _project(own: Any, name: str, tokens: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    product = multiply_each if tokens.device.type == "cpu" else multiply_all
-    found = product(tokens, getattr(own, name).packed, ends)
+    held, product = getattr(own, name), multiply_each if tokens.device.type == "cpu" else multiply_all
+    if isinstance(held, Packed):
+        found = product(tokens, held.packed, ends)
+    else:  # the checkpoint has floats for this projection
+        found = functional.grouped_mm(tokens, held if own.is_transposed else held.mT, offs=ends.to(torch.int32))
     return found + getattr(own, f"{name}_bias")[experts] if own.has_bias else found
 
 

@@ -28,6 +28,7 @@ from quire.worker.model.packed_linear import Packed, PackedEmbedding, PackedLine
 from quire.worker.weights.formats.stored import Readers
 from quire.worker.weights.loading import read_model, require_all
 from quire.worker.weights.merging import Source, sources_of
+from quire.worker.weights.safetensors import checkpoint_files
 from quire.worker.weights.write import Advance
 
 METHOD = "quire"
@@ -66,7 +67,9 @@ class Placement:
 
     sources: list[Source]
     modules: dict[str, list[Packed]]
-    """By the parameter that they stand for: several, if it is tied."""
+    """By the parameter that they stand for: several, if it is tied; none, if the weight is dequantised."""
+    expanded: dict[str, torch.Tensor]
+    """Parameters that are dequantised, without memory."""
 
 
 def load_packed(
@@ -77,12 +80,12 @@ def load_packed(
     config.quantization_config = {"quant_method": METHOD, "names": list(readers)}
     model, missing = read_model(folder, dtype, attention, None, config)
     placement: Placement = model.__dict__.pop("quire_placement")
-    filled: set[str] = set()
+    require_all(folder, "has no weights for", sorted(missing))
+    size = sum(file.stat().st_size for file in checkpoint_files(folder))
     for done, source in enumerate(placement.sources, 1):
-        filled |= _fill(folder, model, placement, source, readers)
+        _fill(folder, model, placement, source, readers)
         if advance:
-            advance(done, len(placement.sources))
-    require_all(folder, "has no weights for", sorted(missing - filled))
+            advance(size * done // len(placement.sources), size)
     model.hf_quantizer.remove_quantization_config(model)
     return model
 
@@ -105,11 +108,12 @@ def place(model: Any, names: list[str]) -> Placement:
             del model.all_tied_weights_keys[head]  # each has a weight of its own, or they share a packed one
         if modules.get(table) and head not in modules:
             modules[table] += _replaced(model, head)
-    return Placement(sources, modules)
+    expanded = {target: _taken(model, target) for target, holders in modules.items() if not holders}
+    return Placement(sources, modules, expanded)
 
 
 def _replaced(model: Any, name: str) -> list[Packed]:
-    """What holds a parameter from now on; empty: it stays as it is, and is dequantised."""
+    """What holds a parameter from now on; empty: it is dequantised."""
     path, _, own = name.rpartition(".")
     module, dtype = model.get_submodule(path), model.get_parameter(name).dtype
     if can_hold(module, own):
@@ -120,6 +124,15 @@ def _replaced(model: Any, name: str) -> list[Packed]:
     parent, _, child = path.rpartition(".")
     setattr(model.get_submodule(parent), child, made)
     return [made]
+
+
+def _taken(model: Any, name: str) -> torch.Tensor:
+    """Takes a parameter out of the model, so that transformers does not take codes for its weight."""
+    path, _, own = name.rpartition(".")
+    module = model.get_submodule(path)
+    parameter: torch.Tensor = module._parameters[own]
+    module._parameters[own], module._is_hf_initialized = None, True
+    return parameter
 
 
 def _module_for(module: Any, dtype: torch.dtype) -> PackedLinear | PackedEmbedding | None:
@@ -133,8 +146,8 @@ def _module_for(module: Any, dtype: torch.dtype) -> PackedLinear | PackedEmbeddi
     return None
 
 
-def _fill(folder: Path, model: Any, placement: Placement, source: Source, readers: Readers) -> set[str]:
-    """Reads the weights of one source; returns the parameters that they are."""
+def _fill(folder: Path, model: Any, placement: Placement, source: Source, readers: Readers) -> None:
+    """Reads the weights of one source."""
     holders = [holder for target in source.targets for holder in placement.modules[target]]
     found = source.packed(model, readers) if holders else None
     if found is not None:
@@ -142,20 +155,13 @@ def _fill(folder: Path, model: Any, placement: Placement, source: Source, reader
             for holder in placement.modules[target]:
                 _require_shape(folder, target, packed.shape, holder.shape)
                 holder.hold(packed)
-        return set()
-    return _fill_dense(folder, model, placement, source, readers)
-
-
-def _fill_dense(folder: Path, model: Any, placement: Placement, source: Source, readers: Readers) -> set[str]:
-    """Dequantised: parameters that stay as they are."""
-    found = source.dense(model, readers)
-    for target, weight in found.items():
+        return
+    for target, weight in source.dense(model, readers).items():
         if placement.modules[target]:
             raise ModelError(f"{folder} packs {target} in several ways, which cannot be merged into one weight")
-        parameter = model.get_parameter(target)
+        parameter, (path, _, own) = placement.expanded[target], target.rpartition(".")
         _require_shape(folder, target, tuple(weight.shape), tuple(parameter.shape))
-        parameter.data.copy_(weight)
-    return set(found)
+        model.get_submodule(path)._parameters[own] = nn.Parameter(weight.to(parameter.dtype), requires_grad=False)
 
 
 def _require_shape(folder: Path, name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:

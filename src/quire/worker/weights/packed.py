@@ -5,6 +5,7 @@
     codes    stored as                                    value of a code
     int8     int8    (…, out, in)                         −128 … 127
     int4     uint8   (…, out, in/2), low nibble first     0 … 15
+    sint4    uint8   (…, out, in/2), low nibble first     −8 … 7: the nibble less 8
     fp8      float8  (…, out, in)                         e4m3
     fp4      uint8   (…, out, in/2), low nibble first     e2m1: ±0, ½, 1, 1½, 2, 3, 4, 6
 
@@ -29,12 +30,13 @@ from quire.core.errors import ModelError
 class Codes(str, Enum):
     INT8 = "int8"
     INT4 = "int4"
+    SINT4 = "sint4"
     FP8 = "fp8"
     FP4 = "fp4"
 
     @property
     def has_nibbles(self) -> bool:
-        return self in (Codes.INT4, Codes.FP4)
+        return self in (Codes.INT4, Codes.SINT4, Codes.FP4)
 
     @property
     def stored(self) -> torch.dtype:
@@ -152,7 +154,9 @@ def values(kind: Codes, codes: torch.Tensor) -> torch.Tensor:
     if not kind.has_nibbles:
         return codes.float()
     nibbles = torch.stack((codes & 15, codes >> 4), dim=-1).flatten(-2)
-    return nibbles.float() if kind is Codes.INT4 else _e2m1(nibbles)
+    if kind is Codes.FP4:
+        return _e2m1(nibbles)
+    return nibbles.float() - (8 if kind is Codes.SINT4 else 0)
 
 
 def _e2m1(nibbles: torch.Tensor) -> torch.Tensor:
@@ -164,11 +168,11 @@ def _e2m1(nibbles: torch.Tensor) -> torch.Tensor:
 
 
 def stacked(weights: Sequence[PackedWeight]) -> PackedWeight | None:
-    """One weight with the outputs of all, one after another. None: their layouts differ."""
+    """One weight with the outputs of all, one after another. None: their layouts differ, or a block of rows would be
+    cut: scales for each row take more memory than one product saves time."""
     first = weights[0]
-    if any(weight.shape[-2] % weight.rows for weight in weights[:-1]):
-        return stacked([weight.by_rows() for weight in weights])
-    if any(weight.layout != first.layout or not _same(weight.order, first.order) for weight in weights):
+    are_cut = any(weight.shape[-2] % weight.rows for weight in weights[:-1])
+    if are_cut or any(weight.layout != first.layout or not _same(weight.order, first.order) for weight in weights):
         return None
     parts = {name: [weight.tensors[name] for weight in weights] for name in first.tensors if name != "order"}
     joined = {name: torch.cat(tensors, dim=-2) for name, tensors in parts.items()}
