@@ -34,6 +34,8 @@ class Precision:
     head: Fraction
     has_panels: bool = False
     """A tied head is kept a second time (`models/weight_layout.py`)."""
+    tied_head: Fraction = Fraction(0)
+    """Of a head that is kept a second time on planes."""
 
     def bytes_of(self, parameters: int) -> int:
         """Parameters that no quantisation touches."""
@@ -47,8 +49,8 @@ class Precision:
         return math.ceil((weights.latent * self.matrices + weights.replicated * self.plain) / 8)
 
 
-def read_precision(fields: Fields) -> Precision:
-    """Refuses formats that are not read, as the loader does."""
+def read_precision(fields: Fields, has_planes: bool = False) -> Precision:
+    """Refuses formats that are not read, as the loader does. `has_planes`: packed weights lie as a CPU holds them."""
     bits = _dtype_bits(fields)
     sections = [fields.section(name) for name in ("quantization_config", "compression_config", "quantization")]
     section = next((section for section in sections if section is not None), None)
@@ -58,24 +60,27 @@ def read_precision(fields: Fields) -> Precision:
     _note_cache_scheme(section, fields.notes)
     sort = format_of(section.config)
     if section.raw(STORED) is not None:
-        return _stored(section, bits)
+        return _stored(section, bits, has_planes)
     matrices, experts = _quantised_bits(sort, section, bits, fields.notes)
     if (section.text("expert_dtype") or expert_dtype) in ("fp4", "mxfp4"):
         experts = MXFP4_BITS
     return Precision(bits, matrices, experts, bits, bits)
 
 
-def _stored(section: Fields, plain: Fraction) -> Precision:
-    """On average of each sort, with plain parameters at the dtype."""
+def _stored(section: Fields, plain: Fraction, has_planes: bool) -> Precision:
+    """On average of each sort, with plain parameters at the dtype. An embedding is looked up in its packed form, and a
+    head that is tied to it has planes of its own."""
     found = section.section(STORED)
     assert found is not None
-    matrices, experts, table, head = (_average(found, sort, plain) for sort in ("matrices", "experts", "table", "head"))
-    return Precision(plain, matrices, experts, table, head)
+    matrices, experts, head = (_average(found, sort, plain, has_planes) for sort in ("matrices", "experts", "head"))
+    table, copied = (_average(found, "table", plain, on_planes) for on_planes in (False, True))
+    is_copied = has_planes and table != plain
+    return Precision(plain, matrices, experts, table, head, tied_head=copied if is_copied else Fraction(0))
 
 
-def _average(found: Fields, sort: str, plain: Fraction) -> Fraction:
-    packed, count, others = found.integers(sort) or [0, 0, 1]
-    return (packed + others * plain) / (count + others) if count + others else plain
+def _average(found: Fields, sort: str, plain: Fraction, on_planes: bool) -> Fraction:
+    packed, count, others, planes = found.integers(sort) or [0, 0, 1, 0]
+    return ((planes if on_planes else packed) + others * plain) / (count + others) if count + others else plain
 
 
 def _dtype_bits(fields: Fields) -> Fraction:

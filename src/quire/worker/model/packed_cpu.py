@@ -1,7 +1,7 @@
 """Products of packed weights on a CPU, by torch's product with weights of 4 bits.
 
     weight = (code − 8) · scale + zero     groups of 32, 64, 128 or 256 inputs have a scale and a zero, in bf16
-    int4    one plane of codes
+    int4    one plane of codes, sint4 too
     int8    two planes, of the high and of the low nibbles: 16 · scale · (high − 8) + scale · low
 
 Tokens are rounded to bf16, each plane's product is summed in fp32 and rounded to bf16. A product takes as long as
@@ -20,13 +20,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from quire.models.weight_layout import OUTPUTS_AT_A_TIME, has_nibble_products
+from quire.models.weight_layout import OUTPUTS_AT_A_TIME, has_nibble_products, plane_group
 from quire.worker.model.packed_linear import Packed, PackedLinear, PackedProduct
 from quire.worker.weights.packed import Codes, PackedWeight
 
 Product = Callable[[torch.Tensor], torch.Tensor]
-GROUPS = (256, 128, 64, 32)
-"""Sizes of groups that torch's product knows."""
+PLANES = (Codes.INT4, Codes.SINT4, Codes.INT8)
+"""Kinds of codes that planes can hold."""
 PACKED_AT_A_TIME = 1024
 """Outputs that are repacked at a time, with 4 bytes for each code: a multiple of every width in which torch packs."""
 
@@ -39,7 +39,9 @@ class Planes(nn.Module):
     def __init__(self, packed: PackedWeight) -> None:
         super().__init__()
         self.outputs = packed.shape[0]
-        self.group = _group(packed)
+        group = _group(packed)
+        assert group is not None, packed.name
+        self.group = group
         for number, (codes, scales, zeros) in enumerate(_planes(packed.by_rows())):
             self.register_buffer(f"codes_{number}", _repacked(codes), persistent=False)
             self.register_buffer(f"scales_{number}", _per_group(packed, scales, zeros, self.group), persistent=False)
@@ -131,22 +133,22 @@ def lay_out_packed(model: nn.Module) -> int:
 
 
 def fits(packed: PackedWeight) -> bool:
-    is_plain = packed.kind in (Codes.INT4, Codes.INT8) and packed.factors is None and len(packed.shape) == 2
+    is_plain = packed.kind in PLANES and packed.factors is None and len(packed.shape) == 2
     is_here = packed.codes.device.type == "cpu" and has_nibble_products()
-    return is_plain and is_here and not packed.columns % GROUPS[-1] and not packed.shape[-1] % GROUPS[-1]
+    return is_plain and is_here and _group(packed) is not None
 
 
-def _group(packed: PackedWeight) -> int:
-    inputs = packed.shape[-1]
-    return next(group for group in GROUPS if not inputs % group and not (packed.columns or inputs) % group)
+def _group(packed: PackedWeight) -> int | None:
+    return plane_group(packed.shape[-1], packed.columns)
 
 
 def _planes(packed: PackedWeight) -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
     """Codes from 0 to 15, (out, in), scales and zeros, (out, group), of each plane."""
     scales = packed.scales.float()
     minimums = torch.zeros_like(scales) if packed.minimums is None else packed.minimums.float()
-    if packed.kind is Codes.INT4:
-        yield torch.stack((packed.codes & 15, packed.codes >> 4), dim=-1).flatten(-2), scales, minimums + 8 * scales
+    if packed.kind is not Codes.INT8:
+        nibbles = torch.stack((packed.codes & 15, packed.codes >> 4), dim=-1).flatten(-2)
+        yield nibbles, scales, minimums if packed.kind is Codes.SINT4 else minimums + 8 * scales
         return
     codes = packed.codes.view(torch.uint8) ^ 128
     yield codes >> 4, 16 * scales, torch.zeros_like(scales)
