@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import signal
+import subprocess
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from gguf import GGUFWriter
 
 from command import refused, run_json
 from gguf_models import ARCHITECTURES, Q, Written, random_model, write_model, write_parts
+from quire.core.child import python
 from quire.core.errors import ModelError
 from quire.fetch import convert
 from quire.fetch.convert import configuration_of, folder_of_gguf, name_of_gguf
@@ -81,6 +86,24 @@ def test_a_full_disk_or_an_interrupt_leaves_nothing(file: Path, monkeypatch: pyt
     assert not list((file.parent / "cache").iterdir())
     monkeypatch.undo()
     assert (folder_of_gguf(file, in_silence, file.parent / "made") / "model.safetensors").exists()
+
+
+def test_what_a_killed_process_left_goes_with_the_next_conversion(file: Path) -> None:
+    """What another one is writing stays."""
+    program = textwrap.dedent(f"""
+        import os, signal
+        from pathlib import Path
+        from quire.fetch.convert import folder_of_gguf
+        folder_of_gguf(Path({str(file)!r}), lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    """)
+    cache = file.parent / "cache"
+    assert subprocess.run(python("-c", program), check=False).returncode == -signal.SIGKILL
+    (left,) = cache.iterdir()
+    assert (left / "fresh" / "model.safetensors").exists()
+    other = left.with_name(f"{left.name.rsplit('-', 2)[0]}-{os.getpid()}-x")
+    other.mkdir()
+    folder = folder_of_gguf(file, in_silence)
+    assert set(cache.iterdir()) == {folder, other}
 
 
 def test_a_model_in_several_files_is_one_model(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
