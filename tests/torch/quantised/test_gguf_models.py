@@ -105,5 +105,5 @@ def held_bytes(model: Any) -> int:
     """Once it is laid out; what is tied once."""
     lay_out(model)
     tensors = [*model.parameters(), *(buffer for name, buffer in model.named_buffers() if name.endswith("panels"))]
-    tensors += [tensor for module in packed_modules(model) for tensor in module.packed.tensors.values()]
+    tensors += [tensor for module in packed_modules(model) for tensor in module.buffers()]
     return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
