@@ -18,7 +18,7 @@ from quire.worker.weights.gguf import GgufFile, config_of, open_gguf
 from quire.worker.weights.gguf_parts import open_parts, parts_of
 from quire.worker.weights.write import write_checkpoint
 
-CONVERSION = 3
+CONVERSION = 4
 """Part of every manifest: raise it when the same file would become another folder."""
 
 

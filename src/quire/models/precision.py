@@ -15,8 +15,9 @@ from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError, ModelError
 from quire.models.blueprint import Weights
 from quire.models.fields import Fields
-from quire.models.quantisation import Format, format_of, groups_of
+from quire.models.quantisation import Format, format_of, groups_of, refuse_twice
 from quire.models.stored_bits import STORED
+from quire.models.weight_layout import WeightFormat
 
 MXFP4_BITS = Fraction(17, 4)
 """4 bits and one 8-bit scale for each 32 numbers."""
@@ -49,22 +50,39 @@ class Precision:
         return math.ceil((weights.latent * self.matrices + weights.replicated * self.plain) / 8)
 
 
-def read_precision(fields: Fields, has_planes: bool = False) -> Precision:
-    """Refuses formats that are not read, as the loader does. `has_planes`: packed weights lie as a CPU holds them."""
+def read_precision(fields: Fields, held: WeightFormat) -> Precision:
+    """Refuses formats that are not read, as the loader does. `held`: as what weights are quantised at load, and where
+    packed ones lie on planes."""
     bits = _dtype_bits(fields)
     sections = [fields.section(name) for name in ("quantization_config", "compression_config", "quantization")]
     section = next((section for section in sections if section is not None), None)
     expert_dtype = fields.text("expert_dtype")
     if section is None:
-        return Precision(bits, bits, bits, bits, bits)
+        return Precision(bits, bits, bits, bits, bits) if held.packed is None else _at_load(fields, held, bits)
+    if held.packed is not None:
+        refuse_twice(section.config, held.packed)
     _note_cache_scheme(section, fields.notes)
     sort = format_of(section.config)
     if section.raw(STORED) is not None:
-        return _stored(section, bits, has_planes)
+        return _stored(section, bits, held.has_planes)
     matrices, experts = _quantised_bits(sort, section, bits, fields.notes)
     if (section.text("expert_dtype") or expert_dtype) in ("fp4", "mxfp4"):
         experts = MXFP4_BITS
     return Precision(bits, matrices, experts, bits, bits)
+
+
+def _at_load(fields: Fields, held: WeightFormat, plain: Fraction) -> Precision:
+    """As `worker/model/quantise.py` writes them."""
+    eight = Fraction(17, 2)
+    if held.packed == "fp8":
+        rows = Fraction(8) + Fraction(32, fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096)
+        return Precision(plain, rows, rows, plain, plain)
+    on_planes = Fraction(10) if held.has_planes else eight
+    matrices = Fraction(5) if held.packed == "int4" else on_planes
+    experts = Fraction(5) if held.packed == "int4" else eight
+    return Precision(
+        plain, matrices, experts, eight, on_planes, tied_head=on_planes if held.has_planes else Fraction(0)
+    )
 
 
 def _stored(section: Fields, plain: Fraction, has_planes: bool) -> Precision:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quire.core.dtypes import DType
 from quire.core.errors import ModelError
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
@@ -78,7 +79,7 @@ def read_config(
     blueprint = family.read(fields)
     experts = _experts(fields, blueprint)
     ropes = read_ropes(fields, blueprint.max_length)
-    precision = read_precision(fields, weight_format is not None and weight_format.has_planes)
+    precision = read_precision(fields, weight_format or WeightFormat(DType.FP32, on_cpu=False))
     if weight_format is not None and weight_format.has_panels:
         precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)

@@ -34,6 +34,8 @@ class WeightFormat:
 
     dtype: DType
     on_cpu: bool
+    packed: str | None = None
+    """As what matrices are quantised when they are loaded (`--weights`)."""
 
     @property
     def has_planes(self) -> bool:

@@ -223,5 +223,6 @@ def test_the_plan_of_a_quantised_file_counts_its_bits(file: Path, capsys: pytest
     after = run_json(capsys, str(file), "--memory", "1GiB", "--device", "cpu")
     assert before == after
     (weights,) = [line["bytes"] for line in after["ledger"] if line["name"] == "weights"]
-    assert weights == pytest.approx(sum(tensor.nbytes for _, tensor in read_checkpoint(folder)), rel=0.01)
+    stored = sum(tensor.nbytes for _, tensor in read_checkpoint(folder))
+    assert stored <= weights <= 1.1 * stored  # on planes, codes of 8 bits take 10
     assert weights < 0.3 * 4 * sum(parameter.numel() for parameter in random_model(LLAMA).parameters())

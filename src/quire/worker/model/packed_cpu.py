@@ -88,7 +88,7 @@ class OnPlanes(Packed):
             return self.raw
         return partial(_multiply_one, codes=own.codes_0, group=own.group, scales=own.scales_0)
 
-    def product(self, tokens: torch.Tensor) -> torch.Tensor:
+    def multiply_tokens(self, tokens: torch.Tensor) -> torch.Tensor:
         """The same for tokens of any shape, in their data type."""
         found = self.raw(tokens.reshape(-1, tokens.shape[-1]))
         return found.to(tokens.dtype).view(*tokens.shape[:-1], self.planes.outputs)
@@ -102,14 +102,14 @@ class LinearOnPlanes(OnPlanes, PackedLinear):
     """Replaces a linear layer."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.product(tokens)
+        return self.multiply_tokens(tokens)
 
 
 class ProductOnPlanes(OnPlanes, PackedProduct):
     """Replaces linear layers that are fused into one product."""
 
     def multiply(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.product(tokens)
+        return self.multiply_tokens(tokens)
 
 
 ON_PLANES: dict[type[Packed], type[OnPlanes]] = {PackedLinear: LinearOnPlanes, PackedProduct: ProductOnPlanes}
@@ -123,9 +123,9 @@ def lay_out_packed(model: nn.Module) -> int:
         packed: PackedWeight = module.packed
         if not fits(packed):
             continue
-        key = id(module.codes)  # two heads may share a weight
+        key = packed.codes.data_ptr()  # two heads may share a weight
         planes = made.get(key) or made.setdefault(key, Planes(packed))
-        for name in packed.tensors:  # an embedding that has the same tensors keeps them
+        for name in module._buffers.keys() & packed.tensors.keys():  # an embedding with the same tensors keeps them
             delattr(module, name)
         module.planes = planes
         module.__class__ = ON_PLANES[type(module)]

@@ -21,6 +21,7 @@ from gguf.quants import dequantize
 
 from quire.core.errors import ModelError
 from quire.models.stored_bits import STORED
+from quire.models.weight_layout import plane_bits
 from quire.worker.weights.gguf_blocks import FLOATS, PACKINGS, Array, Packing, Stored, common, pack
 from quire.worker.weights.gguf_config import EMBEDDING, read_config
 from quire.worker.weights.gguf_facts import Facts, shown
@@ -197,18 +198,25 @@ def config_of(facts: Facts) -> dict[str, Any]:
     config, sizes = read_config(facts), _sizes(facts)
     sort = GGMLQuantizationType(facts.tensors[EMBEDDING].sort)
     config["dtype"] = _TORCH[FLOATS[sort]] if sort in FLOATS else "bfloat16"
-    if any(packed for _, packed, _ in sizes.values()):
+    if any(packed for _, packed, *_ in sizes.values()):
         config["quantization_config"] = {"quant_method": "quire", STORED: sizes}
     return config
 
 
 def _sizes(facts: Facts) -> dict[str, list[int]]:
-    """By sort of weights: bits of those that are packed, how many these are, and how many others there are."""
+    """By sort of weights, as `models/stored_bits.py` measures them."""
     found: dict[str, list[int]] = {}
     for parameter in parameters_of(facts):
         if parameter.may_pack:
-            packing, count = _packing(facts, parameter), math.prod(_shape(facts, parameter))
-            own = [0, 0, count] if packing is None else [int(count * packing.bits), count, 0]
-            before = found.get(parameter.sort, [0, 0, 0])
+            packing, shape = _packing(facts, parameter), _shape(facts, parameter)
+            own = [0, 0, math.prod(shape), 0] if packing is None else _packed_sizes(packing, parameter.sort, shape)
+            before = found.get(parameter.sort, [0, 0, 0, 0])
             found[parameter.sort] = [one + other for one, other in zip(before, own, strict=True)]
     return found
+
+
+def _packed_sizes(packing: Packing, sort: str, shape: tuple[int, ...]) -> list[int]:
+    count = math.prod(shape)
+    bits, width = int(count * packing.bits), {"int4": 4, "int8": 8}.get(packing.codes)
+    planes = None if width is None or sort == "experts" else plane_bits(width, shape[0], shape[1], packing.columns)
+    return [bits, count, 0, bits if planes is None else planes]
