@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,7 @@ from quire.core.request import Request
 from quire.fetch.default import fetch_default
 from quire.llm import LLM
 from quire.plan.settings import Budget, Settings
+from quire.worker.weights.expand import expand
 
 POOL_BYTES = 2 << 30
 POOL = Budget(pool_bytes=POOL_BYTES)
@@ -40,7 +42,9 @@ def prompts_of(count: int, length: int, shared: int = 0) -> list[np.ndarray]:
 
 
 def peer_model(folder: Path) -> Any:
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    """What the weights mean, in fp32."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return AutoModelForCausalLM.from_pretrained(expand(folder, Path(scratch) / "plain")).eval()
 
 
 def one_by_one(model: Any, prompts: list[np.ndarray], outputs: int) -> None:

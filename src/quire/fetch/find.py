@@ -100,9 +100,8 @@ def configuration(source: Source) -> tuple[str, dict[str, Any]]:
         return source.name, hub_configuration(source)
     if not is_gguf(source):
         return source.name, with_stored_bits(source, read_object(source / "config.json"))
-    from quire.fetch.convert import name_of_gguf
-    from quire.worker.weights.gguf import gguf_config
+    from quire.fetch.convert import configuration_of, name_of_gguf
 
     name = name_of_gguf(source)
     path = cache_folder() / name / "config.json"
-    return name, read_object(path) if path.is_file() else gguf_config(source)
+    return name, read_object(path) if path.is_file() else configuration_of(source)

@@ -13,10 +13,12 @@ from fractions import Fraction
 
 from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError, ModelError
+from quire.core.units import ceil_div
 from quire.models.blueprint import Weights
 from quire.models.fields import Fields
 from quire.models.quantisation import Format, format_of, groups_of, refuse_twice
 from quire.models.stored_bits import STORED
+from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat
 
 MXFP4_BITS = Fraction(17, 4)
 """4 bits and one 8-bit scale for each 32 numbers."""
@@ -34,6 +36,8 @@ class Precision:
     head: Fraction
     has_panels: bool = False
     """A tied head is kept a second time (`models/weight_layout.py`)."""
+    tied_head: Fraction = Fraction(0)
+    """Of a head that is kept a second time on planes."""
 
     def bytes_of(self, parameters: int) -> int:
         """Parameters that no quantisation touches."""
@@ -47,47 +51,55 @@ class Precision:
         return math.ceil((weights.latent * self.matrices + weights.replicated * self.plain) / 8)
 
 
-def read_precision(fields: Fields, weights: str | None = None) -> Precision:
-    """Refuses formats that are not read, as the loader does. `weights`: as what matrices are quantised at load."""
+def read_precision(fields: Fields, held: WeightFormat) -> Precision:
+    """Refuses formats that are not read, as the loader does. `held`: as what weights are quantised at load, and where
+    packed ones lie on planes."""
     bits = _dtype_bits(fields)
     sections = [fields.section(name) for name in ("quantization_config", "compression_config", "quantization")]
     section = next((section for section in sections if section is not None), None)
     expert_dtype = fields.text("expert_dtype")
     if section is None:
-        return Precision(bits, bits, bits, bits, bits) if weights is None else _at_load(fields, weights, bits)
-    if weights is not None:
-        refuse_twice(section.config, weights)
+        return Precision(bits, bits, bits, bits, bits) if held.packed is None else _at_load(fields, held, bits)
+    if held.packed is not None:
+        refuse_twice(section.config, held.packed)
     _note_cache_scheme(section, fields.notes)
     sort = format_of(section.config)
     if section.raw(STORED) is not None:
-        return _stored(section, bits)
+        return _stored(section, bits, held.has_planes)
     matrices, experts = _quantised_bits(sort, section, bits, fields.notes)
     if (section.text("expert_dtype") or expert_dtype) in ("fp4", "mxfp4"):
         experts = MXFP4_BITS
     return Precision(bits, matrices, experts, bits, bits)
 
 
-def _at_load(fields: Fields, weights: str, plain: Fraction) -> Precision:
-    """As `worker/model/quantise.py` writes them."""
+def _at_load(fields: Fields, held: WeightFormat, plain: Fraction) -> Precision:
+    """As `worker/model/quantise.py` writes them; a head on planes has its outputs filled up."""
     eight = Fraction(17, 2)
-    if weights == "fp8":
+    if held.packed == "fp8":
         rows = Fraction(8) + Fraction(32, fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096)
         return Precision(plain, rows, rows, plain, plain)
-    matrices = Fraction(5) if weights == "int4" else eight
-    return Precision(plain, matrices, matrices, eight, eight)
+    on_planes = Fraction(10) if held.has_planes else eight
+    matrices = Fraction(5) if held.packed == "int4" else on_planes
+    experts = Fraction(5) if held.packed == "int4" else eight
+    outputs = fields.optional_integer("vocab_size") or OUTPUTS_AT_A_TIME
+    head = on_planes * ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME / outputs if held.has_planes else eight
+    return Precision(plain, matrices, experts, eight, head, tied_head=head if held.has_planes else Fraction(0))
 
 
-def _stored(section: Fields, plain: Fraction) -> Precision:
-    """On average of each sort, with plain parameters at the dtype."""
+def _stored(section: Fields, plain: Fraction, has_planes: bool) -> Precision:
+    """On average of each sort, with plain parameters at the dtype. An embedding is looked up in its packed form, and a
+    head that is tied to it has planes of its own."""
     found = section.section(STORED)
     assert found is not None
-    matrices, experts, table, head = (_average(found, sort, plain) for sort in ("matrices", "experts", "table", "head"))
-    return Precision(plain, matrices, experts, table, head)
+    matrices, experts, head = (_average(found, sort, plain, has_planes) for sort in ("matrices", "experts", "head"))
+    table, copied = (_average(found, "table", plain, on_planes) for on_planes in (False, True))
+    is_copied = has_planes and table != plain
+    return Precision(plain, matrices, experts, table, head, tied_head=copied if is_copied else Fraction(0))
 
 
-def _average(found: Fields, sort: str, plain: Fraction) -> Fraction:
-    packed, count, others = found.integers(sort) or [0, 0, 1]
-    return (packed + others * plain) / (count + others) if count + others else plain
+def _average(found: Fields, sort: str, plain: Fraction, on_planes: bool) -> Fraction:
+    packed, count, others, planes = found.integers(sort) or [0, 0, 1, 0]
+    return ((planes if on_planes else packed) + others * plain) / (count + others) if count + others else plain
 
 
 def _dtype_bits(fields: Fields) -> Fraction:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quire.core.dtypes import DType
 from quire.core.errors import ModelError
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
@@ -78,7 +79,7 @@ def read_config(
     blueprint = family.read(fields)
     experts = _experts(fields, blueprint)
     ropes = read_ropes(fields, blueprint.max_length)
-    precision = read_precision(fields, None if weight_format is None else weight_format.packed)
+    precision = read_precision(fields, weight_format or WeightFormat(DType.FP32, on_cpu=False))
     if weight_format is not None and weight_format.has_panels:
         precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)
@@ -213,11 +214,11 @@ def _shape(name: str, family: str, blueprint: Blueprint, precision: Precision, n
 
 
 def _head_bytes(blueprint: Blueprint, precision: Precision) -> int:
-    """A tied head has bytes of its own only where it is kept a second time, in panels; a packed one never."""
+    """A tied head has bytes of its own only where it is kept a second time, in panels or on planes."""
     inputs, outputs = blueprint.embedding_width, blueprint.vocab_size
     if blueprint.tied:
         has_copy = precision.has_panels and precision.table == precision.plain
-        return panel_bytes(inputs, outputs) if has_copy else 0
+        return panel_bytes(inputs, outputs) if has_copy else math.ceil(inputs * outputs * precision.tied_head / 8)
     return math.ceil(inputs * outputs * precision.head / 8) + precision.bytes_of(blueprint.head_bias)
 
 

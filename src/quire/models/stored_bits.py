@@ -6,6 +6,7 @@ checkpoints that are here count what the files have, and as what the loader hold
     sort        parameters that are counted together: matrices, experts, head, table (the embedding)
     packed      bits of all packed parameters, scales included, and how many parameters they are
     plain       parameters that are not packed
+    on planes   bits of packed parameters as a CPU holds them (`weight_layout.py`)
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from quire.core.errors import ModelError
 from quire.models.quantisation import Format, Section, format_of, groups_of, section_in, text_of
+from quire.models.weight_layout import plane_bits
 
 STORED = "stored_bits"
 """The field of `quantization_config` that has them."""
@@ -73,17 +75,19 @@ def read_header(file: Path) -> dict[str, Tensor]:
 
 
 def measure(tensors: Mapping[str, Tensor], section: Section, layers: int | None = None) -> dict[str, list[int]]:
-    """By sort: bits of packed parameters, how many they are, and how many others there are."""
+    """By sort: bits of packed parameters, how many they are, how many others there are, and bits on planes."""
     found: dict[str, list[int]] = {}
     sort, claimed = format_of(section), set[str]()
     for name, packed in _packed(tensors, sort, section):
         claimed.add(name)
-        own = found.setdefault(_sort(name, layers), [0, 0, 0])
+        kind = _sort(name, layers)
+        own = found.setdefault(kind, [0, 0, 0, 0])
         own[0] += packed.bits
         own[1] += packed.count
+        own[3] += packed.bits if kind == "experts" or packed.on_planes is None else packed.on_planes
     for name, tensor in tensors.items():
         if name not in claimed and len(tensor.shape) >= 2 and tensor.dtype in ("F32", "F16", "BF16"):
-            found.setdefault(_sort(name, layers) if _is_weight(name) else "", [0, 0, 0])[2] += tensor.count
+            found.setdefault(_sort(name, layers) if _is_weight(name) else "", [0, 0, 0, 0])[2] += tensor.count
     found.pop("", None)
     return found
 
@@ -106,6 +110,8 @@ def _sort(name: str, layers: int | None) -> str:
 class _Parameter:
     count: int
     bits: int
+    on_planes: int | None = None
+    """None: planes do not hold it."""
 
 
 def _packed(tensors: Mapping[str, Tensor], sort: Format, section: Section) -> Iterator[tuple[str, _Parameter]]:
@@ -126,7 +132,17 @@ def _words(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Se
     is_symmetric = section.get("sym", not section.get("zero_point", True)) is True
     sides = 0 if scales is None else scales.bytes + (0 if is_symmetric else 4 * scales.count)
     sides += 4 * groups.count if groups is not None and section.get("desc_act") is True else 0
-    return f"{own}.weight", _Parameter(tensor.count * 32 // bits, 8 * (tensor.bytes + sides))
+    order = 32 * groups.count if groups is not None and section.get("desc_act") is True else 0
+    count = tensor.count * 32 // bits
+    planes = None if scales is None else _planes(bits, count, scales.shape[-1], scales.shape[0], order)
+    return f"{own}.weight", _Parameter(count, 8 * (tensor.bytes + sides), planes)
+
+
+def _planes(bits: int, count: int, outputs: int, groups: int, order: int) -> int | None:
+    """Bits of a weight on planes; `groups`: scales for each output."""
+    inputs = count // outputs
+    found = None if inputs % groups else plane_bits(bits, outputs, inputs, inputs // groups)
+    return None if found is None else found + order
 
 
 def _codes(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Section) -> tuple[str, _Parameter] | None:
@@ -145,8 +161,17 @@ def _codes(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Se
     if f"{own}_scale_2" in tensors or f"{own}_global_scale" in tensors:
         sides += 4 * outputs
     count = int(tensor.count * each)
-    sides += 4 * count // outputs if f"{own}_g_idx" in tensors else 0
-    return own, _Parameter(count, 8 * (tensor.bytes + sides))
+    order = 4 * count // outputs if f"{own}_g_idx" in tensors else 0
+    bits, groups = 8 * tensor.bytes // count, _groups(tensors, own)
+    is_whole = tensor.dtype in ("I8", "I32") or name.endswith((".int4", ".sint4"))
+    planes = _planes(bits, count, outputs, groups, 8 * order) if is_whole and groups else None
+    return own, _Parameter(count, 8 * (tensor.bytes + sides + order), planes)
+
+
+def _groups(tensors: Mapping[str, Tensor], own: str) -> int:
+    """Scales for each output; 0: there are none."""
+    scales = next((tensors[own + side] for side in (".scales", "_scale") if own + side in tensors), None)
+    return 0 if scales is None else scales.shape[-1] if len(scales.shape) > 1 else 1
 
 
 def _own(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Section) -> tuple[str, int]:

@@ -23,10 +23,11 @@ from quire.worker.mixers import latent
 from quire.worker.mixers.attach import attach
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
+from quire.worker.model.lean import LeanModel, is_near, refusal
 from quire.worker.model.linears import lay_out
 from quire.worker.model.packed_loading import load_packed
 from quire.worker.model.positions import chosen_ropes
-from quire.worker.model.scales import find_scales
+from quire.worker.model.scales import find_scales, most_tokens, probe
 from quire.worker.pages.arena import Arena
 from quire.worker.pages.uploads import Upload
 from quire.worker.weights.formats.choice import packed_readers
@@ -34,6 +35,8 @@ from quire.worker.weights.loading import load_checkpoint
 from quire.worker.weights.write import Advance
 
 NAME = "quire"
+LEAN_TOKENS = 16
+"""Tokens for which lean layers are compared with transformers'."""
 
 
 def _attention(
@@ -94,11 +97,23 @@ class TorchModel:
         """Identifies the scales of keys and values in 8 bits; empty: there are none."""
         if is_compiled:
             compilation.compile_layers(model, is_invariant)
+        self.lean = None if is_compiled else self._make_lean()
+        """Runs the model without transformers' modelling code."""
+
+    def _make_lean(self) -> LeanModel | None:
+        decoder, arena = _decoder(self.model), self.context.arena
+        count = min(LEAN_TOKENS, most_tokens(arena.stage))
+        if not count or refusal(decoder, self.context):
+            return None
+        step, self.lean = probe(arena, self.vocab_size, count), None
+        expected = self._probe(step)
+        self.lean = LeanModel(self.model, decoder, self.context)
+        return self.lean if is_near(self.model, self._probe(step), expected) else None
 
     def _probe(self, step: Step) -> torch.Tensor:
-        device = self.context.arena.bytes.device
-        ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(device)
-        return self.forward(ids, self.prepare(step), torch.zeros(1, dtype=torch.int64, device=device))
+        """Logits of all tokens."""
+        ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(self.context.arena.bytes.device)
+        return self.logits(ids, self.prepare(step), 0)
 
     def prepare(self, step: Step, upload: Upload | None = None, padding: Padding | None = None) -> StepBatch:
         """The step, spelled out for each kind's backend."""
@@ -117,6 +132,11 @@ class TorchModel:
         if len(places) == 1:
             yield self.forward(token_ids, batch, places[0])
             return
+        if self.lean is not None:
+            hidden = self._hidden(self.lean, token_ids, batch)
+            for wanted in places:
+                yield self._by_head(self.lean, hidden, wanted).float()
+            return
         decoder, kept = _decoder(self.model), []
         hook = decoder.register_forward_hook(lambda _module, _given, output: kept.append(output))
         try:
@@ -132,6 +152,8 @@ class TorchModel:
     @torch.inference_mode()
     def logits(self, token_ids: torch.Tensor, batch: StepBatch, last: torch.Tensor | int) -> torch.Tensor:
         """The same in the model's dtype; `last` 0: of all tokens."""
+        if self.lean is not None:
+            return self._by_head(self.lean, self._hidden(self.lean, token_ids, batch), last)
         self.context.batch = batch
         is_alone = self.context.is_compiled and len(token_ids) == 1
         try:
@@ -147,6 +169,18 @@ class TorchModel:
             self.context.batch = None
         logits: torch.Tensor = out.logits
         return logits[0]
+
+    @torch.inference_mode()
+    def _hidden(self, lean: LeanModel, token_ids: torch.Tensor, batch: StepBatch) -> torch.Tensor:
+        self.context.batch = batch
+        try:
+            return lean.hidden(token_ids, batch.positions)
+        finally:
+            self.context.batch = None
+
+    @torch.inference_mode()
+    def _by_head(self, lean: LeanModel, hidden: torch.Tensor, places: torch.Tensor | int) -> torch.Tensor:
+        return lean.head(hidden if isinstance(places, int) else hidden[places])
 
 
 def _decoder(model: Any) -> Any:

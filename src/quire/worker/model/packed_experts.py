@@ -42,9 +42,12 @@ class PackedExperts(nn.Module):
 
 
 def _project(own: Any, name: str, tokens: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    held: Packed = getattr(own, name)
-    product = held.grouped or (multiply_each if tokens.device.type == "cpu" else multiply_all)
-    found = product(tokens, held.packed, ends)
+    held = getattr(own, name)
+    if isinstance(held, Packed):
+        product = held.grouped or (multiply_each if tokens.device.type == "cpu" else multiply_all)
+        found = product(tokens, held.packed, ends)
+    else:  # the checkpoint has floats for this projection
+        found = functional.grouped_mm(tokens, held if own.is_transposed else held.mT, offs=ends.to(torch.int32))
     return found + getattr(own, f"{name}_bias")[experts] if own.has_bias else found
 
 
