@@ -98,7 +98,10 @@ def _stored(section: Fields, plain: Fraction, has_planes: bool) -> Precision:
 
 
 def _average(found: Fields, sort: str, plain: Fraction, on_planes: bool) -> Fraction:
-    packed, count, others, planes = found.integers(sort) or [0, 0, 1, 0]
+    values = found.integers(sort) or [0, 0, 1, 0]
+    if len(values) != 4:
+        raise found.wrong(sort, values, "it must be four numbers")
+    packed, count, others, planes = values
     return ((planes if on_planes else packed) + others * plain) / (count + others) if count + others else plain
 
 
