@@ -11,10 +11,10 @@ from torch.nn import functional
 
 from quantised_folders import logits, packed_modules, write_pair
 from quantised_formats import FORMATS
-from quire.worker.kernels.packed import packed_grouped, packed_product
 from quire.worker.model.fused import fuse
 from quire.worker.model.model import load
 from quire.worker.model.packed_experts import multiply_each
+from quire.worker.model.packed_kernels import packed_grouped, packed_product
 from quire.worker.model.packed_linear import use_products
 from quire.worker.weights.packed import Codes, PackedWeight
 

@@ -17,10 +17,10 @@ import triton
 import triton.language as tl
 
 from quire.worker.kernels.tile import dot
-from quire.worker.weights.packed import Codes, PackedWeight
 
 INT8, INT4, SINT4, FP8, FP4 = (tl.constexpr(number) for number in range(5))
-KINDS = {Codes.INT8: 0, Codes.INT4: 1, Codes.SINT4: 2, Codes.FP8: 3, Codes.FP4: 4}
+KINDS = ("int8", "int4", "sint4", "fp8", "fp4")
+"""By number, as kernels know them."""
 PLAIN, E4M3, E8M0 = (tl.constexpr(number) for number in range(3))
 SCALES = {torch.float8_e4m3fn: 1, torch.float8_e8m0fnu: 2}
 FEW_ROWS, MANY_ROWS, OUTPUTS, DEPTH = 16, 64, 64, 64
@@ -121,41 +121,13 @@ def multiply_packed(given, weights, tiles, sizes, form: tl.constexpr):
         tl.store(places, total.to(out.dtype.element_ty), mask=is_row & (column < outputs)[None, :])
 
 
-def packed_product(tokens: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
-    """(…, in) times (out, in): (…, out). In place of `packed_linear.multiply`."""
-    tokens = tokens if packed.order is None else tokens[..., packed.order]
-    found: torch.Tensor = _product(tokens, _tensors(packed), _facts(packed), None)
-    return found if bias is None else found + bias
-
-
-def packed_grouped(tokens: torch.Tensor, packed: PackedWeight, ends: torch.Tensor) -> torch.Tensor:
-    """(pair, in) times (expert, out, in): (pair, out). In place of `packed_experts.multiply_all`; `ends`: where each
-    expert's pairs end."""
-    if packed.order is not None:
-        expert = torch.searchsorted(ends, torch.arange(len(tokens), device=tokens.device), right=True)
-        tokens = torch.gather(tokens, 1, packed.order[expert].long())
-    found: torch.Tensor = _product(tokens, _tensors(packed), _facts(packed), ends)
-    return found
-
-
-def _tensors(packed: PackedWeight) -> list[torch.Tensor]:
-    """Codes, scales, minimums and factors as the kernel reads them; scales in place of those that are absent."""
-    octets = torch.uint8 if packed.kind is Codes.FP8 else packed.codes.dtype
-    scales = packed.scales.contiguous()
-    sides = [scales if own is None else own.contiguous() for own in (packed.minimums, packed.factors)]
-    return [packed.codes.view(octets).contiguous(), scales, *sides]
-
-
-def _facts(packed: PackedWeight) -> list[int]:
-    """The kind of codes, the block of a scale, and whether there are minimums and factors."""
-    columns = packed.columns or packed.shape[-1]
-    return [KINDS[packed.kind], packed.rows, columns, packed.minimums is not None, packed.factors is not None]
-
-
 @torch.library.custom_op("quire::packed_product", mutates_args=())
-def _product(
+def product(
     tokens: torch.Tensor, weights: list[torch.Tensor], facts: list[int], ends: torch.Tensor | None
 ) -> torch.Tensor:
+    """(…, in) times (out, in), or (pair, in) times (expert, out, in) with `ends`. `weights`: codes, scales, minimums
+    and factors, scales in place of those that are absent. `facts`: kind of codes, block of a scale, and whether there
+    are minimums and factors."""
     codes, scales, *sides = weights
     flat, sort = tokens.reshape(-1, tokens.shape[-1]).contiguous(), SCALES.get(scales.dtype, 0)
     outputs, (count, inputs) = codes.shape[-2], flat.shape
@@ -172,7 +144,7 @@ def _product(
     return out
 
 
-@_product.register_fake
+@product.register_fake
 def _(tokens: torch.Tensor, weights: list[torch.Tensor], facts: list[int], ends: torch.Tensor | None) -> torch.Tensor:
     del facts, ends
     return tokens.new_empty(*tokens.shape[:-1], weights[0].shape[-2])

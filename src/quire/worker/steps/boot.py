@@ -22,11 +22,11 @@ from quire.worker.backends.choice import Backend
 from quire.worker.backends.flashinfer_backend import available
 from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
-from quire.worker.kernels.packed import packed_grouped, packed_product
 from quire.worker.model.drafting import DraftModel
 from quire.worker.model.fused import fuse, gate
 from quire.worker.model.invariant import make_invariant, require_invariant
 from quire.worker.model.model import TorchModel
+from quire.worker.model.packed_kernels import packed_grouped, packed_product
 from quire.worker.model.packed_linear import use_products
 from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
