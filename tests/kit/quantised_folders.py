@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from quire.models.shape import ModelShape
 from quire.sweep import spread
 from quire.worker.model.model import build, load
 from quire.worker.support.tiny import tiny_config
@@ -24,7 +25,8 @@ weight is not quantised."""
 SHAPES = ("llama", "gemma3_text", "qwen3_moe", "deepseek_v3", "gpt_oss")
 TRANSPOSED = ("gate_up_proj", "down_proj")
 """Parameters of gpt_oss that lie (expert, in, out)."""
-SIZES = {"intermediate_size": 128, "moe_intermediate_size": 64, "q_lora_rank": 32, "kv_lora_rank": 32}
+LAYERS = 2
+WIDTHS = {"intermediate_size": 128, "moe_intermediate_size": 64, "q_lora_rank": 32, "kv_lora_rank": 32}
 """All inputs of linear layers are whole groups of 32."""
 PROMPT = torch.arange(3, 40) * 7 % 97
 
@@ -39,9 +41,11 @@ class Pair:
 def plain_folder(name: str, **options: Any) -> Path:
     """In fp32, saved by transformers under the names of published checkpoints."""
     config = tiny_config(name)
-    for field, value in (SIZES | options).items():
+    for field, value in ({"num_hidden_layers": LAYERS} | WIDTHS | options).items():
         if hasattr(config, field):
             setattr(config, field, value)
+    if getattr(config, "layer_types", None):
+        config.layer_types = config.layer_types[:LAYERS]
     folder = Path(mkdtemp(prefix=f"quire-{name}-"))
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -93,3 +97,16 @@ def packed_modules(model: Any) -> Iterator[Any]:
     from quire.worker.model.packed_linear import Packed
 
     return (module for module in model.modules() if isinstance(module, Packed))
+
+
+def total(shape: ModelShape) -> int:
+    layers = sum(layer.weight_bytes + layer.replicated_weight_bytes for layer in shape.layers)
+    return layers + shape.embedding_bytes + shape.head_bytes
+
+
+def allocated(model: Any) -> int:
+    """Parameters and buffers of weights; rotary tables and the like are no weights."""
+    packed = ("codes", "scales", "minimums", "factors", "order", "panels")
+    tensors = [*model.parameters()]
+    tensors += [tensor for name, tensor in model.named_buffers() if name.endswith((*packed, "correction_bias"))]
+    return sum({tensor.untyped_storage().data_ptr(): tensor.nbytes for tensor in tensors}.values())

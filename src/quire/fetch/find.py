@@ -74,13 +74,18 @@ def downloaded(source: Source, progress: Progress = in_silence) -> Path:
     return complete(source, progress)
 
 
-def converted(source: Path, progress: Progress = in_silence) -> Path:
-    """A checkpoint's folder. A GGUF file is converted at the first call; later ones find what that wrote."""
-    if not is_gguf(source):
-        return source
-    from quire.fetch.convert import folder_of_gguf
+def converted(source: Path, progress: Progress = in_silence, weights: str | None = None) -> Path:
+    """A checkpoint's folder. A GGUF file is converted at the first call, and weights that are to be quantised
+    (`--weights`) are; later calls find what that wrote."""
+    if is_gguf(source):
+        from quire.fetch.convert import folder_of_gguf
 
-    return folder_of_gguf(source, progress)
+        source = folder_of_gguf(source, progress)
+    if weights is None:
+        return source
+    from quire.fetch.quantise import folder_of_weights
+
+    return folder_of_weights(source, weights, progress)
 
 
 def is_gguf(path: Path) -> bool:

@@ -15,7 +15,7 @@ from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError, ModelError
 from quire.models.blueprint import Weights
 from quire.models.fields import Fields
-from quire.models.quantisation import Format, format_of, groups_of
+from quire.models.quantisation import Format, format_of, groups_of, refuse_twice
 from quire.models.stored_bits import STORED
 
 MXFP4_BITS = Fraction(17, 4)
@@ -47,14 +47,16 @@ class Precision:
         return math.ceil((weights.latent * self.matrices + weights.replicated * self.plain) / 8)
 
 
-def read_precision(fields: Fields) -> Precision:
-    """Refuses formats that are not read, as the loader does."""
+def read_precision(fields: Fields, weights: str | None = None) -> Precision:
+    """Refuses formats that are not read, as the loader does. `weights`: as what matrices are quantised at load."""
     bits = _dtype_bits(fields)
     sections = [fields.section(name) for name in ("quantization_config", "compression_config", "quantization")]
     section = next((section for section in sections if section is not None), None)
     expert_dtype = fields.text("expert_dtype")
     if section is None:
-        return Precision(bits, bits, bits, bits, bits)
+        return Precision(bits, bits, bits, bits, bits) if weights is None else _at_load(fields, weights, bits)
+    if weights is not None:
+        refuse_twice(section.config, weights)
     _note_cache_scheme(section, fields.notes)
     sort = format_of(section.config)
     if section.raw(STORED) is not None:
@@ -63,6 +65,16 @@ def read_precision(fields: Fields) -> Precision:
     if (section.text("expert_dtype") or expert_dtype) in ("fp4", "mxfp4"):
         experts = MXFP4_BITS
     return Precision(bits, matrices, experts, bits, bits)
+
+
+def _at_load(fields: Fields, weights: str, plain: Fraction) -> Precision:
+    """As `worker/model/quantise.py` writes them."""
+    eight = Fraction(17, 2)
+    if weights == "fp8":
+        rows = Fraction(8) + Fraction(32, fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096)
+        return Precision(plain, rows, rows, plain, plain)
+    matrices = Fraction(5) if weights == "int4" else eight
+    return Precision(plain, matrices, matrices, eight, eight)
 
 
 def _stored(section: Fields, plain: Fraction) -> Precision:

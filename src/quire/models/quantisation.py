@@ -55,6 +55,8 @@ def section_of(config: Mapping[str, object]) -> Section | None:
             section = part.get(name)
             if isinstance(section, Mapping):
                 return section
+            if section is not None:
+                raise ModelError(f"{name} is {section!r:.60}: it must be an object of fields")
     return None
 
 
@@ -72,6 +74,12 @@ def format_of(section: Section) -> Format:
         _CHECKS.get(found, lambda _section: None)(section)
         return found
     raise AssertionError
+
+
+def refuse_twice(section: Section, weights: str) -> None:
+    """`--weights` quantises what is not quantised."""
+    method = _text(section, "quant_method") or "its own method"
+    raise ModelError(f"the checkpoint is quantised by {method} already: leave out --weights {weights}")
 
 
 def _refuse(how: str) -> None:

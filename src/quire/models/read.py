@@ -78,7 +78,7 @@ def read_config(
     blueprint = family.read(fields)
     experts = _experts(fields, blueprint)
     ropes = read_ropes(fields, blueprint.max_length)
-    precision = read_precision(fields)
+    precision = read_precision(fields, None if weight_format is None else weight_format.packed)
     if weight_format is not None and weight_format.has_panels:
         precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)

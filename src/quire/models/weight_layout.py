@@ -26,6 +26,8 @@ class WeightFormat:
 
     dtype: DType
     on_cpu: bool
+    packed: str | None = None
+    """As what matrices are quantised when they are loaded (`--weights`)."""
 
     @property
     def has_panels(self) -> bool:

@@ -60,6 +60,8 @@ def test_a_tied_head_shares_the_packed_embedding(name: str, tmp_path: Path) -> N
     assert isinstance(table, PackedEmbedding)
     assert isinstance(head, PackedLinear)
     assert head.packed.codes.data_ptr() == table.packed.codes.data_ptr()
+    model.to("meta")  # as to a device
+    assert head.packed.codes is table.packed.codes
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen3_moe"])

@@ -28,6 +28,12 @@ class Packed(nn.Module):
         super().__init__()
         self.shape, self.dtype = shape, dtype
         self._like: PackedWeight | None = None
+        self._shared: tuple[Packed, ...] = ()
+        """Whose weight this is too. In a tuple, so that it is no child: buffers of both would be moved apart."""
+
+    def share(self, other: Packed) -> None:
+        """Has the other's weight, as a tied head has the embedding's."""
+        self._shared = (other,)
 
     def hold(self, packed: PackedWeight) -> None:
         assert packed.shape == self.shape, (packed.name, packed.shape, self.shape)
@@ -37,6 +43,8 @@ class Packed(nn.Module):
 
     @property
     def packed(self) -> PackedWeight:
+        if self._shared:
+            return self._shared[0].packed
         assert self._like is not None, "weights are loaded first"
         own = {name: getattr(self, name) for name in self._like.tensors}
         like = self._like

@@ -81,11 +81,11 @@ def load_packed(
     model, missing = read_model(folder, dtype, attention, None, config)
     placement: Placement = model.__dict__.pop("quire_placement")
     require_all(folder, "has no weights for", sorted(missing))
-    size = sum(file.stat().st_size for file in checkpoint_files(folder))
+    size, count = sum(file.stat().st_size for file in checkpoint_files(folder)), len(placement.sources)
     for done, source in enumerate(placement.sources, 1):
         _fill(folder, model, placement, source, readers)
         if advance:
-            advance(size * done // len(placement.sources), size)
+            advance(size * done // count, size)
     model.hf_quantizer.remove_quantization_config(model)
     return model
 
@@ -112,15 +112,26 @@ def place(model: Any, names: list[str]) -> Placement:
     return Placement(sources, modules, expanded)
 
 
+def can_pack(model: Any, name: str) -> bool:
+    """Whether a packed module can hold a parameter."""
+    path, _, own = name.rpartition(".")
+    module = model.get_submodule(path)
+    if can_hold(module, own):
+        return True
+    is_expanded = path.rpartition(".")[2] in EXPANDED
+    return own == "weight" and not is_expanded and _module_for(module, torch.float32) is not None
+
+
 def _replaced(model: Any, name: str) -> list[Packed]:
     """What holds a parameter from now on; empty: it is dequantised."""
     path, _, own = name.rpartition(".")
     module, dtype = model.get_submodule(path), model.get_parameter(name).dtype
+    if not can_pack(model, name):
+        return []
     if can_hold(module, own):
         return [replace_parameter(module, own, dtype)]
-    made = _module_for(module, dtype) if own == "weight" and path.rpartition(".")[2] not in EXPANDED else None
-    if made is None:
-        return []
+    made = _module_for(module, dtype)
+    assert made is not None
     parent, _, child = path.rpartition(".")
     setattr(model.get_submodule(parent), child, made)
     return [made]
@@ -152,9 +163,11 @@ def _fill(folder: Path, model: Any, placement: Placement, source: Source, reader
     found = source.packed(model, readers) if holders else None
     if found is not None:
         for target, packed in found.items():
-            for holder in placement.modules[target]:
-                _require_shape(folder, target, packed.shape, holder.shape)
-                holder.hold(packed)
+            holder, *others = placement.modules[target]
+            _require_shape(folder, target, packed.shape, holder.shape)
+            holder.hold(packed)
+            for other in others:
+                other.share(holder)
         return
     for target, weight in source.dense(model, readers).items():
         if placement.modules[target]:

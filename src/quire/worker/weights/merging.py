@@ -41,13 +41,18 @@ class Source:
     names: dict[str, list[str]] = field(default_factory=dict)
     """By the converter's pattern that they match."""
 
+    @property
+    def moves_rows(self) -> bool:
+        """Whether its weights can stay packed."""
+        return self.converter is None or _moves_rows(self.converter.operations)
+
     def packed(self, model: Any, readers: Readers) -> dict[str, PackedWeight] | None:
         """By target. None: the operations or the weights' layouts do not allow it."""
         read = {pattern: [readers[name]() for name in names] for pattern, names in self.names.items()}
+        if not self.moves_rows:
+            return None
         if self.converter is None:
             return {self.targets[0]: next(iter(read.values()))[0]}
-        if not _moves_rows(self.converter.operations):
-            return None
         weights = [weight for some in read.values() for weight in some]
         if any(weight.shape[-2] % weight.rows for weight in weights):
             read = {pattern: [weight.by_rows() for weight in some] for pattern, some in read.items()}
