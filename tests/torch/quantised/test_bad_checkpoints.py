@@ -78,6 +78,11 @@ DAMAGES: dict[str, tuple[str, Callable[[Tensors], None], str]] = {
     ),
     "words of GPTQ": ("GPTQ", _change(f"{NAME}.qweight", lambda own: own[:3]), f"{NAME}.qweight has shape (3, 128)"),
     "words of AWQ": ("AWQ", _change(f"{NAME}.qweight", lambda own: own.long()), f"{NAME}.qweight has shape (64, 16)"),
+    "scaled activations": (
+        "AWQ",
+        lambda tensors: tensors.update({"model.layers.1.mlp.act.scales": torch.ones(128)}),
+        "mlp.act.scales belongs to no weight",
+    ),
     "groups of AWQ": (
         "AWQ",
         _change(f"{NAME}.scales", lambda own: torch.cat([own, own[:1]])),

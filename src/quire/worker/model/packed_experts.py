@@ -42,8 +42,9 @@ class PackedExperts(nn.Module):
 
 
 def _project(own: Any, name: str, tokens: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    held, product = getattr(own, name), multiply_each if tokens.device.type == "cpu" else multiply_all
+    held = getattr(own, name)
     if isinstance(held, Packed):
+        product = held.grouped or (multiply_each if tokens.device.type == "cpu" else multiply_all)
         found = product(tokens, held.packed, ends)
     else:  # the checkpoint has floats for this projection
         found = functional.grouped_mm(tokens, held if own.is_transposed else held.mT, offs=ends.to(torch.int32))

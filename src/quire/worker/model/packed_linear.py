@@ -3,12 +3,12 @@
     tokens ──▶ product with one part of the outputs after another, each dequantised for it ──▶ outputs
 
 This is the reference: exact on every device, with no more than a part's weight dequantised at a time. Faster layouts
-are made from `Packed.packed`. Nothing here waits for a device.
+are made from `Packed.packed`, and kernels take its place (`use_products`). Nothing here waits for a device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,6 +17,10 @@ from torch.nn import functional
 
 from quire.worker.weights.packed import PackedWeight, stacked
 
+Product = Callable[[torch.Tensor, PackedWeight, torch.Tensor | None], torch.Tensor]
+"""Of tokens, a weight and a bias."""
+Grouped = Callable[[torch.Tensor, PackedWeight, torch.Tensor], torch.Tensor]
+"""Of pairs of token and expert, the experts' weights, and where each expert's pairs end."""
 PART_NUMBERS = 1 << 24
 """Numbers that are dequantised at a time, in fp32 first."""
 
@@ -27,6 +31,9 @@ class Packed(nn.Module):
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         super().__init__()
         self.shape, self.dtype = shape, dtype
+        self.product: Product | None = None
+        self.grouped: Grouped | None = None
+        """Default: the reference."""
         self._like: PackedWeight | None = None
         self._shared: tuple[Packed, ...] = ()
         """Whose weight this is too. In a tuple, so that it is no child: buffers of both would be moved apart."""
@@ -67,7 +74,7 @@ class PackedLinear(Packed):
         self.bias = bias
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return multiply(tokens, self.packed, self.bias)
+        return (self.product or multiply)(tokens, self.packed, self.bias)
 
 
 class PackedEmbedding(Packed):
@@ -101,7 +108,7 @@ class PackedProduct(Packed):
         self.found: torch.Tensor | None = None
 
     def multiply(self, tokens: torch.Tensor) -> torch.Tensor:
-        return multiply(tokens, self.packed, self.bias)
+        return (self.product or multiply)(tokens, self.packed, self.bias)
 
 
 def multiply(tokens: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
@@ -114,6 +121,14 @@ def multiply(tokens: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | No
     found = [functional.linear(tokens, part.dequantised().to(tokens.dtype)) for part in parts]
     joined = found[0] if len(found) == 1 else torch.cat(found, dim=-1)
     return joined if bias is None else joined + bias
+
+
+def use_products(model: nn.Module, product: Product, grouped: Grouped) -> int:
+    """Lets kernels multiply; returns how many weights."""
+    held = [module for module in model.modules() if isinstance(module, Packed)]
+    for module in held:
+        module.product, module.grouped = product, grouped
+    return len(held)
 
 
 def joined(linears: Sequence[PackedLinear]) -> PackedProduct | None:

@@ -22,6 +22,9 @@ PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 
 
 def find(stored: Stored) -> Readers:
+    alone = [name for name in stored.ending(".scales") if f"{name}.qweight" not in stored]
+    if alone:  # of an activation function, by which its results would have to be divided
+        raise ModelError(f"{stored.where(alone[0] + '.scales')} belongs to no weight, which is not read")
     return {f"{name}.weight": partial(_read, stored, name) for name in stored.ending(".qweight")}
 
 

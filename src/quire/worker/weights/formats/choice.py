@@ -13,12 +13,9 @@ from quire.worker.weights.formats import awq, compressed, floats, fp4, gptq, qui
 from quire.worker.weights.formats.stored import Readers, Stored, open_stored
 
 CODES = frozenset({"F8_E4M3", "F8_E5M2", "I8", "U8", "I32"})
-"""Types that no plain parameter has."""
-SIDES = (
-    "_scale", "_scales", "_scale_inv", "_scale_2", "_zero_point", "_g_idx", "_shape", ".g_idx", ".qzeros", "_blocks",
-    "_packed", ".qweight", ".scales", ".order", ".factors", ".minimums", "_ub",
-)  # fmt: skip
-"""Endings of tensors that belong to a packed parameter."""
+"""Types that no plain weight has."""
+WEIGHTS = ("weight", "_proj")
+"""Endings of parameters that may be quantised."""
 _LOG = logging.getLogger("quire.weights")
 
 
@@ -58,16 +55,12 @@ def find(sort: Format, stored: Stored, section: Section) -> Readers:
 
 def _require_all_read(stored: Stored, readers: Readers) -> None:
     """A tensor of codes that nothing here reads would be taken for the weight itself."""
-    named = (name for name in stored.names if name not in readers and not name.endswith(SIDES))
-    unread = [name for name in named if stored.dtype(name) in CODES and not _is_of_quire(name, readers)]
+    named = (name for name in stored.names if name.endswith(WEIGHTS) and not name.endswith(".qweight"))
+    unread = [name for name in named if name not in readers and stored.dtype(name) in CODES]
     if unread:
         raise ModelError(f"{stored.where(unread[0])} is in {stored.dtype(unread[0])}, and no scales say what it means")
     if scaled := next((name for name in stored.names if name.endswith("pre_quant_scale")), None):
         raise ModelError(f"{stored.where(scaled)} scales the inputs of a layer, which is not read")
-
-
-def _is_of_quire(name: str, readers: Readers) -> bool:
-    return name.rpartition(".")[0] in readers
 
 
 def _quantises_activations(section: Section) -> bool:
