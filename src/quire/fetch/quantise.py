@@ -8,6 +8,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from quire.core.errors import InputError
 from quire.fetch.folder import Progress, cache_folder, is_whole, read_object, remember, replaced, seal
 from quire.models.quantisation import refuse_twice, section_in
@@ -33,8 +35,8 @@ def folder_of_weights(folder: Path, weights: str, progress: Progress) -> Path:
             with replaced(target) as fresh:
                 _fill(folder, fresh, weights, progress)
                 seal(fresh, source, progress)
-        except OSError as error:
-            reason = error.strerror or str(error)
+        except (OSError, SafetensorError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise InputError(f"{folder.name} in {weights} cannot be written to {target.parent}: {reason}") from None
     remember(target)
     return target

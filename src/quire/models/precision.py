@@ -13,11 +13,12 @@ from fractions import Fraction
 
 from quire.core.dtypes import parse_dtype
 from quire.core.errors import InputError, ModelError
+from quire.core.units import ceil_div
 from quire.models.blueprint import Weights
 from quire.models.fields import Fields
 from quire.models.quantisation import Format, format_of, groups_of, refuse_twice
 from quire.models.stored_bits import STORED
-from quire.models.weight_layout import WeightFormat
+from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat
 
 MXFP4_BITS = Fraction(17, 4)
 """4 bits and one 8-bit scale for each 32 numbers."""
@@ -72,7 +73,7 @@ def read_precision(fields: Fields, held: WeightFormat) -> Precision:
 
 
 def _at_load(fields: Fields, held: WeightFormat, plain: Fraction) -> Precision:
-    """As `worker/model/quantise.py` writes them."""
+    """As `worker/model/quantise.py` writes them; a head on planes has its outputs filled up."""
     eight = Fraction(17, 2)
     if held.packed == "fp8":
         rows = Fraction(8) + Fraction(32, fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096)
@@ -80,9 +81,9 @@ def _at_load(fields: Fields, held: WeightFormat, plain: Fraction) -> Precision:
     on_planes = Fraction(10) if held.has_planes else eight
     matrices = Fraction(5) if held.packed == "int4" else on_planes
     experts = Fraction(5) if held.packed == "int4" else eight
-    return Precision(
-        plain, matrices, experts, eight, on_planes, tied_head=on_planes if held.has_planes else Fraction(0)
-    )
+    outputs = fields.optional_integer("vocab_size") or OUTPUTS_AT_A_TIME
+    head = on_planes * ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME / outputs if held.has_planes else eight
+    return Precision(plain, matrices, experts, eight, head, tied_head=head if held.has_planes else Fraction(0))
 
 
 def _stored(section: Fields, plain: Fraction, has_planes: bool) -> Precision:
@@ -97,7 +98,10 @@ def _stored(section: Fields, plain: Fraction, has_planes: bool) -> Precision:
 
 
 def _average(found: Fields, sort: str, plain: Fraction, on_planes: bool) -> Fraction:
-    packed, count, others, planes = found.integers(sort) or [0, 0, 1, 0]
+    values = found.integers(sort) or [0, 0, 1, 0]
+    if len(values) != 4:
+        raise found.wrong(sort, values, "it must be four numbers")
+    packed, count, others, planes = values
     return ((planes if on_planes else packed) + others * plain) / (count + others) if count + others else plain
 
 

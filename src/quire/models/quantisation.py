@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
+from typing import NoReturn
 
 from quire.core.errors import ModelError
 
@@ -70,19 +71,18 @@ def format_of(section: Section) -> Format:
     found = METHODS.get(method)
     if found is None:
         _refuse(f"by {method}" if method else "by a method that quantization_config.quant_method does not name")
-    else:
-        _CHECKS.get(found, lambda _section: None)(section)
-        return found
-    raise AssertionError
+    if found in _CHECKS:
+        _CHECKS[found](section)
+    return found
 
 
-def refuse_twice(section: Section, weights: str) -> None:
+def refuse_twice(section: Section, weights: str) -> NoReturn:
     """`--weights` quantises what is not quantised."""
     method = _text(section, "quant_method") or "its own method"
     raise ModelError(f"the checkpoint is quantised by {method} already: leave out --weights {weights}")
 
 
-def _refuse(how: str) -> None:
+def _refuse(how: str) -> NoReturn:
     raise ModelError(f"the checkpoint is quantised {how}, which is not read: {READ} are; give one of these")
 
 
@@ -136,12 +136,6 @@ def _text(section: Section, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-_CHECKS = {
-    Format.AWQ: _check_awq, Format.GPTQ: _check_gptq, Format.COMPRESSED_TENSORS: _check_compressed,
-    Format.MODELOPT: _check_modelopt,
-}  # fmt: skip
-
-
 def section_in(folder: Path) -> Section | None:
     """Of a checkpoint folder: from config.json, or from the file that ModelOpt writes next to it."""
     config = read_json(folder / "config.json")
@@ -161,3 +155,9 @@ def read_json(path: Path) -> Mapping[str, object]:
     if not isinstance(found, Mapping):
         raise ModelError(f"{path} is not an object of fields")
     return found
+
+
+_CHECKS = {
+    Format.AWQ: _check_awq, Format.GPTQ: _check_gptq, Format.COMPRESSED_TENSORS: _check_compressed,
+    Format.MODELOPT: _check_modelopt,
+}  # fmt: skip

@@ -66,7 +66,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
             size = int.from_bytes(source.read(8), "little")
             header = json.loads(source.read(min(size, LARGEST_HEADER)))
         return {
-            name: Tensor(str(entry["dtype"]), tuple(entry["shape"]))
+            name: Tensor(str(entry["dtype"]), tuple(int(size) for size in entry["shape"]))
             for name, entry in header.items()
             if name != "__metadata__"
         }

@@ -10,6 +10,8 @@ device. As many tiles are launched as there can be; those without rows return at
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 import triton
 import triton.language as tl
@@ -66,39 +68,54 @@ def _scales(scales, place, mask, sort: tl.constexpr):
     return (bits.to(tl.int32) << 23).to(tl.float32, bitcast=True)
 
 
+class Form(NamedTuple):
+    """What a kernel is compiled for: kind of codes and of scales, the block of a scale, and a program's tile."""
+
+    kind: int
+    sort: int
+    block_rows: int
+    block_columns: int
+    has_minimums: bool
+    has_factors: bool
+    is_grouped: bool
+    rows: int
+    columns: int = OUTPUTS
+    depth: int = DEPTH
+
+
 @triton.jit
-def multiply_packed(
-    tokens, codes, scales, minimums, factors, out, experts, begins, ends, count, outputs, inputs, blocks, groups,
-    row_bytes, block_rows: tl.constexpr, block_columns: tl.constexpr, kind: tl.constexpr, sort: tl.constexpr,
-    has_minimums: tl.constexpr, has_factors: tl.constexpr, is_grouped: tl.constexpr, rows: tl.constexpr,
-    columns: tl.constexpr, depth: tl.constexpr,
-):  # fmt: skip
-    """Grid (block of outputs, tile of tokens). `blocks`, `groups`: how many scales an expert has along outputs and
-    inputs."""
+def multiply_packed(given, weights, tiles, sizes, form: tl.constexpr):
+    """Grid (block of outputs, tile of tokens). `given`: tokens and results; `weights`: codes, scales, minimums and
+    factors; `tiles`: expert, begin and end of each; `sizes`: tokens, outputs, inputs, scales along outputs and along
+    inputs, bytes of a row of codes."""
+    tokens, out = given
+    codes, scales, minimums, factors = weights
+    experts, begins, ends = tiles
+    count, outputs, inputs, blocks, groups, row_bytes = sizes
     tile = tl.program_id(1)
-    expert, begin, end = tl.full((), 0, tl.int64), tile * rows, count
-    if is_grouped:
+    expert, begin, end = tl.full((), 0, tl.int64), tile * form.rows, count
+    if form.is_grouped:
         expert, begin, end = tl.load(experts + tile).to(tl.int64), tl.load(begins + tile), tl.load(ends + tile)
     if begin < end:
-        row = begin + tl.arange(0, rows)
-        column = tl.program_id(0) * columns + tl.arange(0, columns)
-        number = tl.arange(0, depth)
+        row = begin + tl.arange(0, form.rows)
+        column = tl.program_id(0) * form.columns + tl.arange(0, form.columns)
+        number = tl.arange(0, form.depth)
         is_row, is_column = (row < end)[:, None], (column < outputs)[:, None]
         left = row[:, None].to(tl.int64) * inputs
         right = (expert * outputs + column)[:, None].to(tl.int64) * row_bytes
-        scaled = (expert * blocks + column // block_rows)[:, None].to(tl.int64) * groups
-        total = tl.full([rows, columns], 0.0, tl.float32)
-        for first in tl.range(0, inputs, depth):
+        scaled = (expert * blocks + column // form.block_rows)[:, None].to(tl.int64) * groups
+        total = tl.full([form.rows, form.columns], 0.0, tl.float32)
+        for first in tl.range(0, inputs, form.depth):
             place = (first + number)[None, :]
             there = place < inputs
-            given = tl.load(tokens + left + place, mask=is_row & there, other=0.0)
-            weight = _values(codes, right, place, is_column & there, kind)
-            scale = scaled + place // block_columns
-            weight = weight * _scales(scales, scale, is_column & there, sort)
-            if has_minimums:
+            read = tl.load(tokens + left + place, mask=is_row & there, other=0.0)
+            weight = _values(codes, right, place, is_column & there, form.kind)
+            scale = scaled + place // form.block_columns
+            weight = weight * _scales(scales, scale, is_column & there, form.sort)
+            if form.has_minimums:
                 weight += tl.load(minimums + scale, mask=is_column & there, other=0.0).to(tl.float32)
-            total = dot(given, tl.trans(weight.to(given.dtype)), total)
-        if has_factors:
+            total = dot(read, tl.trans(weight.to(read.dtype)), total)
+        if form.has_factors:
             total *= tl.load(factors + expert * outputs + column, mask=column < outputs, other=0.0)[None, :]
         places = out + row[:, None].to(tl.int64) * outputs + column[None, :]
         tl.store(places, total.to(out.dtype.element_ty), mask=is_row & (column < outputs)[None, :])
@@ -107,7 +124,7 @@ def multiply_packed(
 def packed_product(tokens: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
     """(…, in) times (out, in): (…, out). In place of `packed_linear.multiply`."""
     tokens = tokens if packed.order is None else tokens[..., packed.order]
-    found: torch.Tensor = _product(tokens, *_given(packed), None)
+    found: torch.Tensor = _product(tokens, _tensors(packed), _facts(packed), None)
     return found if bias is None else found + bias
 
 
@@ -117,49 +134,48 @@ def packed_grouped(tokens: torch.Tensor, packed: PackedWeight, ends: torch.Tenso
     if packed.order is not None:
         expert = torch.searchsorted(ends, torch.arange(len(tokens), device=tokens.device), right=True)
         tokens = torch.gather(tokens, 1, packed.order[expert].long())
-    found: torch.Tensor = _product(tokens, *_given(packed), ends)
+    found: torch.Tensor = _product(tokens, _tensors(packed), _facts(packed), ends)
     return found
 
 
-Given = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None, int, int, int]
-
-
-def _given(packed: PackedWeight) -> Given:
-    """Tensors as the kernel reads them, the kind, and the block of a scale."""
+def _tensors(packed: PackedWeight) -> list[torch.Tensor]:
+    """Codes, scales, minimums and factors as the kernel reads them; scales in place of those that are absent."""
     octets = torch.uint8 if packed.kind is Codes.FP8 else packed.codes.dtype
+    scales = packed.scales.contiguous()
+    sides = [scales if own is None else own.contiguous() for own in (packed.minimums, packed.factors)]
+    return [packed.codes.view(octets).contiguous(), scales, *sides]
+
+
+def _facts(packed: PackedWeight) -> list[int]:
+    """The kind of codes, the block of a scale, and whether there are minimums and factors."""
     columns = packed.columns or packed.shape[-1]
-    codes = packed.codes.view(octets).contiguous()
-    return codes, packed.scales.contiguous(), packed.minimums, packed.factors, KINDS[packed.kind], packed.rows, columns
+    return [KINDS[packed.kind], packed.rows, columns, packed.minimums is not None, packed.factors is not None]
 
 
 @torch.library.custom_op("quire::packed_product", mutates_args=())
 def _product(
-    tokens: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, minimums: torch.Tensor | None,
-    factors: torch.Tensor | None, kind: int, block_rows: int, block_columns: int, ends: torch.Tensor | None,
-) -> torch.Tensor:  # fmt: skip
+    tokens: torch.Tensor, weights: list[torch.Tensor], facts: list[int], ends: torch.Tensor | None
+) -> torch.Tensor:
+    codes, scales, *sides = weights
     flat, sort = tokens.reshape(-1, tokens.shape[-1]).contiguous(), SCALES.get(scales.dtype, 0)
     outputs, (count, inputs) = codes.shape[-2], flat.shape
     out = tokens.new_empty(*tokens.shape[:-1], outputs)
     rows = FEW_ROWS if count <= FEW_ROWS * (1 if ends is None else len(ends)) else MANY_ROWS
+    kind, block_rows, block_columns, *has = facts
+    form = Form(kind, sort, block_rows, block_columns, bool(has[0]), bool(has[1]), ends is not None, rows)
     own = (flat, flat, flat) if ends is None else tiles(ends, count, rows)
     number = triton.cdiv(count, rows) if ends is None else len(own[0])
-    read = scales.view(torch.uint8) if sort else scales
-    multiply_packed[(triton.cdiv(outputs, OUTPUTS), number)](
-        flat, codes, read, read if minimums is None else minimums.contiguous(), flat if factors is None else factors,
-        out, *own, count, outputs, inputs, scales.shape[-2], scales.shape[-1], codes.shape[-1],
-        block_rows, block_columns, kind, sort, minimums is not None, factors is not None, ends is not None,
-        rows, OUTPUTS, DEPTH, num_warps=4,
-    )  # fmt: skip
+    read = [one.view(torch.uint8) if one.dtype in SCALES else one for one in (scales, *sides)]
+    sizes = (count, outputs, inputs, scales.shape[-2], scales.shape[-1], codes.shape[-1])
+    grid = (triton.cdiv(outputs, OUTPUTS), number)
+    multiply_packed[grid]((flat, out), (codes, *read), own, sizes, form, num_warps=4)
     return out
 
 
 @_product.register_fake
-def _(
-    tokens: torch.Tensor, codes: torch.Tensor, scales: torch.Tensor, minimums: torch.Tensor | None,
-    factors: torch.Tensor | None, kind: int, block_rows: int, block_columns: int, ends: torch.Tensor | None,
-) -> torch.Tensor:  # fmt: skip
-    del scales, minimums, factors, kind, block_rows, block_columns, ends
-    return tokens.new_empty(*tokens.shape[:-1], codes.shape[-2])
+def _(tokens: torch.Tensor, weights: list[torch.Tensor], facts: list[int], ends: torch.Tensor | None) -> torch.Tensor:
+    del facts, ends
+    return tokens.new_empty(*tokens.shape[:-1], weights[0].shape[-2])
 
 
 def tiles(ends: torch.Tensor, count: int, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
