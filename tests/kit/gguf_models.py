@@ -115,6 +115,14 @@ ARCHITECTURES = {
         norm_offset=1.0, names=SANDWICH,
     ),
     "phi3": Written("phi3", "phi3", {"sliding_window": None}, {"attention.sliding_window": 0}),
+    "phi3, partly rotated": Written(
+        "phi3", "phi3",
+        {
+            "sliding_window": None, "partial_rotary_factor": 0.5,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+        },
+        {"attention.sliding_window": 0, "rope.dimension_count": 8},
+    ),
     "phi3, long": Written(
         "phi3", "phi3",
         {

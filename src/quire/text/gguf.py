@@ -50,6 +50,8 @@ _LIKE_LLAMA3 = ("llama-bpe", "llama3", "llama-v3", "pixtral", "tekken")
 """Files of these sorts rely on the behaviour of llama.cpp: texts begin with BOS unless the file says otherwise, and a
 piece that is a token becomes that token, with or without merges."""
 _SENTENCEPIECE, _GPT2_NAME = "llama", "gpt-2"
+_PHI3, _TAKE_NONE = "phi3", ("<unk>", "<s>", "<|endoftext|>")
+"""Phi 3's marks take the spaces and lines after them, but for these. No field says so."""
 _ENDS = ("<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<end_of_turn>")
 """Control tokens that end a turn: many files name another end, that of a text."""
 _NO_END_WITH = ("<|end|>", "<|return|>")
@@ -68,8 +70,9 @@ def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
         raise ModelError(f"the file has {len(tokens)} tokens and {len(types)} types of tokens: is it whole?")
     tokenizer = _sentencepiece(fields, tokens, types) if sort == _SENTENCEPIECE else _byte_level(fields, tokens)
     marked = list(zip(tokens, types, strict=True))
-    tokenizer.add_tokens([_added(token, False) for token, kind in marked if kind == _USER_DEFINED])
-    tokenizer.add_special_tokens([_added(token, True) for token, kind in marked if kind == _CONTROL])
+    takes_space = sort == _SENTENCEPIECE and fields.get("general.architecture") == _PHI3
+    tokenizer.add_tokens([_added(token, False, takes_space) for token, kind in marked if kind == _USER_DEFINED])
+    tokenizer.add_special_tokens([_added(token, True, takes_space) for token, kind in marked if kind == _CONTROL])
     _add_around(tokenizer, fields, tokens)
     return tokenizer
 
@@ -194,5 +197,5 @@ def _pair(merge: str) -> tuple[str, str]:
     return left, right
 
 
-def _added(token: str, special: bool) -> AddedToken:
-    return AddedToken(token, special=special, normalized=False)
+def _added(token: str, special: bool, takes_space: bool) -> AddedToken:
+    return AddedToken(token, special=special, normalized=False, rstrip=takes_space and token not in _TAKE_NONE)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,14 @@ import torch
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from gguf_models import meaning
+from quire.text.gguf import _SPLITS
 from quire.worker.weights import gguf_blocks
 from quire.worker.weights.gguf_blocks import PACKINGS, Packing, Stored, common, pack, tensor_bytes
+from quire.worker.weights.gguf_config import CONFIGS
 from quire.worker.weights.packed import Codes, PackedWeight
 
 Q = GGMLQuantizationType
+DOCS = Path(__file__).parents[3] / "docs"
 PLACES = {
     Q.Q4_0: (0,), Q.Q4_1: (0, 2), Q.Q5_0: (0,), Q.Q5_1: (0, 2), Q.Q8_0: (0,), Q.Q2_K: (80, 82), Q.Q3_K: (108,),
     Q.Q4_K: (0, 2), Q.Q5_K: (0, 2), Q.Q6_K: (208,), Q.MXFP4: (),
@@ -81,3 +86,16 @@ def test_what_cannot_be_one_form_is_refused() -> None:
         common([PACKINGS[Q.MXFP4], PACKINGS[Q.Q8_0]])
     with pytest.raises(ValueError, match="rows of 100 numbers are not a multiple of Q8_0's 32"):
         tensor_bytes(Q.Q8_0, (2, 100))
+
+
+def test_the_page_on_models_lists_what_is_read() -> None:
+    """Architectures, types of tensors and their bits; the page on text the ways to cut it."""
+    page = (DOCS / "models.md").read_text()
+    section = page[page.index("## GGUF files") : page.index("## What is read")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    listed = {name: float(row[2]) for row in rows if row[2].replace(".", "").isdigit() for name in row[0].split(", ")}
+    assert listed == {sort.name: float(packing.bits) for sort, packing in PACKINGS.items()}
+    named = [name for row in rows for name in re.findall(r"^`.*`$", row[0]) for name in re.findall("`([^`]+)`", name)]
+    assert sorted({*named} - {"general.architecture"}) == sorted(CONFIGS)
+    text = (DOCS / "text.md").read_text()
+    assert not [name for name in _SPLITS if f"`{name}`" not in text]

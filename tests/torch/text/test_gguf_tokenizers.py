@@ -92,6 +92,19 @@ def test_texts_begin_and_end_as_the_file_says(more: dict[str, Any], ends: tuple[
     assert tokenizer_config(fields)["add_bos_token"] is bool(ends[0])
 
 
+def test_marks_of_phi_3_take_the_line_end_after_them() -> None:
+    """In its template each stands on a line of its own, and the model never saw these line ends."""
+    text = "<start_of_turn>\nhello<end_of_turn>\n<s> world"
+    expected = {
+        "phi3": "<start_of_turn> ▁hello <end_of_turn> <s> ▁ ▁world",
+        "llama": "<start_of_turn> ▁ <0x0A> he llo <end_of_turn> ▁ <0x0A> <s> ▁ ▁world",
+    }
+    for architecture, tokens in expected.items():
+        made = tokenizer_of(sentencepiece() | {"general.architecture": architecture})
+        found = made.encode(text, add_special_tokens=False).ids
+        assert [made.id_to_token(number) for number in found] == tokens.split(" "), architecture
+
+
 def test_a_turn_ends_where_its_mark_says_so() -> None:
     fields = sentencepiece()
     assert ends_of(fields) == [2, MARKS.index("<end_of_turn>")]
