@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from fp8 import perplexity, pieces_of
-
 from quire.core.dtypes import DType
 from quire.fetch.default import fetch_default
 from quire.llm import LLM
@@ -34,8 +33,7 @@ def measure(folder: Path, prompts: int, tokens: int, **options: Any) -> tuple[fl
     """Perplexity, and planned bytes of weights."""
     llm = LLM(folder, device="cpu", settings=SETTINGS, budget=POOL, **options)
     found = perplexity(llm, pieces_of(llm, prompts, tokens))
-    (rank,) = llm.plan.stages[0].ranks
-    return found, sum(line.bytes for line in rank.ledger if line.name == "weights")
+    return found, sum(line.bytes for line in llm.plan.ranks[0].ledger if line.name == "weights")
 
 
 def main() -> None:

@@ -93,10 +93,13 @@ def test_inputs_in_an_order_of_their_own_are_brought_into_it() -> None:
     ],
     ids=["fp8", "fp4", "groups of 16", "48 inputs"],
 )
-def test_what_does_not_fit_stays_with_the_reference(weight: PackedWeight) -> None:
+def test_what_does_not_fit_stays_with_the_reference(weight: PackedWeight, caplog: pytest.LogCaptureFixture) -> None:
+    """And the log says that it is slow."""
     layer = linear(weight)
     assert lay_out_packed(layer) == 0
     assert type(layer) is PackedLinear
+    assert "1 of 1 packed weights have no fast product on this CPU" in caplog.text
+    assert f"such as w ({weight.kind.value})" in caplog.text
 
 
 def test_other_processors_have_no_such_product(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ are not whole groups) are multiplied by the reference (`packed_linear.py`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -24,6 +25,7 @@ from quire.models.weight_layout import OUTPUTS_AT_A_TIME, has_nibble_products, p
 from quire.worker.model.packed_linear import Packed, PackedLinear, PackedProduct
 from quire.worker.weights.packed import Codes, PackedWeight
 
+_LOG = logging.getLogger(__name__)
 Product = Callable[[torch.Tensor], torch.Tensor]
 PLANES = (Codes.INT4, Codes.SINT4, Codes.INT8)
 """Kinds of codes that planes can hold."""
@@ -118,10 +120,12 @@ ON_PLANES: dict[type[Packed], type[OnPlanes]] = {PackedLinear: LinearOnPlanes, P
 def lay_out_packed(model: nn.Module) -> int:
     """Puts packed weights of linear layers into planes, where they fit; returns how many."""
     made: dict[int, Planes] = {}
+    slow: list[PackedWeight] = []
     found: list[Any] = [module for module in model.modules() if type(module) in ON_PLANES]
     for module in found:
         packed: PackedWeight = module.packed
         if not fits(packed):
+            slow += [packed] if packed.codes.device.type == "cpu" else []
             continue
         key = packed.codes.data_ptr()  # two heads may share a weight
         planes = made.get(key) or made.setdefault(key, Planes(packed))
@@ -129,6 +133,11 @@ def lay_out_packed(model: nn.Module) -> int:
             delattr(module, name)
         module.planes = planes
         module.__class__ = ON_PLANES[type(module)]
+    if slow:
+        _LOG.warning(
+            "%d of %d packed weights have no fast product on this CPU and are dequantised for each, such as %s (%s)",
+            len(slow), len(found), slow[0].name, slow[0].kind.value,
+        )  # fmt: skip
     return len(made)
 
 
