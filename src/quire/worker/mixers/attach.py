@@ -36,12 +36,16 @@ STATES = {
     "Mamba2Mixer": _MAMBA2,
     "MambaMixer": _MAMBA1,
     "NemotronHMamba2Mixer": _MAMBA2,
+    "OlmoHybridGatedDeltaNet": _GATED_DELTA,
     "Qwen3NextGatedDeltaNet": _GATED_DELTA,
     "Qwen3_5GatedDeltaNet": _GATED_DELTA,
     "Qwen3_5MoeGatedDeltaNet": _GATED_DELTA,
 }
 
-LATENTS = frozenset({"DeepseekV2Attention", "DeepseekV3Attention", "KimiLinearAttention"})
+LATENTS = frozenset({
+    "AXK1Attention", "DeepseekV2Attention", "DeepseekV3Attention", "Glm4MoeLiteAttention", "KimiLinearAttention",
+    "LongcatFlashMLA", "MiniCPM3Attention", "YoutuAttention",
+})  # fmt: skip
 INDEXED = frozenset({"DeepseekV32Attention", "GlmMoeDsaAttention"})
 """Latents of which an `indexer` selects those that a query reads. None: the layer uses an earlier one's selection."""
 

@@ -47,7 +47,9 @@ _INDEXED: Sizes = {**_LATENT, "index_topk": WINDOW, "index_head_dim": 16, "index
 _NEMOTRON = ["linear_attention", "moe", "full_attention", "mlp"] * 2
 _SLIDES: Sizes = {"use_sliding_window": True, "max_window_layers": 2, "layer_types": None}
 SPECIAL: dict[str, Sizes] = {
+    "axk1": _LATENT,
     "bamba": {"attn_layer_indices": [1, 3]},
+    "cohere2_moe": {**_HALF_WINDOWS, "num_shared_experts": 1, "mlp_layer_types": ["dense"] + ["sparse"] * 3},
     "deepseek_v2": _LATENT,
     "deepseek_v3": _LATENT,
     "deepseek_v32": _INDEXED,
@@ -59,21 +61,27 @@ SPECIAL: dict[str, Sizes] = {
     "gemma3n": {"num_kv_shared_layers": 2, **_HALF_WINDOWS},
     "gemma3n_text": {"num_kv_shared_layers": 2, **_HALF_WINDOWS},
     "glm_moe_dsa": {**_INDEXED, "indexer_types": ["full", "shared"] * 2},
+    "glm4_moe_lite": _LATENT,
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 4},
     "kimi_linear": {**_TWO_OF_EACH, "num_key_value_heads": 4},
     "laguna": {**_HALF_WINDOWS, "mlp_layer_types": ["dense", "sparse"] * 2},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
+    "longcat_flash": {**_LATENT, "num_layers": 2, "zero_expert_num": 2, "expert_ffn_hidden_size": 32},
     "mamba": {"intermediate_size": 128},
     "mamba2": {"num_heads": 8, "head_dim": 16, "n_groups": 1, "state_size": 8},
     "mellum": {**_HALF_WINDOWS, "mlp_layer_types": ["sparse"] * 4},
+    "mimo_v2_flash": {**_HALF_WINDOWS, "v_head_dim": 24, "num_key_value_heads": 1},
+    "minicpm3": _LATENT,
     "minimax": {**_TWO_OF_EACH, "sliding_window": None},
     "nemotron_h": {"layers_block_type": _NEMOTRON, "sliding_window": None},
+    "olmo_hybrid": _TWO_OF_EACH,
     "qwen2": _SLIDES,
     "qwen3": _SLIDES,
     "recurrent_gemma": {"block_types": ["recurrent", "attention"]},
     "xlnet": {"d_head": 16},
+    "youtu": _LATENT,
     "zaya": {"num_experts_per_tok": 1},
 }
 """By type: what its class needs in addition."""
