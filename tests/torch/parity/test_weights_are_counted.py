@@ -53,7 +53,7 @@ LAID_OUT += [
 
 COUNTED = [family.model_type for family in (*dense.FAMILIES, *sparse.FAMILIES)]
 COUNTED += [
-    *("glm4_moe_lite", "axk1", "youtu", "minicpm3", "longcat_flash", "mimo_v2_flash", "olmo_hybrid", "internlm3"),
+    *("glm4_moe_lite", "axk1", "youtu", "minicpm3", "mimo_v2_flash", "olmo_hybrid", "internlm3"),
 ]
 """Types whose tiny models are weighed."""
 

@@ -10,6 +10,7 @@ from quire.models.families import (
     delta,
     dense,
     gemma,
+    griffin,
     hybrid,
     jamba,
     latent,
@@ -18,13 +19,14 @@ from quire.models.families import (
     longcat,
     mimo,
     nemotron,
+    older,
     recurrent,
     sparse,
 )
 
 _GROUPS = (
-    attention, convolution, deepseek_v4, delta, dense, gemma, hybrid, jamba, latent, lightning, llama4, longcat,
-    mimo, nemotron, recurrent, sparse,
+    attention, convolution, deepseek_v4, delta, dense, gemma, griffin, hybrid, jamba, latent, lightning, llama4,
+    longcat, mimo, nemotron, older, recurrent, sparse,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {family.model_type: family for group in _GROUPS for family in group.FAMILIES}

@@ -23,11 +23,10 @@ def _layers(fields: Fields) -> int:
 
 
 def _experts(fields: Fields, hidden: int, width: int) -> Weights:
-    """transformers keeps the inward projections of experts that do nothing as well."""
+    """The router knows experts that do nothing; no checkpoint has weights of them."""
     count, idle = fields.integer("n_routed_experts"), fields.integer("zero_expert_num", minimum=0)
     route = linear(hidden, count + idle, fields.flag("router_bias"))
-    unused = Weights(experts=2 * idle * hidden * width)
-    return experts(hidden, width, count) + unused + Weights(replicated=route.total + count + idle)
+    return experts(hidden, width, count) + Weights(replicated=route.total + count + idle)
 
 
 def read(fields: Fields) -> Blueprint:

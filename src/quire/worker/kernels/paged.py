@@ -19,6 +19,7 @@ from quire.worker.kernels.tile import (
     mix_tile,
     rescale,
     sees,
+    slope_by_distance,
     soften,
     store_rows,
     to_eight,
@@ -28,9 +29,9 @@ from quire.worker.kernels.tile import (
 
 @triton.jit
 def attend_items(
-    query, key, value, rope, out, partial, partial_exponent, table, items, sink_logits, key_scales, value_scales,
-    new_key, new_value, scale, softcap, query_stride, out_stride, table_stride, key_token, key_head, value_token,
-    value_head, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
+    query, key, value, rope, out, partial, partial_exponent, table, items, sink_logits, slopes, key_scales,
+    value_scales, new_key, new_value, scale, softcap, query_stride, out_stride, table_stride, key_token, key_head,
+    value_token, value_head, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
 ):  # fmt: skip
     """Grid (key head, item). *_token and *_head are strides of what is new."""
     key_shape: tl.constexpr = shape.keys
@@ -46,7 +47,9 @@ def attend_items(
     asked = load_queries(query + token * query_stride + heads * shape.query_head, position, row, asks, shape)
     if shape.has_scales:
         scale *= tl.load(key_scales + head)
-    layer = (key + head * shape.keys.head, value + head * shape.values.head, rope, key_scales, table, scale, softcap)
+    slope = load_slopes(slopes, heads, asks, shape)
+    key_of_head, value_of_head = key + head * shape.keys.head, value + head * shape.values.head
+    layer = (key_of_head, value_of_head, rope, key_scales, table, scale, softcap, slope)
     since = begin
     if shape.is_invariant:
         begin = begin // tile_tokens * tile_tokens
@@ -129,6 +132,15 @@ def load_queries(query, position, row, asks, shape: tl.constexpr):
 
 
 @triton.jit
+def load_slopes(slopes, heads, asks, shape: tl.constexpr):
+    """Of each row of a tile; unused where scores do not lose with distance."""
+    loaded = tl.full([shape.rows], 0.0, tl.float32)
+    if shape.has_slopes:
+        loaded = tl.load(slopes + heads, mask=asks, other=0.0).to(tl.float32)
+    return loaded
+
+
+@triton.jit
 def read_tiles(
     state, asked, layer, begin, end, since, last, shape: tl.constexpr, tile_tokens: tl.constexpr,
     is_masked: tl.constexpr, all_there: tl.constexpr,
@@ -138,7 +150,7 @@ def read_tiles(
     value_shape: tl.constexpr = shape.values
     rope_shape: tl.constexpr = shape.ropes
     plain, turned, positions = asked
-    key, value, rope, key_scales, table, scale, softcap = layer
+    key, value, rope, key_scales, table, scale, softcap, slope = layer
     factor = scale * LOG2_E
     if shape.has_softcap:
         factor = LOG2_E
@@ -164,6 +176,8 @@ def read_tiles(
         else:
             values = load_tokens(value, addresses, slots, there, value_shape, all_there).to(plain.dtype)
         scores = soften(scores, scale, softcap, shape)
+        if shape.has_slopes:
+            scores += slope_by_distance(slope, positions, tokens, factor)
         if is_masked:
             scores = tl.where(sees(positions, tokens, shape) & there[None, :], scores, float("-inf"))
         elif not all_there:

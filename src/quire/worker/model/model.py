@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from quire.core.step import Step
 from quire.worker.backends.attention import Scores
@@ -24,6 +24,7 @@ from quire.worker.mixers.attach import attach
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
 from quire.worker.model.linears import lay_out
+from quire.worker.model.own_attention import adapt, allow, has_slopes
 from quire.worker.model.positions import chosen_ropes
 from quire.worker.model.scales import find_scales
 from quire.worker.pages.arena import Arena
@@ -46,13 +47,14 @@ def _attention(
     s_aux: torch.Tensor | None = None,
     *,
     indices: KindBatch | None = None,
+    alibi: torch.Tensor | None = None,
     **_others: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function of transformers' interface: (1, head, token, width) in. `indices`: the result
-    of an indexer (`mixers/indexed.py`)."""
+    of an indexer (`mixers/indexed.py`). `alibi`: slopes (head,) by which scores lose with distance."""
     del attention_mask, dropout
     context: ForwardContext = module.quire_context
-    scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
+    scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux, alibi)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if getattr(module, "quire_is_latent", False):
         return latent.attend(module, context, q, k, v, scores, selected=indices)[None], None
@@ -85,7 +87,7 @@ class TorchModel:
         self.vocab_size: int = model.config.get_text_config().vocab_size
         if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds):
             is_compiled = False  # layers pass each other selections, which are not tensors
-        self.choices = choose(arena.stage, arena.bytes.device.type, backends)
+        self.choices = choose(arena.stage, arena.bytes.device.type, backends, has_slopes(model))
         self.context = ForwardContext(arena, tuple(choice.backend for choice in self.choices), is_compiled)
         attach(model, self.context)
         self.scales = find_scales(self.context, self.vocab_size, self._probe)
@@ -166,12 +168,18 @@ def _fixed_output(module: Any, output: Any) -> Iterator[None]:
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
     """A model with random weights, from its configuration."""
     register()
-    return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+    allow(config.model_type, NAME)
+    model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         config, attn_implementation=NAME, dtype=dtype
     )
+    adapt(model)
+    return model
 
 
 def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> Any:
     """A model with the weights of a checkpoint folder."""
     register()
-    return load_checkpoint(folder, dtype, NAME, advance)
+    allow(AutoConfig.from_pretrained(folder, trust_remote_code=False).model_type, NAME)
+    model = load_checkpoint(folder, dtype, NAME, advance)
+    adapt(model)
+    return model
