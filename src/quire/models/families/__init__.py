@@ -22,11 +22,12 @@ from quire.models.families import (
     older,
     recurrent,
     sparse,
+    zamba,
 )
 
 _GROUPS = (
     attention, convolution, deepseek_v4, delta, dense, gemma, griffin, hybrid, jamba, latent, lightning, llama4,
-    longcat, mimo, nemotron, older, recurrent, sparse,
+    longcat, mimo, nemotron, older, recurrent, sparse, zamba,
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {family.model_type: family for group in _GROUPS for family in group.FAMILIES}

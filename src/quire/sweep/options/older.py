@@ -50,6 +50,19 @@ _OTHERS = (
     Case("glm4_moe_lite", "experts in groups", {"n_routed_experts": 8, "n_group": 4, "topk_group": 2}),
     Case("olmo_hybrid", "eigenvalues not negative", {"linear_allow_neg_eigval": False}),
     Case("olmo_hybrid", "no rotary positions", {"rope_parameters": {"rope_type": "default", "rope_theta": None}}),
+    Case("minimax", "linear layers last", {
+        "layer_types": ["full_attention", "linear_attention"] * 2, "linear_attn_alpha_factor": 0.7,
+    }),
+    Case("minimax", "1,000 tokens", {}, (1000, 61, 300), 30, 1030, batch_tokens=256),
+    Case("recurrent_gemma", "a wide recurrence, a short convolution", {"lru_width": 128, "conv1d_width": 2}),
+    Case("recurrent_gemma", "window of 5", {"attention_window_size": 5, "attention_bias": True}),
+    Case("zamba2", "two blocks, changed for each layer", {
+        "num_mem_blocks": 2, "use_shared_attention_adapter": True, "layers_block_type": ["hybrid"] * 4,
+        "hybrid_layer_ids": [0, 1, 2, 3], "num_key_value_heads": 4,
+    }),
+    Case("zamba2", "two groups, biases, no positions", {
+        "mamba_ngroups": 2, "add_bias_linear": True, "use_mem_rope": False,
+    }),
     Case("internlm3", "biases", {"attention_bias": True, "mlp_bias": True}),
 )  # fmt: skip
 

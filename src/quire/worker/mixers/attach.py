@@ -40,6 +40,7 @@ STATES = {
     "Qwen3NextGatedDeltaNet": _GATED_DELTA,
     "Qwen3_5GatedDeltaNet": _GATED_DELTA,
     "Qwen3_5MoeGatedDeltaNet": _GATED_DELTA,
+    "Zamba2MambaMixer": _MAMBA2,
 }
 
 PAIRED: dict[str, tuple[Callable[..., Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]] = {

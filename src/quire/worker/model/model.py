@@ -24,7 +24,7 @@ from quire.worker.mixers.attach import attach
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
 from quire.worker.model.linears import lay_out
-from quire.worker.model.own_attention import adapt, allow, has_slopes
+from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_blocks
 from quire.worker.model.positions import chosen_ropes
 from quire.worker.model.scales import find_scales
 from quire.worker.pages.arena import Arena
@@ -85,7 +85,7 @@ class TorchModel:
         """Rotary frequencies that depend on the plan's longest length, by the plan's names for them."""
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
-        if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds):
+        if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds) or shares_blocks(model):
             is_compiled = False  # layers pass each other selections, which are not tensors
         self.choices = choose(arena.stage, arena.bytes.device.type, backends, has_slopes(model))
         self.context = ForwardContext(arena, tuple(choice.backend for choice in self.choices), is_compiled)

@@ -251,6 +251,23 @@ def _number_blocks(module: Any, _config: Any) -> None:
         block.temporal_block.layer_idx = layer
 
 
+class _SharedAttention:
+    """Zamba2: several layers share one block, which is told in each call whose keys and values it is to read."""
+
+    def forward(self: Any, hidden_states: Any, layer_idx: int, *given: Any, **options: Any) -> Any:
+        self.layer_idx = layer_idx
+        return super().forward(hidden_states, layer_idx, *given, **options)  # type: ignore[misc]
+
+
+def _connect_shared(module: Any, _config: Any) -> None:
+    module.__class__ = _joined(_SharedAttention, type(module))
+
+
+def shares_blocks(model: Any) -> bool:
+    """Whether layers share attention blocks. What is compiled knows its layer once for all, so these are not."""
+    return any(isinstance(module, _SharedAttention) for module in model.modules())
+
+
 ADAPTED: dict[str, Callable[[Any, Any], None]] = {
     "BloomAttention": _connect_bloom,
     "CodeGenAttention": _scored(lambda module: 1 / module.scale_attn),
@@ -262,5 +279,6 @@ ADAPTED: dict[str, Callable[[Any, Any], None]] = {
     "MptModel": _connect_mpt_model,
     "RecurrentGemmaModel": _number_blocks,
     "XGLMAttention": _connect_xglm,
+    "Zamba2Attention": _connect_shared,
 }
 """By class: how a layer of it is connected."""

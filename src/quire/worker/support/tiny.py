@@ -90,6 +90,14 @@ SPECIAL: dict[str, Sizes] = {
     "recurrent_gemma": {"block_types": ["recurrent", "attention"], "attention_window_size": WINDOW, "lru_width": 64},
     "xlnet": {"d_head": 16},
     "youtu": _LATENT,
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2,
+        "n_mamba_heads": 8,
+        "mamba_d_state": 8,
+        "adapter_rank": 4,
+        "use_mem_rope": True,
+        "head_dim": 32,
+    },
     "zaya": {"num_experts_per_tok": 1},
 }
 """By type: what its class needs in addition."""
