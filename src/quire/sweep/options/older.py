@@ -58,7 +58,7 @@ _OTHERS = (
     Case("recurrent_gemma", "window of 5", {"attention_window_size": 5, "attention_bias": True}),
     Case("zamba2", "two blocks, changed for each layer", {
         "num_mem_blocks": 2, "use_shared_attention_adapter": True, "layers_block_type": ["hybrid"] * 4,
-        "hybrid_layer_ids": [0, 1, 2, 3], "num_key_value_heads": 4,
+        "hybrid_layer_ids": [0, 1, 2, 3],
     }),
     Case("zamba2", "two groups, biases, no positions", {
         "mamba_ngroups": 2, "add_bias_linear": True, "use_mem_rope": False,

@@ -97,6 +97,7 @@ SPECIAL: dict[str, Sizes] = {
         "adapter_rank": 4,
         "use_mem_rope": True,
         "head_dim": 32,
+        "num_key_value_heads": 4,
     },
     "zaya": {"num_experts_per_tok": 1},
 }
