@@ -79,7 +79,9 @@ CASES = {
     "soft-capped, sink logits, in pieces": Case(softcap=2.0, sink_logits=True, piece_tokens=32),
     "scores lose with distance": Case(has_slopes=True),
     "scores lose with distance, in pieces": Case(has_slopes=True, heads=Heads(6, 2, 24, 40), piece_tokens=32),
-    "scores lose with distance, soft-capped": Case(has_slopes=True, softcap=2.0, counts=(1, 8, 3)),
+    "scores lose with distance, soft-capped, sink logits": Case(
+        has_slopes=True, softcap=2.0, sink_logits=True, counts=(1, 8, 3)
+    ),
     "scores lose with distance, prompts": Case(counts=CHUNK, ends=BEHIND, tiles=MANY, has_slopes=True),
     "newest tokens from registers, scores lose with distance": replace(NEW, has_slopes=True, dtype=torch.bfloat16),
     "newest tokens from registers": NEW,

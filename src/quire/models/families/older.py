@@ -76,7 +76,8 @@ def _flattened(fields: Fields, *names: str) -> None:
     for name in names:
         section = fields.section(name)
         if section is not None:
-            fields.config = {**section.config, **fields.config}
+            stated = {field: value for field, value in fields.config.items() if value is not None}
+            fields.config = {**section.config, **stated}
 
 
 def read_mpt(fields: Fields) -> Blueprint:

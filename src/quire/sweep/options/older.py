@@ -8,7 +8,7 @@ NEWER = {"new_decoder_architecture": True, "num_kv_heads": 2}
 CLIPPED = {"clip_qkv": 0.5, "softmax_scale": 0.1}
 
 _SLOPES = (
-    Case("bloom", "six heads", {"n_head": 6, "hidden_size": 96}, is_quick=True),
+    Case("bloom", "six heads", {"n_head": 6, "hidden_size": 96}),
     Case("bloom", "one head", {"n_head": 1}),
     Case("bloom", "residuals after norms", {"apply_residual_connection_post_layernorm": True}),
     Case("bloom", "4,100 tokens", {}, (4100, 61, 300), 30, 4130, batch_tokens=512),
@@ -18,7 +18,7 @@ _SLOPES = (
 )
 
 _FALCON = (
-    Case("falcon", "groups of queries", NEWER, is_quick=True),
+    Case("falcon", "groups of queries", NEWER),
     Case("falcon", "groups of queries, one norm", {**NEWER, "num_ln_in_parallel_attn": 1}),
     Case("falcon", "every head its own keys", {"multi_query": False, "num_kv_heads": 4}),
     Case("falcon", "parts one after the other, biases", {"parallel_attn": False, "bias": True}),

@@ -61,17 +61,9 @@ class ForwardContext:
             return self.attend_now(module.layer_idx, query, key, value, scores)
         softcap = scores.softcap or 0.0
         found: torch.Tensor = attend_operation(
-            query,
-            key,
-            value,
-            scores.sinks,
-            scores.slopes,
-            module.quire_layer,
-            self.number,
-            scores.scale,
-            softcap,
-            width,
-        )
+            query, key, value, scores.sinks, scores.slopes, module.quire_layer, self.number, scores.scale, softcap,
+            width=width,
+        )  # fmt: skip
         return found
 
     def attend_now(
@@ -111,6 +103,7 @@ def attend_operation(
     context: int,
     scale: float,
     softcap: float,
+    *,
     width: int,
 ) -> torch.Tensor:
     """`softcap` 0: none. `width`: numbers per head of the result."""
@@ -130,6 +123,7 @@ def _(
     context: int,
     scale: float,
     softcap: float,
+    *,
     width: int,
 ) -> torch.Tensor:
     del key, value, sinks, slopes, context, layer, scale, softcap

@@ -252,7 +252,7 @@ def _number_blocks(module: Any, _config: Any) -> None:
 
 
 class _SharedAttention:
-    """Zamba2: several layers share one block, which is told in each call whose keys and values it is to read."""
+    """Zamba2: several layers share one block; each call names the layer whose keys and values it reads."""
 
     def forward(self: Any, hidden_states: Any, layer_idx: int, *given: Any, **options: Any) -> Any:
         self.layer_idx = layer_idx
