@@ -51,7 +51,8 @@ def mix(module: Any, rows: torch.Tensor, matrix: torch.Tensor) -> tuple[torch.Te
     projected = module.act_fn(module.qkv_proj(rows)).unflatten(2, (module.num_attention_heads, -1))
     blocks, found = projected.float().transpose(1, 2).split(BLOCK_TOKENS, dim=2), []
     for block in blocks:
-        one, matrix = _mix_block(*block.chunk(3, dim=3), matrix, module.slope_rate.float())
+        query, key, value = block.chunk(3, dim=3)
+        one, matrix = _mix_block(query, key, value, matrix, module.slope_rate.float())
         found.append(one)
     mixed = torch.cat(found, dim=2).transpose(1, 2).flatten(2).to(rows.dtype)
     gated = torch.sigmoid(module.output_gate(rows)) * module.norm(mixed)

@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from quire.core.errors import ModelError
 from quire.worker.mixers.packed import bind_names
@@ -69,11 +69,16 @@ def _attend(
 ) -> torch.Tensor:
     """Queries, keys and values (1, head, token, width) in, (1, token, head, width) out."""
     query, key, value = parts
-    function = AttentionInterface()[module.config._attn_implementation]
+    function = ALL_ATTENTION_FUNCTIONS[module.config._attn_implementation]
     out: torch.Tensor = function(
         module, query.to(value.dtype), key.to(value.dtype), value, mask, scaling=scaling, **options
     )[0]
     return out
+
+
+def _become(module: Any, first: type) -> None:
+    own: Any = type(module)
+    module.__class__ = _joined(first, own)
 
 
 @cache
@@ -99,7 +104,7 @@ class _OwnScores:
 def _scored(scaling: Callable[[Any], float]) -> Callable[[Any, Any], None]:
     def connect(module: Any, config: Any) -> None:
         module.config, module.quire_scaling, module.quire_has_mask = config, scaling(module), True
-        module.__class__ = _joined(_OwnScores, type(module))
+        _become(module, _OwnScores)
 
     return connect
 
@@ -123,7 +128,7 @@ def _connect_neo(module: Any, config: Any) -> None:
     _scored(lambda _module: 1.0)(module, config)
     module.layer_idx, module.quire_has_mask = module.layer_id, module.attention_type != "local"
     del module.bias
-    module.__class__ = _joined(_PairMask, type(module))
+    _become(module, _PairMask)
 
 
 class _Bloom:
@@ -141,7 +146,7 @@ def _connect_bloom(module: Any, config: Any) -> None:
     bloom = importlib.import_module("transformers.models.bloom.modeling_bloom")
     made = bloom.build_alibi_tensor(torch.ones(1, 2), module.num_heads, torch.float32)
     _give_slopes(module, made, config)
-    module.__class__ = _joined(_Bloom, type(module))
+    _become(module, _Bloom)
 
 
 def _give_slopes(module: Any, made: torch.Tensor, config: Any) -> None:
@@ -170,21 +175,22 @@ class _Mpt:
 def _connect_mpt(module: Any, config: Any) -> None:
     mpt = importlib.import_module("transformers.models.mpt.modeling_mpt")
     _give_slopes(module, mpt.build_mpt_alibi_tensor(module.n_heads, 2), config)
-    module.__class__ = _joined(_Mpt, type(module))
+    _become(module, _Mpt)
 
 
 class _MaskedMpt:
     """Its model asks for a mask where there is none, and converts it."""
 
     def forward(self: Any, *given: Any, **options: Any) -> Any:
-        return _with_masks(type(self))(self, *given, **options)
+        own: Any = type(self)
+        return _with_masks(own)(self, *given, **options)
 
 
 @cache
 def _with_masks(model: type) -> Any:
     own = inspect.unwrap(model.__mro__[2].forward)  # type: ignore[attr-defined]
 
-    def create_mask(*given: Any, **options: Any) -> torch.Tensor:
+    def create_mask(*given: Any, **options: Any) -> Any:
         made = own.__globals__["create_causal_mask"](*given, **options)
         return _NoMask() if made is None else made
 
@@ -197,7 +203,7 @@ class _NoMask:
 
 
 def _connect_mpt_model(module: Any, _config: Any) -> None:
-    module.__class__ = _joined(_MaskedMpt, type(module))
+    _become(module, _MaskedMpt)
 
 
 class _Falcon:
@@ -213,7 +219,7 @@ class _Falcon:
         out = _attend(self, (query, key, value), attention_mask, self.inv_norm_factor)
         return self.dense(out.flatten(2)), None
 
-    def _parts(self: Any, fused: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def _parts(self: Any, fused: Any) -> tuple[torch.Tensor, ...]:
         """(1, head, token, width). In the newer layout each group of queries is followed by its key and its value."""
         if self.new_decoder_architecture:
             grouped = fused.unflatten(2, (self.num_kv_heads, -1, self.head_dim))
@@ -226,7 +232,7 @@ class _Falcon:
 def _connect_falcon(module: Any, config: Any) -> None:
     if config.alibi:
         raise ModelError("FalconForCausalLM with alibi rounds what it adds to scores to 8 bits: it does not run here")
-    module.__class__ = _joined(_Falcon, type(module))
+    _become(module, _Falcon)
 
 
 class _Xglm:
@@ -242,7 +248,7 @@ class _Xglm:
 
 def _connect_xglm(module: Any, config: Any) -> None:
     module.config = config
-    module.__class__ = _joined(_Xglm, type(module))
+    _become(module, _Xglm)
 
 
 def _number_blocks(module: Any, _config: Any) -> None:
@@ -260,7 +266,7 @@ class _SharedAttention:
 
 
 def _connect_shared(module: Any, _config: Any) -> None:
-    module.__class__ = _joined(_SharedAttention, type(module))
+    _become(module, _SharedAttention)
 
 
 def shares_blocks(model: Any) -> bool:
