@@ -54,7 +54,7 @@ class Accepts:
 
     def refusal(self, plan: KindPlan, device: str, sheet_bytes: int = 0, has_slopes: bool = False) -> str:
         """Why it does not run this kind; empty if it does. `has_slopes`: layers have ALiBi."""
-        if has_slopes and not (self.adds_slopes and plan.kind.kind == "full"):
+        if has_slopes and plan.manifest and not (self.adds_slopes and plan.kind.kind == "full"):
             return f"does not take from the scores of {plan.kind.kind} by distance (ALiBi)"
         stored = {entry.dtype for entry in plan.manifest}
         if (self.kinds and plan.kind.kind not in self.kinds) or not plan.kind.is_shareable:

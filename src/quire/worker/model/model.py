@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+from transformers import AttentionInterface, AutoModelForCausalLM, PreTrainedConfig
 
 from quire.core.step import Step
 from quire.worker.backends.attention import Scores
@@ -24,7 +24,7 @@ from quire.worker.mixers.attach import attach
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
 from quire.worker.model.linears import lay_out
-from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_blocks
+from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_blocks, stated_type
 from quire.worker.model.positions import chosen_ropes
 from quire.worker.model.scales import find_scales
 from quire.worker.pages.arena import Arena
@@ -86,7 +86,7 @@ class TorchModel:
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
         if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds) or shares_blocks(model):
-            is_compiled = False  # layers pass each other selections, which are not tensors
+            is_compiled = False  # layers pass each other selections, which are not tensors; a shared block has no layer
         self.choices = choose(arena.stage, arena.bytes.device.type, backends, has_slopes(model))
         self.context = ForwardContext(arena, tuple(choice.backend for choice in self.choices), is_compiled)
         attach(model, self.context)
@@ -179,7 +179,7 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
 def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> Any:
     """A model with the weights of a checkpoint folder."""
     register()
-    allow(AutoConfig.from_pretrained(folder, trust_remote_code=False).model_type, NAME)
+    allow(stated_type(folder), NAME)
     model = load_checkpoint(folder, dtype, NAME, advance)
     adapt(model)
     return model

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,7 +33,15 @@ TABLES = {
     "gptj": "GPTJ_ATTENTION_CLASSES",
 }
 """By type: its module's table of attention classes, which knows transformers' names alone."""
-NO_MASK = torch.empty(0)
+
+
+def stated_type(folder: Path) -> str:
+    """A checkpoint's model type; empty where its configuration cannot be read, which loading reports."""
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ""
+    return str(config.get("model_type", "")) if isinstance(config, dict) else ""
 
 
 def allow(model_type: str, name: str) -> None:
@@ -167,8 +177,7 @@ class _Mpt:
         if self.clip_qkv:
             mixed = mixed.clamp(min=-self.clip_qkv, max=self.clip_qkv)
         parts = [part.unflatten(2, (self.n_heads, self.head_dim)).transpose(1, 2) for part in mixed.chunk(3, dim=2)]
-        mask = None if attention_mask is NO_MASK else attention_mask
-        out = _attend(self, tuple(parts), mask, self.softmax_scale, alibi=self.quire_slopes)
+        out = _attend(self, tuple(parts), attention_mask, self.softmax_scale, alibi=self.quire_slopes)
         return self.out_proj(out.flatten(2)), None
 
 
@@ -198,8 +207,8 @@ def _with_masks(model: type) -> Any:
 
 
 class _NoMask:
-    def to(self, _dtype: torch.dtype) -> torch.Tensor:
-        return NO_MASK
+    def to(self, _dtype: torch.dtype) -> None:
+        return None
 
 
 def _connect_mpt_model(module: Any, _config: Any) -> None:
