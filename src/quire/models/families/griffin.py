@@ -16,7 +16,7 @@ def _kinds(fields: Fields, layers: int) -> list[str]:
     """`block_types` repeats."""
     given = fields.items("block_types") or ["recurrent", "recurrent", "attention"]
     for i, word in enumerate(given):
-        if word not in _WORDS:
+        if not isinstance(word, str) or word not in _WORDS:
             raise fields.wrong(f"block_types[{i}]", word, f"recurrent_gemma knows {', '.join(_WORDS)}")
     fields.raw("layers_block_type", "layer_types", "_block_types")
     return [_WORDS[str(given[layer % len(given)])] for layer in range(layers)]

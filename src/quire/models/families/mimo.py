@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.models.blueprint import Block, Blueprint, Family, Weights
-from quire.models.families.common import WINDOW_WORDS, read_heads, read_trunk
+from quire.models.families.common import WINDOW_WORDS, must_be, read_heads, read_trunk
 from quire.models.families.feedforward import deepseek
 from quire.models.fields import Fields
 from quire.models.memories import Heads, full, windowed
@@ -32,21 +32,15 @@ def _window(fields: Fields) -> int:
     return window
 
 
-def _require(fields: Fields, name: str, value: int | bool) -> None:
-    """Fields of the published configuration that transformers does not read."""
-    if fields.raw(name) not in (None, value):
-        raise fields.wrong(name, fields.raw(name), f"transformers computes it as {value}")
-
-
 def _heads(fields: Fields, hidden: int) -> tuple[Heads, Heads]:
     """Of full layers, and of layers with the window."""
     wide = replace(read_heads(fields, hidden), value_dim=fields.integer("v_head_dim"))
     narrow = replace(wide, kv=2 * wide.kv, kv_field="2 × num_key_value_heads")
     numbers = {"num_attention_heads": wide.query, "num_key_value_heads": narrow.kv, "head_dim": wide.key_dim}
     for name, value in {**numbers, "v_head_dim": wide.value_dim}.items():
-        _require(fields, f"swa_{name}", value)
-    _require(fields, "add_swa_attention_sink_bias", True)
-    _require(fields, "add_full_attention_sink_bias", False)
+        must_be(fields, f"swa_{name}", value)
+    must_be(fields, "add_swa_attention_sink_bias", True)
+    must_be(fields, "add_full_attention_sink_bias", False)
     return wide, narrow
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families.attention import Design, family
-from quire.models.families.common import Trunk, must_divide, read_tied, read_trunk
+from quire.models.families.common import Trunk, must_be, must_divide, read_tied, read_trunk
 from quire.models.families.dense import wide
 from quire.models.families.feedforward import FeedForward, uniform
 from quire.models.fields import MOST_LAYERS, Fields, whole_number
@@ -65,12 +65,6 @@ def read_bloom(fields: Fields) -> Blueprint:
     )  # fmt: skip
 
 
-def _require(fields: Fields, name: str, *values: object) -> None:
-    """transformers computes these models one way, whatever their configurations say."""
-    if fields.raw(name) is not None and fields.raw(name) not in values:
-        raise fields.wrong(name, fields.raw(name), f"transformers computes it as {values[0]}")
-
-
 def _flattened(fields: Fields, *names: str) -> None:
     """Fields of these sections are read as if they stood outside."""
     for name in names:
@@ -84,11 +78,11 @@ def read_mpt(fields: Fields) -> Blueprint:
     """Every bias and every other choice of the original code is ignored by transformers, so they must be the usual."""
     _flattened(fields, "attn_config")
     for name, value in (("attn_type", "multihead_attention"), ("alibi", True), ("alibi_bias_max", 8)):
-        _require(fields, name, value)
+        must_be(fields, name, value)
     for name in ("prefix_lm", "qk_ln"):
-        _require(fields, name, False)
-    _require(fields, "expansion_ratio", 4)
-    _require(fields, "no_bias", True)
+        must_be(fields, name, False)
+    must_be(fields, "expansion_ratio", 4)
+    must_be(fields, "no_bias", True)
     if fields.raw("logit_scale") is not None:
         raise fields.wrong("logit_scale", fields.raw("logit_scale"), "transformers does not scale logits")
     fields.raw("attn_pdrop", "attn_impl", "attn_uses_sequence_id")
