@@ -25,6 +25,7 @@ from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
 from quire.worker.model.lean import LeanModel, is_near, refusal
 from quire.worker.model.linears import lay_out
+from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_blocks, stated_type
 from quire.worker.model.packed_loading import load_packed
 from quire.worker.model.positions import chosen_ropes
 from quire.worker.model.scales import find_scales, most_tokens, probe
@@ -51,13 +52,14 @@ def _attention(
     s_aux: torch.Tensor | None = None,
     *,
     indices: KindBatch | None = None,
+    alibi: torch.Tensor | None = None,
     **_others: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function of transformers' interface: (1, head, token, width) in. `indices`: the result
-    of an indexer (`mixers/indexed.py`)."""
+    of an indexer (`mixers/indexed.py`). `alibi`: slopes (head,) by which scores lose with distance."""
     del attention_mask, dropout
     context: ForwardContext = module.quire_context
-    scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
+    scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux, alibi)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if getattr(module, "quire_is_latent", False):
         return latent.attend(module, context, q, k, v, scores, selected=indices)[None], None
@@ -88,9 +90,9 @@ class TorchModel:
         """Rotary frequencies that depend on the plan's longest length, by the plan's names for them."""
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
-        if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds):
-            is_compiled = False  # layers pass each other selections, which are not tensors
-        self.choices = choose(arena.stage, arena.bytes.device.type, backends)
+        if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds) or shares_blocks(model):
+            is_compiled = False  # layers pass each other selections, which are not tensors; a shared block has no layer
+        self.choices = choose(arena.stage, arena.bytes.device.type, backends, has_slopes(model))
         self.context = ForwardContext(arena, tuple(choice.backend for choice in self.choices), is_compiled)
         attach(model, self.context)
         self.scales = find_scales(self.context, self.vocab_size, self._probe)
@@ -202,15 +204,22 @@ def _fixed_output(module: Any, output: Any) -> Iterator[None]:
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
     """A model with random weights, from its configuration."""
     register()
-    return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+    allow(config.model_type, NAME)
+    model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         config, attn_implementation=NAME, dtype=dtype
     )
+    adapt(model)
+    return model
 
 
 def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> Any:
     """A model with the weights of a checkpoint folder."""
     register()
+    allow(stated_type(folder), NAME)
     with packed_readers(folder) as readers:
-        if readers is not None:
-            return load_packed(folder, readers, dtype, NAME, advance)
-    return load_checkpoint(folder, dtype, NAME, advance)
+        if readers is None:
+            model = load_checkpoint(folder, dtype, NAME, advance)
+        else:
+            model = load_packed(folder, readers, dtype, NAME, advance)
+    adapt(model)
+    return model

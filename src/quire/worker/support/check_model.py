@@ -31,6 +31,8 @@ KNOWN_OPTIONS = {
 }  # fmt: skip
 """Options of an attention call that are obeyed or do not change the result. Any other that is set is refused."""
 
+SLOPES = "alibi"
+"""The option with which a layer passes slopes by which scores lose with distance."""
 SELECTION = "indices"
 """The option with which a layer passes what its indexer selected."""
 FAR_QUERY = 1 << 20
@@ -87,7 +89,7 @@ def _compare_call(where: str, call: AttentionCall, kind: Kind, parts: Parts) -> 
     stored = {name: (part.shape[1], part.shape[3]) for name, part in (("key", call.key), ("value", call.value))}
     if not kind.holds_latents and stored != parts:
         raise ModelError(f"{where} stores {_format(stored)}, planned is {_format(parts)}")
-    known = KNOWN_OPTIONS | ({SELECTION} if kind.selects else set())
+    known = KNOWN_OPTIONS | ({SELECTION} if kind.selects else set()) | ({SLOPES} if kind.kind == "full" else set())
     strange = [key for key, value in call.options.items() if value is not None and key not in known]
     if strange:
         raise ModelError(f"{where} asks attention for {strange[0]}, which {kind.name} does not take")
