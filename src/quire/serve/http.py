@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,10 +12,20 @@ import uvicorn
 
 from quire.serve import logs
 from quire.serve.app import make_app
+from quire.serve.direct import DirectRoutes
 from quire.serve.edge import Edge
 from quire.serve.protocol import protocol
 from quire.serve.rate_limits import RateLimitHeaders
 from quire.serve.service import Service
+
+YOUNG_OBJECTS = 20_000
+"""Of Python's garbage collector: how many more there are when it looks for cycles among them. Calls leave few."""
+
+
+def settle_garbage() -> None:
+    """What was made so far stays for good: scanning it again and again would delay answers."""
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
 
 
 class HttpServer(uvicorn.Server):
@@ -27,7 +38,7 @@ class HttpServer(uvicorn.Server):
 
 def http_server(service: Service) -> HttpServer:
     settings = service.settings
-    app = RateLimitHeaders(make_app(service), service.allowances)
+    app = RateLimitHeaders(DirectRoutes(make_app(service)), service.allowances)
     configuration = uvicorn.Config(
         Edge(app, settings, service.ring, service.metrics),
         log_config=None,
@@ -36,6 +47,7 @@ def http_server(service: Service) -> HttpServer:
         http=protocol(settings.header_seconds, 2 * settings.header_bytes, settings.body_seconds, settings.connections),
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )

@@ -91,6 +91,7 @@ class Channel(FramePipe):
             answer = _Answer(question.number, None, error)
         self.send(answer)
 
+
 def receive_first(pipe: socket.socket) -> Any:
     """Waits for the first message; before there is an event loop."""
     (size,) = LENGTH.unpack(_exactly(pipe, LENGTH.size))
