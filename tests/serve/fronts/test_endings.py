@@ -191,7 +191,7 @@ def test_a_front_that_cannot_start_ends_the_server_with_its_error(tiny_folder: P
     """As one process does: with the message and the exit code of what is wrong."""
     broken = tmp_path / "broken"
     shutil.copytree(tiny_folder, broken)
-    (broken / "tokenizer.json").unlink()
+    (broken / "tokenizer.json").write_text('{"version": ')
     command = [sys.executable, "-m", "quire.cli.main", "serve", str(broken), *SIZE, "--port", "0"]
     ends = [
         subprocess.run([*command, "--http-processes", count], capture_output=True, text=True, timeout=WAIT_SECONDS)
@@ -199,6 +199,8 @@ def test_a_front_that_cannot_start_ends_the_server_with_its_error(tiny_folder: P
     ]
     assert (ends[0].returncode, ends[1].returncode) == (2, 2)
     assert ends[0].stderr.splitlines()[-1] == ends[1].stderr.splitlines()[-1]
+    assert f"{broken / 'tokenizer.json'} cannot be read as a tokenizer" in ends[0].stderr.splitlines()[-1]
+    assert "Traceback" not in ends[0].stderr + ends[1].stderr
 
 
 @pytest.mark.soak
