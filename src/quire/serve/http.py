@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,15 +16,6 @@ from quire.serve.edge import Edge
 from quire.serve.protocol import protocol
 from quire.serve.rate_limits import RateLimitHeaders
 from quire.serve.service import Service
-
-YOUNG_OBJECTS = 20_000
-"""Of Python's garbage collector: how many more there are when it looks for cycles among them. Calls leave few."""
-
-
-def settle_garbage() -> None:
-    """What was made so far stays for good: scanning it again and again would delay answers."""
-    gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS)
 
 
 class HttpServer(uvicorn.Server):

@@ -7,6 +7,7 @@ signal ──▶ draining (`draining.py`) ──▶ the engine ends ──▶ th
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import socket
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from quire.serve.descriptors import RESERVED, fitting_connections, raise_limit
 from quire.serve.draining import Draining
 from quire.serve.fronts.choice import http_processes
 from quire.serve.fronts.server import FrontServer
-from quire.serve.http import http_server, log_trouble, settle_garbage
+from quire.serve.http import http_server, log_trouble
 from quire.serve.keys import KeyRing
 from quire.serve.lease_register import LeaseRegister
 from quire.serve.messages import EngineSetup, Failed, Ready
@@ -145,7 +146,7 @@ class OneProcess:
         Draining(self.shared.allowances, client, self._settings.drain_seconds, self._end).listen()
         asyncio.get_running_loop().set_exception_handler(log_trouble)
         client.start()
-        settle_garbage()
+        gc.freeze()  # what was made so far stays for good: scanning it again and again would delay answers
         serving = asyncio.ensure_future(self._server.serve([listener]))
         failing = asyncio.ensure_future(client.given_up.wait())
         listening = asyncio.ensure_future(self._listening(on_listening))

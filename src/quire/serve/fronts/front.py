@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import os
 import signal
 import socket
@@ -35,7 +36,7 @@ from quire.serve.fronts.messages import (
 )
 from quire.serve.fronts.metrics import FrontMetrics
 from quire.serve.fronts.shares import hub_shares
-from quire.serve.http import HttpServer, http_server, log_trouble, settle_garbage
+from quire.serve.http import HttpServer, http_server, log_trouble
 from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineTick
 from quire.serve.service import Service
@@ -64,7 +65,7 @@ class Front:
         while not self._server.started:
             await asyncio.sleep(0.01)
         loop.add_reader(self._connections, self._take_connections)
-        settle_garbage()
+        gc.freeze()  # what was made so far stays for good: scanning it again and again would delay answers
         self._channel.send(Started())
         beating = asyncio.ensure_future(self._beat())
         await serving
