@@ -1,4 +1,4 @@
-"""Calls of the routes that generate, without FastAPI's layers: half of what a call costs before its first token.
+"""Calls of the routes that generate, past FastAPI's layers: these have nothing to do for them, and cost time for each.
 
     path ──▶ a route with a body and a fixed path ──▶ its handler (`body_route.py`)
          └─▶ any other ──▶ FastAPI, which looks for it among all routes
