@@ -83,7 +83,7 @@ class Admission:
         self._look_again()
         for ticket in self._queue.in_turn():
             if budget <= 0 or not self._rows.has_room():
-                self._let_wait(ticket, self.why_full())
+                self._let_wait(ticket, self.why_full(ticket.reason))
                 break
             if passed == QUEUE_SIGHT or len(found) > MOST_NEWCOMERS:
                 break
@@ -191,11 +191,11 @@ class Admission:
         for ticket in list(self._reuse.expectations.changed.values()):
             self.expect(ticket)
 
-    def why_full(self) -> Reason:
-        """Why no request can be admitted."""
+    def why_full(self, last: Reason) -> Reason:
+        """Why no request can be admitted. One that lacks memory as well goes on waiting for that (`last`)."""
         if not self._rows.has_room():
             return Reason(Why.ROWS, numbers={"rows": self._rows.count})
-        return Reason(Why.STEP_TOKENS, numbers={"tokens": self._plan.batch_tokens})
+        return last if last.code is Why.MEMORY else Reason(Why.STEP_TOKENS, numbers={"tokens": self._plan.batch_tokens})
 
     def why_not_yet(self, ticket: Ticket) -> Reason | None:
         """Why policy, not capacity, does not admit a request yet; None: it is admitted."""
