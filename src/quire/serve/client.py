@@ -26,8 +26,8 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import Any
 
-from quire.core.child import python
 from quire.core.request import Request
+from quire.options.child import python
 from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
 from quire.serve.ending import end_at_once, reap
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
