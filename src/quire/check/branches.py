@@ -50,7 +50,7 @@ def _several(random: Random, arrival: Arrival) -> list[Arrival]:
 class Forkers(Actor):
     """Continues some request, running or ended, from one of its tokens."""
 
-    rates = (0.0, 0.05, 0.3)
+    rates = (0.0, 0.1, 0.3)
 
     def __init__(self, episode: Episode) -> None:
         self.episode, self.random, self.scheduler = episode, episode.forking, episode.scheduler
@@ -82,7 +82,8 @@ class Forkers(Actor):
     def _tokens(self, parent: Request) -> Tokens | None:
         """What the fork continues, compared with the parent's script; None: the parent is forgotten, or was refused."""
         name, script = parent.name, self.episode.runner.scripts[parent.name].tokens
-        at = self.random.choice((None, None, len(parent.prompt), self.random.randint(1, len(parent.prompt))))
+        known = state.find_known(self.scheduler, name) or len(parent.prompt)
+        at = self.random.choice((None, len(parent.prompt), self.random.randint(1, known), known - min(known - 1, 2)))
         is_running = name in state.running(self.scheduler)
         try:
             tokens = self.forks.tokens(name, at, parent.tenant, parent.scope)

@@ -157,7 +157,7 @@ LARGE = (
     Small("full, window, state, leases", (FULL, WINDOW, STATE), 6, TURNS, leases=3, evicts=True),
     Small("window, chunked, state, leases", (WINDOW, CHUNKED, STATE), 9, TURNS, leases=5, rows=3, policy=FAIR),
     Small("full and state, leases, a tier", (FULL, STATE), 6, TURNS, leases=3, rows=3, stored=2),
-    Small("full and state, branches and a fork", (FULL, STATE), 6, FORKS, 2, are_branches=True, rows=3, evicts=True),
+    Small("full and state, branches and a fork", (FULL, STATE), 6, FORKS, 2, are_branches=True, rows=3),
     Small("full, window, state, branches", (FULL, WINDOW, STATE), 7, FORKS, 2, are_branches=True, overlap=3),
     Small("full, pages of 2, leases", (FULL,), 6, TURNS, 2, leases=3, rows=3, batch_tokens=1, overlap=3),
 )

@@ -68,11 +68,9 @@ class Captures:
     def make_room(self, kinds: Kinds) -> bool:
         """Whether there is a page for each group of these kinds; prefixes are evicted for them."""
         for _ in range(MOST_EVICTIONS):
-            if self._index.coverage.has_free_pages(kinds):
-                return True
-            if not self._evict():
-                return False
-        return False
+            if self._index.coverage.has_free_pages(kinds) or not self._evict():
+                break
+        return self._index.coverage.has_free_pages(kinds)
 
     def _evict(self) -> bool:
         evicted = self._index.evict(0, must=False)

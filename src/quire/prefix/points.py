@@ -17,6 +17,7 @@ from quire.cache.memory import StageMemory
 from quire.core.events import RequestEvent
 from quire.core.request import Tokens
 from quire.core.step import Ints
+from quire.kinds import Keeps
 from quire.prefix.captures import Captures
 from quire.prefix.hit import Turn
 from quire.prefix.index import PrefixIndex
@@ -69,7 +70,7 @@ class Points:
             self._rows.setdefault(point.key, row)
             rows.most[row] = tokens
         is_held = tokens == computed or (tokens < computed and not self._index.coverage.has_states)
-        return self._keep(row, turn, tokens) if is_held else []
+        return self._keep(row, turn, tokens, computed) if is_held else []
 
     def arrive(self, rows: RowColumns) -> list[tuple[int, int]]:
         """Rows that have come to their points, with the tokens up to there: they may go on."""
@@ -93,10 +94,10 @@ class Points:
         before = keys[end // unit - 1] if end >= unit else root
         return self._rows.get(end_key(before, prompt[end // unit * unit : end]))
 
-    def _keep(self, row: int, turn: Turn, tokens: int) -> list[Copy]:
+    def _keep(self, row: int, turn: Turn, tokens: int, computed: int) -> list[Copy]:
         """Keeps a boundary where the turn ends, though the row goes on: from now on the row writes to copies of the
         pages that it shares there. None if there is no room for them, or a window has left what a hit there needs."""
-        own = [memory.written_on(tokens) for memory in self._memories]
+        own = [_written_by_both(memory, tokens, computed) for memory in self._memories]
         if not self._captures.make_room(own) or not self._index.keep_point(row, turn):
             return []
         return [
@@ -104,3 +105,13 @@ class Points:
             for stage, (memory, kinds) in enumerate(zip(self._memories, own, strict=True))
             for kind in kinds
         ]
+
+
+def _written_by_both(memory: StageMemory, tokens: int, computed: int) -> list[int]:
+    """Kinds with a page that is written to after `tokens` tokens, and by a row after `computed`."""
+
+    def is_same(kind: int) -> bool:
+        size = memory.tables[kind].plan.page_tokens
+        return memory.tables[kind].kind.keeps is Keeps.STATE or tokens // size == computed // size
+
+    return [kind for kind in memory.written_on(tokens) if is_same(kind)]
