@@ -19,9 +19,11 @@ from quire.core.request import Tokens
 from quire.core.step import Ints
 from quire.kinds import Keeps
 from quire.prefix.captures import Captures
-from quire.prefix.hit import Turn
+from quire.prefix.coverage import Kinds
+from quire.prefix.hit import Place, Turn
 from quire.prefix.index import PrefixIndex
 from quire.prefix.keys import end_key
+from quire.prefix.nodes import Chain
 
 Copy = tuple[int, int, Ints, Ints]
 """stage, kind, source, target"""
@@ -93,6 +95,16 @@ class Points:
         unit, end = self._index.unit, len(prompt) - 1
         before = keys[end // unit - 1] if end >= unit else root
         return self._rows.get(end_key(before, prompt[end // unit * unit : end]))
+
+    def has_room(self, kinds: Kinds, chain: Chain, is_branch: bool) -> bool:
+        """Whether a request that continues from the chain's end can copy its pages of these kinds. Prefixes are evicted
+        for a branch, but not this one."""
+        if not is_branch or self._index.coverage.has_free_pages(kinds):
+            return self._index.coverage.has_free_pages(kinds)
+        node = self._index.awaited.add(chain)
+        has_room = self._captures.make_room(kinds)
+        self._index.awaited.remove(Place(node, self._index.nodes.key[node]))
+        return has_room
 
     def _keep(self, row: int, turn: Turn, tokens: int, computed: int) -> list[Copy]:
         """Keeps a boundary where the turn ends, though the row goes on: from now on the row writes to copies of the

@@ -208,7 +208,7 @@ class Reuse:
         for memory in self.memories:
             memory.adopt(row, hit.tokens, hit.chain)
         own = [memory.written_on(hit.tokens) for memory in self.memories]
-        if self.captures.make_room(own) if ticket.request.is_branch else self.index.coverage.has_free_pages(own):
+        if self.points.has_room(own, hit.chain, ticket.request.is_branch):
             for stage, (memory, kinds) in enumerate(zip(self.memories, own, strict=True)):
                 for kind in kinds:
                     self._next_step.copy(stage, kind, *memory.part(kind, row, hit.tokens))

@@ -142,6 +142,16 @@ class RetainBody(Body):
     session: SessionName | None = Field(None, description="The lease that moves along; default: the prompt's own.")
 
 
+class ForkBody(Body):
+    """An earlier answer of the same key, which this one continues (docs/forks.md)."""
+
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    at: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(
+        None, description="Tokens of its prompt and output to continue from; default: all that it has now."
+    )
+    index: Annotated[int, Field(ge=0, le=1 << 16)] | None = Field(None, description="Of its choice; default 0.")
+
+
 class CacheControl(Body):
     """Anthropic's mark of what to keep: the whole turn is leased for this time."""
 
@@ -187,6 +197,7 @@ class Sampled(Asked):
 
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    fork_from: ForkBody | None = Field(None, description="Quire's own: continue another answer (docs/forks.md).")
     stop: Stop = None
     presence_penalty: Penalty = None
     frequency_penalty: Penalty = None
@@ -309,7 +320,9 @@ Tools = Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS, fail_fa
 
 class ChatBody(Sampled):
     neutral = fields.CHAT
-    messages: Messages
+    messages: Annotated[list[Said], Field(max_length=MOST_MESSAGES, fail_fast=True)] = Field(
+        default_factory=list, description="Required, except with fork_from."
+    )
     max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     logprobs: bool | None = None
@@ -352,7 +365,9 @@ Prompt = Text | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens]
 
 class CompletionBody(Sampled):
     neutral = fields.COMPLETION
-    prompt: Annotated[Prompt, BeforeValidator(_few_prompts)]
+    prompt: Annotated[Prompt, BeforeValidator(_few_prompts)] | None = Field(
+        None, description="Required, except with fork_from: there it follows the tokens that are continued."
+    )
     max_tokens: Annotated[int, Field(ge=0, le=1 << 30)] | None = Field(
         None, description="16 unless given; 0 for the log-probabilities of a prompt alone."
     )

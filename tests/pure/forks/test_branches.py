@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import branches as bench
 from quire.core.errors import NeverFits
 from quire.core.events import RequestAdmitted
 from quire.core.request import Request
 from quire.engine.engine import Engine, Stream
 from quire.forks.forks import ForkRefused, Forks
+from quire.plan.settings import Budget
 from shadow import token_for
 from small_engines import LENGTH, check, engine_for, is_empty, run, small_plan
 
@@ -216,3 +218,12 @@ def test_branches_share_in_a_pool_full_of_cached_prefixes() -> None:
     found = [hits(engine)[f"b{number}"] for number in range(4)]
     assert sorted(found)[1:] == [99] * 3
     check(engine)
+
+
+def test_16_branches_of_a_hybrid_model_hold_what_they_need() -> None:
+    """`make bench-forks` measures it with a prompt of 64k tokens."""
+    plan = bench.plan_of("qwen3-next-80b-a3b", 8_192, 16, Budget(pool_bytes=8 << 30))
+    found = bench.measure(plan, 8_192, 16, 40)
+    assert found.running == 16
+    assert 0.9 < found.ratio <= bench.GOAL
+    assert found.computed_prompt_tokens == 8_192 + 15
