@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quire.core.request import Tokens
 from quire.serve.away import EngineAway
 from quire.serve.calls import unavailable
-from quire.serve.client import EngineClient
 from quire.serve.engine_forks import FORK_SECONDS, ForkQuestion
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.schemas import ForkBody
 from quire.text.question import Fork
+
+if TYPE_CHECKING:
+    from quire.serve.service import Service
 
 NOT_FOUND = "fork_not_found"
 
@@ -25,7 +28,7 @@ class Forked:
     tokens: Tokens
 
 
-async def forked_by(asked: ForkBody | None, client: EngineClient, tenant: Tenant) -> Forked | None:
+async def forked_by(asked: ForkBody | None, service: Service, tenant: Tenant) -> Forked | None:
     """None: the body is not a fork. Raises what the engine refuses. An answer's id names its call, after a prefix for
     its form; requests are named by call and choice."""
     if asked is None:
@@ -33,7 +36,7 @@ async def forked_by(asked: ForkBody | None, client: EngineClient, tenant: Tenant
     name = f"{asked.id.rpartition('-')[2]}-{asked.index or 0}"
     question = ForkQuestion(name, asked.at, tenant.name, tenant.scope)
     try:
-        reply = await client.fork(question, FORK_SECONDS)
+        reply = await service.client.fork(question, FORK_SECONDS)
     except EngineAway as error:
         raise unavailable(error) from None
     if reply.problem:

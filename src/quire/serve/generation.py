@@ -31,7 +31,7 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.post("/v1/chat/completions", responses=ANSWERS)
 async def chat(body: ChatBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    forked = await forked_by(body.fork_from, service.client, request.state.tenant)
+    forked = await forked_by(body.fork_from, service, request.state.tenant)
     has_grammar = body.has_grammar or bool(body.tools)
     call = await service.open_call(lambda: service.reader.chat(body, forked=forked), request, has_grammar)
     extras = _extras(body, bool(body.logprobs))
@@ -42,7 +42,7 @@ async def chat(body: ChatBody, request: Request) -> Response:
 @router.post("/v1/completions", responses=ANSWERS)
 async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    forked = await forked_by(body.fork_from, service.client, request.state.tenant)
+    forked = await forked_by(body.fork_from, service, request.state.tenant)
     call = await service.open_call(lambda: service.reader.completion(body, forked), request, body.has_grammar)
     echoes = [text for text in call.question.texts for _ in range(call.question.samples)] if body.echo else []
     extras = _extras(body, body.logprobs is not None)

@@ -314,11 +314,16 @@ class AllowedChoice(Body):
 
 Chosen = Annotated[NamedTool | AllowedChoice, Field(discriminator="type")]
 
+HAS_MESSAGES: JsonDict = {"required": ["messages"], "properties": {"messages": {"type": "array", "minItems": 1}}}
+HAS_PROMPT: JsonDict = {"required": ["prompt"], "properties": {"prompt": {"type": ["string", "array"]}}}
+HAS_FORK: JsonDict = {"required": ["fork_from"], "properties": {"fork_from": {"type": "object"}}}
+
 Messages = Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 Tools = Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
 
 
 class ChatBody(Sampled):
+    model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_MESSAGES, HAS_FORK]})
     neutral = fields.CHAT
     messages: Annotated[list[Said], Field(max_length=MOST_MESSAGES, fail_fast=True)] = Field(
         default_factory=list, description="Required, except with fork_from."
@@ -364,6 +369,7 @@ Prompt = Text | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens]
 
 
 class CompletionBody(Sampled):
+    model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_PROMPT, HAS_FORK]})
     neutral = fields.COMPLETION
     prompt: Annotated[Prompt, BeforeValidator(_few_prompts)] | None = Field(
         None, description="Required, except with fork_from: there it follows the tokens that are continued."
