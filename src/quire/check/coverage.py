@@ -49,6 +49,8 @@ class Mechanism(str, Enum):
     LARGE = "large system"
     LEASE = "lease of cached tokens"
     RETAINED = "lease with a request"
+    BRANCH = "branch"
+    FORK = "fork at a running request's end"
 
 
 STEPS_PER_FLOOR = 20_000
@@ -61,6 +63,7 @@ OF_REUSE = (
     Mechanism.STORE,
     Mechanism.LEASE,
     Mechanism.RETAINED,
+    Mechanism.FORK,
 )
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from quire.check import state
 from quire.check.actors import ACTORS, StepFailed
+from quire.check.branches import Forkers, with_branches
 from quire.check.claims import Claims
 from quire.check.coverage import Coverage, Fault, Mechanism
 from quire.check.definitions import Ints, Violation, fits_alone
@@ -84,12 +85,15 @@ class Episode:
         traffic = large_traffic if is_large_one else crowding_traffic if self.system.is_crowded else small_traffic
         self.traffic = traffic(self.random, self.system.plan)
         self.coming = with_leases(leases, random_requests(self.random, self.system.plan, self.traffic))
+        self.forking = Random(f"forks {seed}")
+        self.coming = with_branches(self.forking, self.coming)
         self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now)
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
         self.laws += [Lives(), self.loading, self.progress, *self._policy(), self.leased]
-        self.actors = [actor(self) for actor in ACTORS]
+        self.forkers = Forkers(self)
+        self.actors = [*(actor(self) for actor in ACTORS), self.forkers]
 
     def _unleased_spare(self) -> int:
         return self.system.spare - max(stage.lease_sheets for stage in self.system.plan.stages)
@@ -137,7 +141,7 @@ class Episode:
     def _policy(self) -> list[Law]:
         rules, scheduler = self.system.rules, self.scheduler
         capacity = Capacity(self.system.plan, lambda name: state.known_tokens(scheduler, name))
-        prefixes = Prefixes(scheduler, self._tokens_of)
+        prefixes = Prefixes(scheduler, self.tokens_of)
         line = Line(scheduler, self.seats, capacity, prefixes, rules)
         typical = lambda: state.typical_output(scheduler)  # noqa: E731
         return [
@@ -171,7 +175,7 @@ class Episode:
     def _has_less(self, load: int) -> bool:
         return self.tier is not None and load in self.tier.fates.has_less
 
-    def _tokens_of(self, name: str) -> Tokens:
+    def tokens_of(self, name: str) -> Tokens:
         return np.concatenate([self.requests[name].prompt, self.engine.outputs(name)])
 
     def run(self) -> None:
@@ -217,21 +221,28 @@ class Episode:
 
     def _submit(self) -> None:
         while self.coming and self.coming[0].step <= self.now and len(self.accepted) < self.traffic.at_once:
-            request = self.coming[0].request
-            self.requests[request.name] = request
-            try:
-                if not is_late(request, self.now):
-                    stream = self.engine.submit(request)
-                    self._accept(request, stream)
-                    self.leased.note_booked(request, stream.lease)
-                    if stream.lease is not None and stream.lease.refusal is None:
-                        self.coverage.mechanism(self.kinds, Mechanism.RETAINED)
-            except QueueFull:
-                self._check_queue_is_full()
+            if not self.submit(self.coming[0].request):
                 return
-            except NeverFits:
-                self._check_refused(request)
             self.coming.pop(0)
+
+    def submit(self, request: Request) -> bool:
+        """False: the queue is full."""
+        self.requests[request.name] = request
+        try:
+            if not is_late(request, self.now):
+                stream = self.forkers.forks.note(self.engine.submit(request))
+                self._accept(request, stream)
+                self.leased.note_booked(request, stream.lease)
+                if stream.lease is not None and stream.lease.refusal is None:
+                    self.coverage.mechanism(self.kinds, Mechanism.RETAINED)
+                if request.is_branch:
+                    self.coverage.mechanism(self.kinds, Mechanism.BRANCH)
+        except QueueFull:
+            self._check_queue_is_full()
+            return False
+        except NeverFits:
+            self._check_refused(request)
+        return True
 
     def _fits_alone(self, request: Request) -> bool:
         """What fits at the longest length fits before: no moment of a shorter request takes more."""

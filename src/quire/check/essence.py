@@ -54,11 +54,13 @@ KNOWN = {
     "is_reserved epoch stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
-    "Reuse": "memories index rows junctions expectations captures stores _publisher _next_step _layout _scopes_of "
-    "_marks _chains _settled _lines _leaves_spares",
+    "Reuse": "memories index rows junctions expectations captures points stores _publisher _next_step _layout "
+    "beginnings _marks _chains _settled _lines _leaves_spares",
     "Stores": "_keeper _records _index _next_step _publisher",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
+    "Beginnings": "_unit _root_of _roots",
+    "Points": "_index _memories _captures ahead _rows",
     "Junctions": "_prompts _next ahead wanted",
     "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction awaited uses spares leases arrivals "
     "ends _before",
@@ -136,7 +138,8 @@ def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
     reuse = scheduler.reuse
     captured = [one.units for one in reuse.captures._by_row.get(row, ())]
     kept = reuse._marks.get(row), reuse._settled.get(row), reuse._lines.get(row), reuse._leaves_spares.get(row)
-    return *_waiting(scheduler.running.tickets[row]), numbers, kept, captured
+    point = reuse.points.ahead.get(row)
+    return *_waiting(scheduler.running.tickets[row]), numbers, kept, captured, point and (point.tokens, KEYS(point.key))
 
 
 def _waiting(one: Ticket) -> tuple[Any, ...]:

@@ -51,6 +51,18 @@ def known_tokens(scheduler: Scheduler, name: str) -> int:
     return len(one.request.prompt) + len(one.outputs)
 
 
+def find_known(scheduler: Scheduler, name: str) -> int | None:
+    """The same; None: it has ended."""
+    is_here = name in scheduler.rows.row_of or scheduler.queue.find(name) is not None
+    return known_tokens(scheduler, name) if is_here else None
+
+
+def point(scheduler: Scheduler, name: str) -> int | None:
+    """Tokens after which a running request stops for others to branch off; None: nowhere."""
+    point = scheduler.reuse.points.ahead.get(scheduler.rows.row_of.get(name, -1))
+    return None if point is None else point.tokens
+
+
 def found_tokens(scheduler: Scheduler, name: str) -> int:
     """What a waiting request found in the prefix index when it last tried to start."""
     one = scheduler.queue.find(name)
@@ -176,6 +188,7 @@ def reusing_rows(scheduler: Scheduler) -> dict[str, set[int]]:
         "boundaries to keep": set(reuse._marks),
         "settled units": set(reuse._settled),
         "units ahead": set(reuse.junctions.ahead),
+        "points ahead": set(reuse.points.ahead),
     }
 
 
@@ -225,6 +238,7 @@ def books_of_requests(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
     yield "tenants in the fair shares", len(tenants(scheduler))
     yield from ((f"rows with {book}", len(own)) for book, own in reusing_rows(scheduler).items())
     yield "prompts compared with others", len(compared_prompts(scheduler))
+    yield "points that a row stops at", len(scheduler.reuse.points._rows)
     yield "units that a row computes next", len(next_units(scheduler))
     yield from ((f"rows in the {book} of loads", len(own)) for book, own in loading_rows(scheduler).items())
     yield "loads staged for rows", len(scheduler.next_step._loads)

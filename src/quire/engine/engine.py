@@ -158,16 +158,24 @@ class Engine:
         if step is not None:
             self._launch(step)
         if self.scheduler.flying and (step is None or len(self.scheduler.flying) >= self.overlap):
-            result = self._collect()
-            if result.logprobs is not None:
-                self._keep(self.scheduler.flying[0], result.logprobs)
-            for ended in self.scheduler.apply(result):
-                self._end(ended)
+            self._apply()
         elif step is None and len(self.scheduler.loads):
             self.pause()
         for row, why in self.failures.take():
             self._fail(row, why)
         return not self.scheduler.is_idle()
+
+    def settle(self) -> None:
+        """Waits for all steps in flight: every running request then has one token that is not computed yet."""
+        while self.scheduler.flying:
+            self._apply()
+
+    def _apply(self) -> None:
+        result = self._collect()
+        if result.logprobs is not None:
+            self._keep(self.scheduler.flying[0], result.logprobs)
+        for ended in self.scheduler.apply(result):
+            self._end(ended)
 
     def _fail(self, row: int, why: str) -> None:
         """Ends the request in this row."""

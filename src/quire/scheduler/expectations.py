@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.cache.memory import StageMemory
+from quire.prefix.awaited import shared_pages
 from quire.prefix.hit import Place
 from quire.prefix.index import PrefixIndex
 from quire.prefix.nodes import NO_NODES
@@ -74,15 +75,7 @@ class Expectations:
                 self.changed[ticket.arrival] = ticket
 
     def shared_pages(self, ticket: Ticket) -> list[list[int]]:
-        """By stage and kind: pages that a queued request would share with running ones, and that those share with each
-        other. Only kinds that grow count: their pages stay shared as long as the requests run."""
+        """Pages that a queued request would share with running ones, and that those share with each other."""
         place, nodes = ticket.awaits, self._index.nodes
         is_there = place is not None and nodes.key[place.node] == place.key
-        chain = ticket.chain if is_there else NO_NODES
-        return [
-            [
-                (memory.pool.shelves[kind].shared + memory.held_by_requests(kind, chain) if table.kind.grows else 0)
-                for kind, table in enumerate(memory.tables)
-            ]
-            for memory in self._memories
-        ]
+        return shared_pages(self._memories, ticket.chain if is_there else NO_NODES)

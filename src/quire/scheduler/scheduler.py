@@ -178,6 +178,7 @@ class Scheduler:
     def schedule(self, now: float = 0.0) -> Step | None:
         """The next step, or None if nothing can be computed before a step in flight or a load is done."""
         self.leasing.go_on(now)
+        self.reuse.pass_points(self.running.tickets)  # before loads land, whose bytes are not in their pages yet
         if self.loads.has_tier:
             for row, reason in self.loading.end(now):
                 self.admission.put_back(row, reason)

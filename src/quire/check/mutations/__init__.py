@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 
 from quire.check.mutations.base import Mutation, replaced
+from quire.check.mutations.forks import FORKS
 from quire.check.mutations.leaks import LEAKS
 from quire.check.mutations.leases import LEASES
 from quire.check.mutations.loads import LOADS
@@ -17,7 +18,18 @@ from quire.check.mutations.tiers import TIERS
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
-MUTATIONS: dict[str, Mutation] = {**PAGES, **STEPS, **REUSE, **LOADS, **SCALE, **LEAKS, **POLICY, **TIERS, **LEASES}
+MUTATIONS: dict[str, Mutation] = {
+    **PAGES,
+    **STEPS,
+    **REUSE,
+    **LOADS,
+    **SCALE,
+    **LEAKS,
+    **POLICY,
+    **TIERS,
+    **LEASES,
+    **FORKS,
+}
 
 
 def planted(name: str) -> AbstractContextManager[None]:
