@@ -214,9 +214,9 @@ class Leased(Law):
                 raise Violation(f"after the last lease {count} {what} are left")
 
 
-def with_leases(random: Random, arrivals: list[Arrival]) -> list[Arrival]:
+def with_leases(random: Random, arrivals: list[Arrival], rate: float | None = None) -> list[Arrival]:
     """Some of them ask for a lease of what they leave, a few for one of a named session."""
-    rate = random.choice(RETAIN_RATES)
+    rate = random.choice(RETAIN_RATES) if rate is None else rate
     return [_asking(random, arrival) if random.random() < rate else arrival for arrival in arrivals]
 
 

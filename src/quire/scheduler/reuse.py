@@ -52,7 +52,7 @@ class Reuse:
         self.index = PrefixIndex(plan, memories, forecast)
         self.rows = rows
         self.junctions = Junctions()
-        self.expectations = Expectations(self.index, memories)
+        self.expectations = Expectations(self.index)
         self.captures = Captures(self.index, memories, publisher)
         self.stores = Stores(keeper, plan, self.index, next_step, publisher)
         self._publisher, self._next_step = publisher, next_step
