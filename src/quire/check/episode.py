@@ -33,7 +33,7 @@ from quire.check.seats import Seats
 from quire.check.shadow import ShadowRunner
 from quire.check.staying import Capacity, Staying
 from quire.check.storing import Storing
-from quire.check.systems import LOAD_SECONDS, random_system, with_lease_sheets, with_tight_leases
+from quire.check.systems import LOAD_SECONDS, random_system, with_lease_sheets, with_leases_away, with_tight_leases
 from quire.core.errors import NeverFits, QueueFull
 from quire.core.events import (
     CheckpointKept,
@@ -48,6 +48,7 @@ from quire.core.events import (
 from quire.core.reasons import Why
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine, Stream
+from quire.prefix.leases import LeaseMoved
 
 REPORTED = {
     RequestPreempted: Mechanism.PREEMPTION,
@@ -55,6 +56,7 @@ REPORTED = {
     PagesCompacted: Mechanism.COMPACTION,
     CheckpointKept: Mechanism.CHECKPOINT,
     RecordsStored: Mechanism.STORE,
+    LeaseMoved: Mechanism.TIER_LEASE,
 }
 STORED_RATE = 0.9
 """How often a tier has a prompt from earlier times."""
@@ -67,6 +69,7 @@ class Episode:
         self.system = large_system(self.random, seed // EVERY) if is_large_one else random_system(self.random)
         leases = Random(f"leases {seed}")
         self.system = with_tight_leases(with_lease_sheets(self.system, leases), Random(f"tight {seed}"))
+        self.system = with_leases_away(self.system, Random(f"away {seed}"))
         self.kinds = self.system.kinds
         self._longest_fits = fits_alone(self.system.plan, self.system.plan.max_length)
         self.runner = ShadowRunner()
@@ -84,7 +87,7 @@ class Episode:
         self.traffic = self._traffic(is_large_one)
         requests = random_requests(self.random, self.system.plan, self.traffic)
         self.coming = with_leases(leases, requests, 0.7 if self.system.is_tight else None)
-        self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now)
+        self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now, self.tier)
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
@@ -93,7 +96,8 @@ class Episode:
 
     def _traffic(self, is_large_one: bool) -> Traffic:
         system = self.system
-        others = crowding_traffic if system.is_crowded else returning_traffic if system.is_tight else small_traffic
+        is_leased = system.is_tight or system.is_away
+        others = crowding_traffic if system.is_crowded else returning_traffic if is_leased else small_traffic
         return (large_traffic if is_large_one else others)(self.random, system.plan)
 
     def _unleased_spare(self) -> int:

@@ -56,7 +56,7 @@ KNOWN = {
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
     "Reuse": "memories index rows junctions expectations captures stores _publisher _next_step _layout _scopes_of "
     "_marks _chains _settled _lines _leaves_spares",
-    "Stores": "_keeper _records _index _next_step _publisher",
+    "Stores": "keeper records _index _next_step _publisher",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Junctions": "_prompts _next ahead wanted",

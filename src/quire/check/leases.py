@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Protocol
 
 import numpy as np
 
@@ -20,13 +21,15 @@ from quire.check.laws import Law
 from quire.check.prefixes import Boundary, Prefixes
 from quire.check.requests import Arrival
 from quire.check.scripts import Script
-from quire.core.events import Event, RequestAdmitted, RequestEnded
+from quire.core.events import Event, LoadFailed, LoadStarted, RequestAdmitted, RequestEnded
 from quire.core.request import Request, Retain, Tokens
+from quire.core.tier import Load
 from quire.core.units import ceil_div
 from quire.kinds import State
 from quire.plan.plan import KindPlan, StagePlan
-from quire.prefix.keys import keys_of
-from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseRefusal
+from quire.plan.records import Records
+from quire.prefix.keys import end_key, keys_of
+from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseMoved, LeaseRefusal
 from quire.scheduler.scheduler import Scheduler
 
 STEP_SECONDS = 1
@@ -46,6 +49,77 @@ class Promised:
     until: float
 
 
+class Storage(Protocol):
+    """A tier, as far as leases need it."""
+
+    def names(self) -> set[bytes]:
+        """Of records that can be loaded, or will be."""
+        ...
+
+
+class Away:
+    """Leases in a tier: every record of theirs is there, and whoever continues one loads all of it."""
+
+    def __init__(self, scheduler: Scheduler, tier: Storage | None) -> None:
+        self._tier, self._records, self._scheduler = tier, Records(scheduler.plan), scheduler
+        self.of: dict[str, Promised] = {}
+        self.due: dict[str, str] = {}
+        """By request that was admitted with less: the lease that it continues. A load of it must begin."""
+        self._loads: dict[str, tuple[str, Promised]] = {}
+        """By request: the lease that it loads."""
+        self.failed: dict[str, Promised] = {}
+        """Leases of which a load has failed in this turn: they must be broken."""
+
+    def note(self, name: str, lease: Promised) -> None:
+        self.of[name] = lease
+
+    def note_less(self, request: str, name: str) -> None:
+        """It was admitted with less than a lease in the tier. After a load of its own has failed, it computes."""
+        if state.may_load(self._scheduler, request):
+            self.due[request] = name
+
+    def note_load(self, event: LoadStarted | LoadFailed) -> None:
+        if isinstance(event, LoadFailed):
+            name, lease = self._loads.pop(event.request, ("", None))
+            if lease is not None and self.of.get(name) is lease:
+                self.failed[name] = lease
+        else:
+            self._loads.pop(event.request, None)
+            name = self.due.pop(event.request, "")
+            if name in self.of and event.tokens >= self.of[name].tokens:
+                self._loads[event.request] = name, self.of[name]
+            elif name:
+                raise Violation(f"request {event.request} continues lease {name}, and loads {event.tokens} tokens")
+
+    def check(self) -> None:
+        for request, name in self.due.items():
+            raise Violation(f"request {request} has less than lease {name}, which is in a tier, and loads nothing")
+        for name, lease in self.failed.items():
+            if self.of.get(name) is lease:
+                raise Violation(f"a load of lease {name} has failed, and the lease is not broken")
+        self.failed.clear()
+        names: set[bytes] = set()
+        for name, lease in self.of.items():
+            own = self._names(lease)
+            if self._tier is None or not self._tier.names() >= own:
+                raise Violation(f"lease {name} is in a tier, which lacks a record of it")
+            names |= own
+        self._check_share(names)
+
+    def _names(self, lease: Promised) -> set[bytes]:
+        root, unit = state.root(self._scheduler, lease.request.scope), self._records.unit_tokens
+        tokens = lease.request.prompt[: lease.tokens]
+        keys = keys_of(root, tokens, unit)
+        rest = tokens[len(keys) * unit :]
+        end = end_key([root, *keys][-1], rest) if len(rest) else b""
+        return {name for name, _ in self._records.wanted(Load(0, "", tuple(keys), lease.tokens, end))}
+
+    def _check_share(self, names: set[bytes]) -> None:
+        blocks = state.host_blocks(self._scheduler, names)
+        if blocks is not None and 2 * blocks[0] > blocks[1]:
+            raise Violation(f"leases take {blocks[0]} of {blocks[1]} blocks of host memory, and may take half")
+
+
 class Leased(Law):
     def __init__(
         self,
@@ -53,8 +127,10 @@ class Leased(Law):
         requests: Mapping[str, Request],
         scripts: Mapping[str, Script],
         now: Callable[[], int],
+        tier: Storage | None = None,
     ) -> None:
         self.scheduler, self.requests, self.scripts, self.now = scheduler, requests, scripts, now
+        self.away = Away(scheduler, tier)
         self.held: dict[str, Promised] = {}
         self.asked: dict[str, tuple[str, Tokens, float]] = {}
         """By lease, of those that were asked for tokens in the cache: scope, tokens, seconds."""
@@ -84,23 +160,31 @@ class Leased(Law):
     def on_event(self, event: Event) -> None:
         if isinstance(event, LeaseHeld):
             self._hold(event)
+        elif isinstance(event, LeaseMoved):
+            if event.lease not in self.held:
+                raise Violation(f"lease {event.lease} moves to a tier, and is not held")
+            self.away.note(event.lease, self.held[event.lease])
         elif isinstance(event, LeaseEnded):
             self._end(event)
         elif isinstance(event, RequestEnded):
             self._check_ended(event.request)
         elif isinstance(event, RequestAdmitted):
             self._check_hit(event)
+        elif isinstance(event, LoadStarted | LoadFailed):
+            self.away.note_load(event)
 
     def _end(self, event: LeaseEnded) -> None:
         """A lease ends for a reason; one that is replaced was reported as held again before."""
         if event.ending is LeaseEnding.REPLACED:
             return
         request, lease = self.booked.pop(event.lease, None), self.held.pop(event.lease, None)
+        self.away.of.pop(event.lease, None)
         scope = lease.request.scope if lease else self.requests[request].scope if request else None
         is_right = {
             LeaseEnding.EXPIRED: lease is not None and lease.until <= self.now() + STEP_SECONDS,
             LeaseEnding.RELEASED: event.lease == self.releasing,
             LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
+            LeaseEnding.TIER: event.lease in self.away.failed,
             LeaseEnding.FAILED: True,  # the books of the index say whether a step failed
             LeaseEnding.NOTHING: lease is None and request is not None and not self._is_cached(request),
         }
@@ -137,6 +221,7 @@ class Leased(Law):
         key = f"lease {name} {len(self._own)}"
         self._own[key] = own
         self.held[name] = Promised(Request(key, own, 1, scope=scope), event.tokens, self.now() + seconds)
+        self.away.of.pop(name, None)
 
     # ── what must hold ────────────────────────────────────────────────────
 
@@ -145,7 +230,9 @@ class Leased(Law):
         if request.sampling.prompt_logprobs is not None:
             return
         for name in self.begun_by(request, tokens):
-            if event.hit_tokens < self.held[name].tokens:
+            if event.hit_tokens < self.held[name].tokens and name in self.away.of:
+                self.away.note_less(event.request, name)
+            elif event.hit_tokens < self.held[name].tokens:
                 raise Violation(
                     f"request {event.request} begins with the {self.held[name].tokens} tokens of lease {name}, and "
                     f"starts after {event.hit_tokens}"
@@ -163,13 +250,14 @@ class Leased(Law):
 
     def after_turn(self) -> None:
         self._check_times()
+        self.away.check()
         for number, sheets in enumerate(self.sheets()):
             if sheets > (most := self._stages[number].lease_sheets):
                 raise Violation(f"leases need {sheets} sheets of stage {number}, and may take {most}")
 
     def sheets(self) -> list[int]:
         """By stage: whole sheets for the pages that all held leases need, each once."""
-        boundaries = [self._boundary(name, one) for name, one in self.held.items()]
+        boundaries = [self._boundary(name, one) for name, one in self.held.items() if name not in self.away.of]
         return [self._sheets(number, stage, boundaries) for number, stage in enumerate(self._stages)]
 
     def _boundary(self, name: str, one: Promised) -> Boundary:

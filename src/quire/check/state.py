@@ -321,7 +321,22 @@ def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) ->
 
 
 def held_leases(scheduler: Scheduler) -> set[str]:
-    return set(scheduler.reuse.index.leases.held)
+    return {lease.terms.name for lease in scheduler.leasing.held()}
+
+
+def may_load(scheduler: Scheduler, name: str) -> bool:
+    """Whether no load of a running request has failed."""
+    return scheduler.running.tickets[scheduler.rows.row_of[name]].may_load
+
+
+def host_blocks(scheduler: Scheduler, names: set[bytes]) -> tuple[int, int] | None:
+    """Blocks of host memory that these records take, and all there are; None: there is no stack of tiers."""
+    stack = getattr(scheduler.reuse.stores.keeper, "stack", None)
+    if stack is None:
+        return None
+    records = [*stack.held.cache._records.values(), *(one.record for one in stack.stores._open.values())]
+    own = {record.name: len(record.blocks) for record in records if record.name in names}
+    return sum(own.values()), stack.held.cache.blocks
 
 
 def ends_a_lease(scheduler: Scheduler, node: int) -> bool:
@@ -342,6 +357,7 @@ def books_of_leases(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
     """All of it is gone after the last lease."""
     index = scheduler.reuse.index
     yield "leases", len(index.leases.held)
+    yield "leases in a tier", len(scheduler.leasing.tier.held)
     yield "leases of requests", len(index.leases.pending)
     yield "leased pages", sum(sum(own) for own in index.leases.pages)
     yield "leased states", index.coverage.leased_states

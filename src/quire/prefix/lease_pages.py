@@ -60,6 +60,13 @@ class LeasePages:
         """The most pages that a lease of a request's tokens takes, wherever up to `length` the request ends."""
         return most_pages(self._stages, self._coverage.unit, length)
 
+    def to_begin_at(self, tokens: int) -> Pages:
+        """Pages that a request which has none takes to continue after this many tokens."""
+        return [
+            [kind.groups * int(kind.kind.pages(counts(tokens), counts(0), counts(0), kind.page_tokens)) for kind in own]
+            for own in (stage.kinds for stage in self._stages)
+        ]
+
     def counted_twice(self, chain: Chain) -> Pages:
         """By stage and kind: pages that running requests share with each other or with leases, and those that a request
         which continues along this chain would. Only kinds that grow count."""

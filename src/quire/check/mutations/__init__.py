@@ -13,11 +13,23 @@ from quire.check.mutations.policy import POLICY
 from quire.check.mutations.reuse import REUSE
 from quire.check.mutations.scale import SCALE
 from quire.check.mutations.steps import STEPS
+from quire.check.mutations.tier_leases import TIER_LEASES
 from quire.check.mutations.tiers import TIERS
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
 
-MUTATIONS: dict[str, Mutation] = {**PAGES, **STEPS, **REUSE, **LOADS, **SCALE, **LEAKS, **POLICY, **TIERS, **LEASES}
+MUTATIONS: dict[str, Mutation] = {
+    **PAGES,
+    **STEPS,
+    **REUSE,
+    **LOADS,
+    **SCALE,
+    **LEAKS,
+    **POLICY,
+    **TIERS,
+    **LEASES,
+    **TIER_LEASES,
+}
 
 
 def planted(name: str) -> AbstractContextManager[None]:
