@@ -9,9 +9,8 @@ afterwards  nothing counts as leased any more
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
-from typing import Protocol
 
 import numpy as np
 
@@ -21,14 +20,13 @@ from quire.check.laws import Law
 from quire.check.prefixes import Boundary, Prefixes
 from quire.check.requests import Arrival
 from quire.check.scripts import Script
+from quire.check.tier_leases import Away, Promised, Storage
 from quire.core.events import Event, LoadFailed, LoadStarted, RequestAdmitted, RequestEnded
 from quire.core.request import Request, Retain, Tokens
-from quire.core.tier import Load
 from quire.core.units import ceil_div
 from quire.kinds import State
 from quire.plan.plan import KindPlan, StagePlan
-from quire.plan.records import Records
-from quire.prefix.keys import end_key, keys_of
+from quire.prefix.keys import keys_of
 from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseMoved, LeaseRefusal
 from quire.scheduler.scheduler import Scheduler
 
@@ -37,87 +35,6 @@ STEP_SECONDS = 1
 ALL_SCOPES = "all scopes"
 RETAIN_RATES = (0.0, 0.2, 0.7)
 """How many of an episode's requests ask for a lease."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Promised:
-    """A lease as its owner knows it."""
-
-    request: Request
-    """One that begins with its tokens, and would compute one more."""
-    tokens: int
-    until: float
-
-
-class Storage(Protocol):
-    """A tier, as far as leases need it."""
-
-    def names(self) -> set[bytes]:
-        """Of records that can be loaded, or will be."""
-        ...
-
-
-class Away:
-    """Leases in a tier: every record of theirs is there, and whoever continues one loads all of it."""
-
-    def __init__(self, scheduler: Scheduler, tier: Storage | None) -> None:
-        self._tier, self._records, self._scheduler = tier, Records(scheduler.plan), scheduler
-        self.of: dict[str, Promised] = {}
-        self.due: dict[str, str] = {}
-        """By request that was admitted with less: the lease that it continues. A load of it must begin."""
-        self._loads: dict[str, tuple[str, Promised]] = {}
-        """By request: the lease that it loads."""
-        self.failed: dict[str, Promised] = {}
-        """Leases of which a load has failed in this turn: they must be broken."""
-
-    def note(self, name: str, lease: Promised) -> None:
-        self.of[name] = lease
-
-    def note_less(self, request: str, name: str) -> None:
-        """It was admitted with less than a lease in the tier. After a load of its own has failed, it computes."""
-        if state.may_load(self._scheduler, request):
-            self.due[request] = name
-
-    def note_load(self, event: LoadStarted | LoadFailed) -> None:
-        if isinstance(event, LoadFailed):
-            name, lease = self._loads.pop(event.request, ("", None))
-            if lease is not None and self.of.get(name) is lease:
-                self.failed[name] = lease
-        else:
-            self._loads.pop(event.request, None)
-            name = self.due.pop(event.request, "")
-            if name in self.of and event.tokens >= self.of[name].tokens:
-                self._loads[event.request] = name, self.of[name]
-            elif name:
-                raise Violation(f"request {event.request} continues lease {name}, and loads {event.tokens} tokens")
-
-    def check(self) -> None:
-        for request, name in self.due.items():
-            raise Violation(f"request {request} has less than lease {name}, which is in a tier, and loads nothing")
-        for name, lease in self.failed.items():
-            if self.of.get(name) is lease:
-                raise Violation(f"a load of lease {name} has failed, and the lease is not broken")
-        self.failed.clear()
-        names: set[bytes] = set()
-        for name, lease in self.of.items():
-            own = self._names(lease)
-            if self._tier is None or not self._tier.names() >= own:
-                raise Violation(f"lease {name} is in a tier, which lacks a record of it")
-            names |= own
-        self._check_share(names)
-
-    def _names(self, lease: Promised) -> set[bytes]:
-        root, unit = state.root(self._scheduler, lease.request.scope), self._records.unit_tokens
-        tokens = lease.request.prompt[: lease.tokens]
-        keys = keys_of(root, tokens, unit)
-        rest = tokens[len(keys) * unit :]
-        end = end_key([root, *keys][-1], rest) if len(rest) else b""
-        return {name for name, _ in self._records.wanted(Load(0, "", tuple(keys), lease.tokens, end))}
-
-    def _check_share(self, names: set[bytes]) -> None:
-        blocks = state.host_blocks(self._scheduler, names)
-        if blocks is not None and 2 * blocks[0] > blocks[1]:
-            raise Violation(f"leases take {blocks[0]} of {blocks[1]} blocks of host memory, and may take half")
 
 
 class Leased(Law):

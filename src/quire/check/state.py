@@ -324,21 +324,6 @@ def held_leases(scheduler: Scheduler) -> set[str]:
     return {lease.terms.name for lease in scheduler.leasing.held()}
 
 
-def may_load(scheduler: Scheduler, name: str) -> bool:
-    """Whether no load of a running request has failed."""
-    return scheduler.running.tickets[scheduler.rows.row_of[name]].may_load
-
-
-def host_blocks(scheduler: Scheduler, names: set[bytes]) -> tuple[int, int] | None:
-    """Blocks of host memory that these records take, and all there are; None: there is no stack of tiers."""
-    stack = getattr(scheduler.reuse.stores.keeper, "stack", None)
-    if stack is None:
-        return None
-    records = [*stack.held.cache._records.values(), *(one.record for one in stack.stores._open.values())]
-    own = {record.name: len(record.blocks) for record in records if record.name in names}
-    return sum(own.values()), stack.held.cache.blocks
-
-
 def ends_a_lease(scheduler: Scheduler, node: int) -> bool:
     return bool(scheduler.reuse.index.nodes.lease_ends[node])
 

@@ -182,8 +182,7 @@ class Leasing:
     def _on_event(self, event: Event) -> None:
         """A lease is broken if the load of its tokens fails: the request computes them."""
         if isinstance(event, LoadFailed):
-            name = self._returning.pop(event.request, "")
-            if name in self.tier and self.tier.held[name].tokens == event.tokens:
+            for name in self.tier.alike(self._returning.pop(event.request, ""), event.tokens):
                 self._end_in_tier(name, LeaseEnding.TIER)
         elif isinstance(event, RequestEnded):
             self._returning.pop(event.request, None)
@@ -198,7 +197,8 @@ class Leasing:
         name = retain.session or self._session(request, keys, root, chain) or request.name
         if name in self._leases.pending or self._is_of_another(name, request.tenant):
             name = request.name  # another request of the session is in progress, and moves its lease
-        self._back[name] = request.tenant
+        if self.tier.keeper is not None:
+            self._back[name] = request.tenant
         scope = scope_of(root)
         terms = LeaseTerms(name, request.tenant, retain.seconds, scope, retain.quota_bytes, is_rolling=True)
         answer = self._leases.book(terms, request.name, request.limit, chain)
@@ -241,8 +241,8 @@ class Leasing:
         self._leases.settle(name, hit, self.now)
         if name in self._leases.held:
             self._end_in_tier(name, LeaseEnding.REPLACED)
-            self._pauses.begin(name, self.now)
             if self.tier.keeper is not None:
+                self._pauses.begin(name, self.now)
                 self._idle[name] = None
         self._report()
 

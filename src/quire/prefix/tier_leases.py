@@ -145,6 +145,13 @@ class TierLeases:
         found = [one.lease for one in short if self._is_begun(one, keys, tokens)]
         return max(found, key=lambda lease: lease.tokens, default=None)
 
+    def alike(self, name: str, tokens: int) -> list[str]:
+        """Leases of the same `tokens` tokens as this one; none if it is of others."""
+        own = self._held.get(name)
+        if own is None or own.lease.tokens != tokens:
+            return []
+        return [name for name, one in self._held.items() if (one.keys, one.end) == (own.keys, own.end)]
+
     def begins(self, name: str, keys: Sequence[bytes], tokens: Tokens) -> bool:
         return self._is_begun(self._held[name], keys, tokens)
 

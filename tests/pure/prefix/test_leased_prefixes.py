@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from cached_traffic import UNIT, Traffic, joined, plan_of, words
+from cached_traffic import UNIT, Clock, Traffic, joined, with_leases, words
 from quire.cache.pool import Holder, Pool
 from quire.core.errors import InputError
 from quire.core.events import Event
@@ -16,19 +15,10 @@ from quire.core.reasons import Why
 from quire.core.request import Retain, Tokens
 from quire.core.step import Ints
 from quire.explain.status import status_of
-from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseRefusal, LeaseTerms
 
 MIXES = [("full",), ("window",), ("full", "window"), ("full", "state"), ("full", "window", "state"), ("state",)]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Leased(Traffic):
@@ -50,15 +40,6 @@ class Leased(Traffic):
         for number in range(count):
             self.ask(f"other {len(self.events)} {number}", words(f"other {number}", 150), 20)
         self.evict_all()
-
-
-def with_leases(*names: str, lease_sheets: int | None = None, **more: int) -> Plan:
-    """A pool of three longest requests, of which one is for leases unless another number is given."""
-    plan = plan_of(*names, **{"max_length": 200, **more})
-    (stage,) = plan.stages
-    needed = bound.minimum(stage.kinds, plan.max_length, 0)
-    leased = needed if lease_sheets is None else lease_sheets
-    return replace(plan, stages=(replace(stage, sheets=3 * needed, lease_sheets=leased),))
 
 
 @pytest.mark.parametrize("names", MIXES)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cached_traffic import Traffic, joined, words
+from cached_traffic import Clock, Traffic, joined, with_leases, words
 from quire.core.events import LoadFailed, LoadFinished
 from quire.core.request import Retain, Tokens
 from quire.core.step import Step
@@ -23,7 +23,6 @@ from quire.prefix.leases import (
 from quire.tiers.host_leases import LEASE_SHARE
 from quire.tiers.in_memory import InMemoryStore, Transfer
 from scenes_of_tiers import Idle
-from test_leased_prefixes import Clock, with_leases
 
 MIXES = [("full",), ("full", "window"), ("full", "state"), ("window", "state"), ("state",)]
 
