@@ -30,7 +30,7 @@ from quire.prefix.leases import (
     Where,
 )
 from quire.prefix.nodes import Chain
-from quire.prefix.tier_leases import Offers, TierLeases
+from quire.prefix.tier_leases import Offers, Prefix, TierLeases
 
 RETURNS_PER_PAUSE = 2.0
 """A lease leaves the pool if its usual pause is longer than this many times the time to return."""
@@ -67,8 +67,8 @@ class Leasing:
         """Leases whose session has just begun to pause."""
         self._back: dict[str, str] = {}
         """By lease, of which a request has come since the scheduler was last called: its owner."""
-        self._returning: dict[str, str] = {}
-        """By request: the lease in a tier that it continues."""
+        self._returning: dict[str, Prefix] = {}
+        """By request: the leased prefix in a tier that it continues."""
         self.now = 0.0
         """When the scheduler was last called."""
         publisher.subscribe(self._on_event)
@@ -182,7 +182,7 @@ class Leasing:
     def _on_event(self, event: Event) -> None:
         """A lease is broken if the load of its tokens fails: the request computes them."""
         if isinstance(event, LoadFailed):
-            for name in self.tier.alike(self._returning.pop(event.request, ""), event.tokens):
+            for name in self.tier.of_prefix(self._returning.pop(event.request, ((), b"")), event.tokens):
                 self._end_in_tier(name, LeaseEnding.TIER)
         elif isinstance(event, RequestEnded):
             self._returning.pop(event.request, None)
@@ -258,7 +258,7 @@ class Leasing:
         hit = self._index.find(keys, root, tokens)
         lease = self._in_tier(keys, root, tokens) if queued.may_load else None  # after a failed load it computes
         if lease is not None:
-            self._returning[queued.request.name] = lease.terms.name
+            self._returning[queued.request.name] = self.tier.prefix(lease.terms.name)
             queued.leased = lease.tokens
             if hit.tokens >= lease.tokens:
                 return self._copied_at(hit)

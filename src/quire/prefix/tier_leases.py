@@ -21,6 +21,9 @@ from quire.prefix.keys import end_key
 from quire.prefix.leases import Lease, LeaseTerms, Where
 from quire.prefix.nodes import NO_NODES, Chain, Nodes
 
+Prefix = tuple[tuple[bytes, ...], bytes]
+"""Keys of its whole units, and of the tokens after them."""
+
 
 @runtime_checkable
 class LeaseKeeper(Protocol):
@@ -145,12 +148,14 @@ class TierLeases:
         found = [one.lease for one in short if self._is_begun(one, keys, tokens)]
         return max(found, key=lambda lease: lease.tokens, default=None)
 
-    def alike(self, name: str, tokens: int) -> list[str]:
-        """Leases of the same `tokens` tokens as this one; none if it is of others."""
-        own = self._held.get(name)
-        if own is None or own.lease.tokens != tokens:
-            return []
-        return [name for name, one in self._held.items() if (one.keys, one.end) == (own.keys, own.end)]
+    def prefix(self, name: str) -> Prefix:
+        own = self._held[name]
+        return own.keys, own.end
+
+    def of_prefix(self, prefix: Prefix, tokens: int) -> list[str]:
+        """Names of the leases of a prefix of `tokens` tokens."""
+        own = [(name, one) for name, one in self._held.items() if one.lease.tokens == tokens]
+        return [name for name, one in own if (one.keys, one.end) == prefix]
 
     def begins(self, name: str, keys: Sequence[bytes], tokens: Tokens) -> bool:
         return self._is_begun(self._held[name], keys, tokens)
