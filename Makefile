@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-agents bench-reuse bench-waves bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -57,6 +57,9 @@ bench-control: setup  ## Python per step, beside vLLM 0.32.0 (installed into .ve
 
 bench-sessions: setup  ## How much is reused when sessions do not all fit, beside a per-page LRU
 	$(BIN)/python bench/sessions.py $(ARGUMENTS)
+
+bench-agents: setup  ## What leases keep of agents that pause, and what others notice, compared with no leases and LRU
+	$(BIN)/python bench/agents.py $(ARGUMENTS)
 
 bench-reuse: setup  ## How much six workloads reuse on five models in four pools, compared with other caches
 	$(BIN)/python bench/reuse.py $(ARGUMENTS)

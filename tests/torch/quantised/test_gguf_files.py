@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGUFWriter
+from quire.core.child import python
 
 from command import refused, run_json
 from gguf_models import ARCHITECTURES, Q, Written, random_model, write_model, write_parts
-from quire.core.child import python
 from quire.core.errors import ModelError
 from quire.fetch import convert
 from quire.fetch.convert import configuration_of, folder_of_gguf, name_of_gguf
