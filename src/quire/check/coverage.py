@@ -52,6 +52,9 @@ class Mechanism(str, Enum):
     WARM = "prompt announced"
     TURN = "turn ended"
     WARMED = "warm work"
+    BRANCH = "branch"
+    FORK = "fork at a running request's end"
+    TIER_LEASE = "lease in a tier"
 
 
 STEPS_PER_FLOOR = 20_000
@@ -67,6 +70,8 @@ OF_REUSE = (
     Mechanism.WARM,
     Mechanism.TURN,
     Mechanism.WARMED,
+    Mechanism.FORK,
+    Mechanism.TIER_LEASE,
 )
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 

@@ -61,6 +61,8 @@ class Request:
     retain: Retain | None = None
     points: tuple[int, ...] = ()
     """Tokens after which a boundary is kept: where the conversation's next turn will begin to differ from this one."""
+    is_branch: bool = False
+    """Others continue from its prompt's end too, which is therefore kept; prefixes are evicted for what they copy."""
 
     def __post_init__(self) -> None:
         if len(self.prompt) < 1:

@@ -1,28 +1,34 @@
-"""First units of prompts by scope, to distinguish a miss in one scope from a miss in all."""
+"""First units of prompts, and who computed them last: tells a miss in one scope from a miss in all."""
 
 from __future__ import annotations
 
-from quire.core.request import Tokens
+from collections.abc import Callable
+
+from quire.core.reasons import Why
+from quire.core.request import Request
 from quire.prefix.keys import end_key
 
-REMEMBERED = 65_536
+BEGINNINGS_REMEMBERED = 65_536
 
 
 class Beginnings:
-    """For the first unit of each prompt: the root of the scope that computed it last."""
-
-    def __init__(self, unit: int) -> None:
-        self._unit = unit
+    def __init__(self, unit: int, root_of: Callable[[str], bytes]) -> None:
+        self._unit, self._root_of = unit, root_of
         self._roots: dict[bytes, bytes] = {}
+        """By the first unit of a prompt: the root of the scope that computed it last."""
 
-    def note(self, prompt: Tokens, root: bytes) -> None:
-        self._roots[self._key(prompt)] = root
-        if len(self._roots) > REMEMBERED:
+    def note(self, request: Request) -> None:
+        """A row has computed the first unit of its prompt."""
+        self._roots[self._key(request)] = self._root_of(request.scope)
+        if len(self._roots) > BEGINNINGS_REMEMBERED:
             del self._roots[next(iter(self._roots))]
 
-    def is_of_another(self, prompt: Tokens, root: bytes) -> bool:
-        return self._roots.get(self._key(prompt), root) != root
+    def why(self, miss: Why | None, request: Request) -> Why | None:
+        """Why nothing was found. For operators only: SCOPE reveals that another scope has the same first tokens."""
+        if miss is not Why.NO_OVERLAP:
+            return miss
+        return Why.SCOPE if self._roots.get(self._key(request)) not in (None, self._root_of(request.scope)) else miss
 
-    def _key(self, prompt: Tokens) -> bytes:
+    def _key(self, request: Request) -> bytes:
         """The same for all scopes."""
-        return end_key(b"", prompt[: self._unit])
+        return end_key(b"", request.prompt[: self._unit])

@@ -71,7 +71,7 @@ class PrefixIndex:
         most = limit // self.unit
         chain = self.nodes.follow(keys, most)
         depth = units = len(chain)
-        if self.coverage.has_boundaries and (depth or root in self.ends):
+        if (self.coverage.has_boundaries or self.ends) and (depth or root in self.ends):
             usable = self.coverage.usable(chain, self.nodes.tokens[chain]).nonzero()[0] if depth else NO_NODES
             units = int(usable[-1]) + 1 if len(usable) else 0
             end = self._find_end(keys, root, tokens[:limit], units, chain)
@@ -85,7 +85,7 @@ class PrefixIndex:
     def _why(self, most: int, depth: int) -> Why:
         if depth:
             return Why.CHECKPOINT_ABSENT if self.coverage.has_states else Why.TAIL_EVICTED
-        return Why.NO_OVERLAP if most else Why.BELOW_UNIT
+        return Why.NO_OVERLAP if most or not len(self.nodes) else Why.BELOW_UNIT
 
     def _find_end(self, keys: Sequence[bytes], root: bytes, tokens: Tokens, units: int, chain: Chain) -> int | None:
         """The deepest end of a turn between units, after at least `units` units, whose tokens are equal to these."""
@@ -164,22 +164,33 @@ class PrefixIndex:
             self.settle(chain)
         return chain
 
-    def _keep_turn(self, row: int, turn: Turn, chain: Chain) -> Chain:
+    def keep_point(self, row: int, turn: Turn) -> bool:
+        """The same for a row that goes on, and for every model. False: a window has left what a hit there needs."""
+        chain = self.remember(row, turn.keys, turn.units, turn.known, turn.line)
+        if len(turn.rest) or self.coverage.has_boundaries:
+            chain = self._keep_turn(row, turn, chain, Origin.JUNCTION)
+        self.settle(chain)
+        is_usable = self._is_usable(chain)
+        if not is_usable:
+            self.lost(chain.item(-1))
+        return is_usable
+
+    def _keep_turn(self, row: int, turn: Turn, chain: Chain, origin: Origin = Origin.TURN) -> Chain:
         """Keeps a boundary where the turn ended, also inside a unit; returns its chain."""
-        before = turn.keys[turn.units - 1] if turn.units else turn.root
-        chain = self.keep_rest(row, chain, before, turn.rest, turn.line)
+        chain = self.keep_rest(row, turn, chain)
         self.boundaries.keep_pages(self.coverage.states, row, chain[-1:], 0)
-        self.keep_boundary(row, chain, Origin.TURN, turn.line)
+        self.keep_boundary(row, chain, origin, turn.line)
         self._pass(chain, turn.came_from)
         return chain
 
-    def keep_rest(self, row: int, chain: Chain, before: bytes, rest: Tokens, line: int) -> Chain:
-        """Keeps the row's pages of kinds that grow for the tokens after a chain of whole units, if there are any.
-        `before`: the key of the last unit, or the root. Returns the chain with the node of these tokens."""
-        if not len(rest):
+    def keep_rest(self, row: int, turn: Turn, chain: Chain) -> Chain:
+        """Keeps the row's pages of kinds that grow for the turn's tokens after its whole units, which are the chain, if
+        there are any. Returns the chain with the node of these tokens."""
+        if not len(turn.rest):
             return chain
-        units, chain = len(chain), _append(chain, self._end_node(before, chain, rest, line))
-        self.boundaries.keep_pages(self.coverage.growing, row, chain[-1:], units)
+        before = turn.keys[turn.units - 1] if turn.units else turn.root
+        chain = _append(chain, self._end_node(before, chain, turn.rest, turn.line))
+        self.boundaries.keep_pages(self.coverage.growing, row, chain[-1:], turn.units)
         return chain
 
     def _pass(self, chain: Chain, came_from: Place | None) -> None:

@@ -14,11 +14,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from quire.core.request import Tokens
 from quire.prefix.captures import Captures
 from quire.prefix.forecast import Origin
+from quire.prefix.hit import Turn
 from quire.prefix.index import PrefixIndex
-from quire.prefix.nodes import Chain
 
 NO_POINT = np.iinfo(np.int64).max
 
@@ -81,17 +80,18 @@ class Marks:
             found.append(points.pop())
         return found
 
-    def keep_point(self, row: int, chain: Chain, before: bytes, rest: Tokens, line: int) -> bool:
-        """Keeps a boundary `rest` tokens after the chain, whose last key (or root) is `before`. The row's live set
-        still includes its pages. False: a state was to be captured there, and there was no room."""
+    def keep_point(self, row: int, turn: Turn) -> bool:
+        """Keeps a boundary where the turn ends; the row goes on, and its live set still includes the pages. False: a
+        state was to be captured there, and there was no room."""
         index, captures = self._index, self._captures
-        states = captures.take_settled(row, len(chain) * index.unit + len(rest))
-        is_there = not len(rest) and index.coverage.has_state(chain.item(-1))
+        chain = index.remember(row, turn.keys, turn.units, turn.known, turn.line)
+        states = captures.take_settled(row, turn.units * index.unit + len(turn.rest))
+        is_there = not len(turn.rest) and index.coverage.has_state(chain.item(-1))
         is_kept = states is not None or is_there or not index.coverage.has_states
         if is_kept:
-            chain = index.keep_rest(row, chain, before, rest, line)
+            chain = index.keep_rest(row, turn, chain)
             captures.give(states, chain.item(-1))
-            index.keep_boundary(row, chain, Origin.TURN, line)
+            index.keep_boundary(row, chain, Origin.TURN, turn.line)
         if len(chain):
             index.settle(chain)
         return is_kept

@@ -25,6 +25,7 @@ from quire.prefix.junctions import Junctions
 from quire.prefix.keys import extend, root_hash, root_key, scope_of
 from quire.prefix.marks import Marks
 from quire.prefix.nodes import NO_NODES, Chain
+from quire.prefix.points import Points
 from quire.scheduler.expectations import Expectations
 from quire.scheduler.next_step import NextStep
 from quire.scheduler.queue import Ticket
@@ -50,13 +51,14 @@ class Reuse:
         self.index = PrefixIndex(plan, memories, forecast)
         self.rows = rows
         self.junctions = Junctions()
-        self.expectations = Expectations(self.index, memories)
+        self.expectations = Expectations(self.index)
         self.captures = Captures(self.index, memories, publisher)
         self.marks = Marks(self.index, self.captures)
+        self.points = Points(self.index, memories, self.captures)
         self.stores = Stores(keeper, plan, self.index, next_step, publisher)
         self._publisher, self._next_step = publisher, next_step
         self._layout = layout_fingerprint(plan)
-        self._beginnings = Beginnings(self.index.unit)
+        self.beginnings = Beginnings(self.index.unit, self.root_of)
         self._chains: dict[int, Chain] = {}
         """Nodes of a row's tokens as of its last addition to the index; some may be evicted by now."""
         self._settled: dict[int, int] = {}
@@ -105,7 +107,27 @@ class Reuse:
         if not ticket.may_reuse:
             return None
         computing = self.junctions.computing(ticket.keys, self.index.nodes.depth(ticket.keys))
-        return None if computing is None else computing[0]
+        if computing is not None:
+            return computing[0]
+        return self.points.computing(ticket.root, ticket.keys, ticket.request.prompt)
+
+    # ── rows that others branch off ───────────────────────────────────────
+
+    def branch_off(self, row: int, ticket: Ticket, tokens: int) -> None:
+        """Others will continue from a row's first `tokens` tokens: keeps a boundary there, now or when it arrives."""
+        if not self.index.disabled and not self.rows.is_loading[row]:
+            for copy in self.points.branch_off(row, self._turn(row, ticket, tokens), self.rows):
+                self._next_step.copy(*copy)
+
+    def pass_points(self) -> None:
+        """Rows that have come to where others branch off keep a boundary there, and may go on."""
+        for row, tokens in self.points.arrive(self.rows):
+            self.branch_off(row, self._tickets[row], tokens)
+
+    def _turn(self, row: int, ticket: Ticket, tokens: int) -> Turn:
+        units, unit = tokens // self.index.unit, self.index.unit
+        keys, rest = self._keys(row, ticket, units), self.rows.tokens(row, units * unit, tokens)
+        return Turn(keys, units, ticket.root, rest, ticket.came_from, self._chains[row], ticket.line)
 
     # ── starting after a hit ──────────────────────────────────────────────
 
@@ -121,7 +143,7 @@ class Reuse:
             self.index.eviction.now += len(ticket.request.prompt)
         while hit.tokens and not self._adopt(row, hit, ticket):
             hit = self.index.find(keys, ticket.root, tokens, hit.tokens - 1)
-        ticket.hit_tokens, ticket.miss = hit.tokens, self._why(hit, ticket)
+        ticket.hit_tokens, ticket.miss = hit.tokens, self.beginnings.why(hit.miss, ticket.request)
         self.rows.settled[row] = self.rows.computed[row] = hit.tokens
         if not self.index.disabled:
             if ticket.may_reuse:
@@ -139,13 +161,6 @@ class Reuse:
         if index.coverage.has_boundaries and (units := index.parts_at(keys, overlap, most)) * index.unit > tokens:
             self.junctions.want(keys[units - 1])
 
-    def _why(self, hit: Hit, ticket: Ticket) -> Why | None:
-        """Why nothing was found. For operators only: SCOPE reveals that another scope has the same first tokens."""
-        if hit.miss is Why.NO_OVERLAP:
-            is_elsewhere = self._beginnings.is_of_another(ticket.request.prompt, ticket.root)
-            return Why.SCOPE if is_elsewhere else Why.NO_OVERLAP
-        return hit.miss
-
     def _set_out(self, row: int, ticket: Ticket, keys: list[bytes], begin: int) -> None:
         """Registers what the row is going to compute of its prompt, and where it will keep boundaries."""
         end = (self.rows.prompt.item(row) - 1) // self.index.unit
@@ -157,6 +172,8 @@ class Reuse:
         self.marks.enter(row, marks, ticket.request.points, ticket.hit_tokens)
         self._go_on(row, keys, begin, end)
         self._set_capture(row, ticket.hit_tokens)
+        if ticket.request.is_branch and (last := self.rows.prompt.item(row) - 1) > self.rows.computed[row]:
+            self.branch_off(row, ticket, last)
 
     def _go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
         self.junctions.go_on(row, keys, done, units)
@@ -182,10 +199,10 @@ class Reuse:
         for memory in self.memories:
             memory.adopt(row, hit.tokens, hit.chain)
         own = [memory.written_on(hit.tokens) for memory in self.memories]
-        if self.index.coverage.has_free_pages(own):
+        if self.points.has_room(own, hit.chain, ticket.request.is_branch):
             for stage, (memory, kinds) in enumerate(zip(self.memories, own, strict=True)):
                 for kind in kinds:
-                    self._next_step.copy(stage, kind, *memory.part(kind, row))
+                    self._next_step.copy(stage, kind, *memory.part(kind, row, hit.tokens))
             self._note_hit(ticket, hit)
             return True
         is_leased = self.index.leases.is_end(int(hit.chain[-1]))
@@ -240,20 +257,14 @@ class Reuse:
             return
         if units > known:
             if not known:
-                self._note_beginning(row)
+                self.beginnings.note(self.rows.requests[row])
             self._settled[row] = units
         self._set_next(row, (max(units, known) + 1) * self.index.unit if row in self.junctions.ahead else NEVER)
 
-    def _note_beginning(self, row: int) -> None:
-        self._beginnings.note(self.rows.requests[row].prompt, self._tickets[row].root)
-
     def _keep_point(self, row: int, point: int) -> None:
         """Keeps a boundary after exactly `point` tokens."""
-        ticket, units = self._tickets[row], point // self.index.unit
-        keys, rest = self._keys(row, ticket, units), self.rows.tokens(row, units * self.index.unit, point)
-        chain = self.index.remember(row, keys, units, self._chains[row], ticket.line)
-        before = keys[units - 1] if units else ticket.root
-        if self.marks.keep_point(row, chain, before, rest, ticket.line) and self.index.coverage.has_states:
+        ticket = self._tickets[row]
+        if self.marks.keep_point(row, self._turn(row, ticket, point)) and self.index.coverage.has_states:
             self._publisher.publish(CheckpointKept(self._publisher.step, ticket.request.name, point))
 
     def catch_up(self) -> None:
@@ -264,7 +275,7 @@ class Reuse:
     def _remember(self, row: int, units: int) -> None:
         keys, before, most_units = self.junctions.ahead[row]
         if self._settled.pop(row, None) is None and not before:
-            self._note_beginning(row)
+            self.beginnings.note(self.rows.requests[row])
         line = self._tickets[row].line
         chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row], line)
         self._go_on(row, keys, units, most_units)
@@ -295,26 +306,23 @@ class Reuse:
         if self.index.disabled:
             return
         state, unit = self.rows, self.index.unit
-        self.junctions.leave(row)
-        self.captures.leave(row)
-        self.marks.leave(row)
+        for book in (self.junctions, self.captures, self.points, self.marks):
+            book.leave(row)
         self._settled.pop(row, None)
-        known, line = self._chains.pop(row), self._tickets.pop(row).line
         computed = int(state.computed[row])
+        is_known = computed <= state.known[row]
+        turn = self._turn(row, ticket, computed if is_known else int(state.settled[row]) // unit * unit)
+        del self._chains[row], self._tickets[row]
         if not keep or state.is_loading[row] or not computed:
             return
         self.index.eviction.now += state.output_counts.item(row)
-        if computed <= state.known[row]:
-            units = computed // unit
-            keys, rest = self._keys(row, ticket, units), state.tokens(row, units * unit, computed)
-            turn = Turn(keys, units, ticket.root, rest, ticket.came_from, known, line)
+        if is_known:
             chain = self.index.keep_end(row, turn)
         else:
-            units = int(state.settled[row]) // unit
-            chain = self.index.remember(row, self._keys(row, ticket, units), units, known, line)
-            if units:
+            chain = self.index.remember(row, turn.keys, turn.units, turn.known, turn.line)
+            if turn.units:
                 self.index.settle(chain)
-        self.expectations.note_kept(ticket.keys, units)
+        self.expectations.note_kept(ticket.keys, turn.units)
         if len(chain):
             self._report_kept(ticket, chain.item(-1))
         if to_tier:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quire.core.request import MOST_STOP_TOKENS, Request, Retain, Tokens
 from quire.core.sampling import SEED_BITS, Sampling
@@ -20,6 +21,18 @@ from quire.text.tokenizer import Tokenizer
 from quire.text.tools import NO_TOOLS, ToolUse
 
 _MIX = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Its prompt begins with another request's first `at` tokens."""
+
+    parent: str
+    at: int
+
+    def recomputed(self, reused_tokens: int) -> int:
+        """Tokens that are computed again, besides the last one, from which the next is sampled."""
+        return max(0, self.at - 1 - reused_tokens)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +61,7 @@ class Question:
     """The conversation, if its next turn is to be expected."""
     points: tuple[int, ...] = ()
     """Tokens of the prompt, and after it, where that turn will begin to differ."""
+    fork: Fork | None = None
 
     @property
     def request_count(self) -> int:
@@ -70,9 +84,10 @@ class Question:
         return replace(self, max_tokens=tuple(min(most, room) for most in self.max_tokens))
 
     def requests(
-        self, names: Iterator[str], tokenizer: Tokenizer, tenant: str = "", scope: str = "", *, weight: float = 1.0
+        self, names: Iterator[str], tokenizer: Tokenizer, tenant: str = "", scope: str = "", **more: Any
     ) -> list[Request]:
-        """Each request draws from a random stream of its own."""
+        """Each request draws from a random stream of its own. `more`: further fields of all of them."""
+        more = {"retain": self.retain, **more}
         return [
             Request(
                 next(names),
@@ -82,10 +97,10 @@ class Question:
                 stop_tokens=self._stop_tokens(tokenizer),
                 scope=scope,
                 tenant=tenant,
-                weight=weight,
                 sampling=self._sampling_of(sample),
-                retain=self.retain,
                 points=self.points,
+                is_branch=self.samples > 1 or self.fork is not None,
+                **more,
             )
             for prompt, most in zip(self.prompts, self.max_tokens, strict=True)
             for sample in range(self.samples)

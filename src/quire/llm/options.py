@@ -1,4 +1,4 @@
-"""The keywords of `LLM`: a field of `RunOptions` each."""
+"""The keywords of an `LLM`: a field of `RunOptions` each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from quire.options.run import RunOptions
 from quire.options.spelling import near_to
 
 
-def options_of(options: RunOptions | None, keywords: Mapping[str, Any]) -> RunOptions:
+def run_options(options: RunOptions | None, keywords: Mapping[str, Any]) -> RunOptions:
     """The options from keywords, or those given as `options`."""
     known = RunOptions.__dataclass_fields__
     for name in keywords:
