@@ -168,7 +168,7 @@ class NotingReader:
     def __init__(self) -> None:
         self.thread = ""
 
-    def note(self, *_: Any) -> Any:
+    def note(self, *_: Any, **_more: Any) -> Any:
         self.thread = threading.current_thread().name
         return np.arange(3)
 

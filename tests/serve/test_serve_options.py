@@ -14,10 +14,10 @@ from quire.cli import generate
 from quire.cli.configuration import complete
 from quire.cli.main import main
 from quire.cli.serve import _add
-from quire.core.child import python
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
 from quire.core.units import MIB
+from quire.options.child import python
 from quire.options.flags import from_flags
 from quire.serve.keys import KeyRing
 from quire.serve.questions import _temperature
@@ -125,7 +125,7 @@ def test_a_child_process_imports_nothing_from_the_working_directory(tmp_path: Pa
         assert "planted" not in ended.stdout
     source = Path(quire.__file__).parent
     starting = {path.relative_to(source) for path in source.rglob("*.py") if "sys.executable" in path.read_text()}
-    assert starting == {Path("core/child.py")}
+    assert starting == {Path("options/child.py")}
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from quire.core.child import python
 from quire.core.errors import InputError, MissingPackage
 from quire.core.units import MIB
+from quire.options.child import python
 from quire.options.extras import how_to_install
 from quire.options.run import DEVICES, RunOptions
 

@@ -154,10 +154,13 @@ class StageMemory:
         own = self.written_on(boundary)
         return [table.plan.groups * (kind in own) for kind, table in enumerate(self.tables)]
 
-    def part(self, kind: int, row: int) -> tuple[Pages, Pages]:
-        """Replaces the last page of a row, which it shares, by its own: copy on write. The caller has made room."""
+    def part(self, kind: int, row: int, boundary: int) -> tuple[Pages, Pages]:
+        """Replaces the page that a row shares and writes to after `boundary` by its own: copy on write. The caller has
+        made room."""
         table = self.tables[kind]
-        column, source = int(table.column(table.end[row] - 1)), self._last(kind, row)
+        page = 0 if table.kind.keeps is Keeps.STATE else boundary // table.plan.page_tokens
+        column = int(table.column(np.asarray(page)))
+        source = np.asarray(table.pages[row, :, column].copy(), dtype=np.int64)
         target = self.pool.take(kind, len(source))
         table.write(row, column, target)
         self.pool.drop(kind, source, Holder.REQUEST)

@@ -49,6 +49,9 @@ class Mechanism(str, Enum):
     LARGE = "large system"
     LEASE = "lease of cached tokens"
     RETAINED = "lease with a request"
+    BRANCH = "branch"
+    FORK = "fork at a running request's end"
+    TIER_LEASE = "lease in a tier"
 
 
 STEPS_PER_FLOOR = 20_000
@@ -61,6 +64,8 @@ OF_REUSE = (
     Mechanism.STORE,
     Mechanism.LEASE,
     Mechanism.RETAINED,
+    Mechanism.FORK,
+    Mechanism.TIER_LEASE,
 )
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 

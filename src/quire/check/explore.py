@@ -97,7 +97,7 @@ class World:
             possible += [("apply", number) for number in range(self._endings(scheduler.flying[0]))]
         if len(scheduler.flying) < self.small.overlap and (scheduler.running.tickets or len(scheduler.queue)):
             possible.append(("schedule", 0))
-        if self.came < len(self.requests):
+        if self.came < len(self.requests) and self._has_tokens(self.came):
             possible.append(("submit", self.came))
         for name in self.tier.open():
             possible += [("finish", int(name[1:])), ("fail", int(name[1:]))]
@@ -115,8 +115,7 @@ class World:
     def do(self, action: Action) -> None:
         what, number = action
         if what == "submit":
-            self.scheduler.submit(self.requests[number])
-            self.came += 1
+            self._submit(number)
         elif what == "schedule":
             self._schedule()
         elif what == "apply":
@@ -137,6 +136,20 @@ class World:
             if ended is None:
                 raise Violation(f"request r{number} was accepted and is nowhere")
             self._end(ended, was_aborted=True)
+
+    def _has_tokens(self, number: int) -> bool:
+        """A fork comes when its parent has the tokens that it continues, or will not have them any more."""
+        parent = self.small.parent(number)
+        known = None if parent is None else state.find_known(self.scheduler, parent)
+        return known is None or known >= len(self.requests[number].prompt)
+
+    def _submit(self, number: int) -> None:
+        request, parent = self.requests[number], self.small.parent(number)
+        row = self.scheduler.rows.row_of.get(parent or "")
+        if row is not None:
+            self.scheduler.reuse.branch_off(row, self.scheduler.running.tickets[row], len(request.prompt) - 1)
+        self.scheduler.submit(request)
+        self.came += 1
 
     def _schedule(self) -> None:
         scheduler = self.scheduler

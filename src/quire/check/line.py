@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections import deque
 from itertools import groupby, takewhile
 
+import numpy as np
+
 from quire.check import state
 from quire.check.definitions import Violation, pages_at
 from quire.check.laws import Law
@@ -20,6 +22,7 @@ from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
 from quire.check.staying import Capacity, Pages
 from quire.core.events import Event, LoadStarted, RequestAccepted, RequestAdmitted, RequestPreempted, StepLaunched
 from quire.core.reasons import Why
+from quire.core.request import Request
 from quire.core.rules import Policy, Rules
 from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
@@ -212,7 +215,15 @@ class Line(Law):
     def _is_coming(self, seat: Seat, running: list[Seat]) -> bool:
         """A running request computes more of its tokens than the index has."""
         known = self.prefixes.depth(seat.request)
-        return any(self.prefixes.shared_units(seat.request, other.request) > known for other in running)
+        if any(self.prefixes.shared_units(seat.request, other.request) > known for other in running):
+            return True
+        return any(self._stops_before_last(seat.request, other) for other in running)
+
+    def _stops_before_last(self, request: Request, other: Seat) -> bool:
+        """Another one will keep a boundary before the last token of this prompt."""
+        end, tokens = len(request.prompt) - 1, self.prefixes.tokens_of(other.name)
+        is_alike = other.request.scope == request.scope and np.array_equal(tokens[:end], request.prompt[:end])
+        return is_alike and state.point(self.scheduler, other.name) == end
 
     def _has_first_page(self, seat: Seat) -> bool:
         """Whether its first token could still be computed in addition to this step, without reuse."""

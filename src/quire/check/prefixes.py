@@ -40,12 +40,12 @@ class Prefixes:
         self.is_disabled = bool(scheduler.plan.no_reuse_because)
         stages = [stage for stage in scheduler.plan.stages if stage.kinds]
         self._kinds = [(s, k, kind) for s, stage in enumerate(stages) for k, kind in enumerate(stage.kinds)]
-        self._tokens_of = tokens_of
+        self.tokens_of = tokens_of
         self._keys: dict[str, list[bytes]] = {}
 
     def keys(self, request: Request) -> list[bytes]:
         """Of the whole units of its tokens."""
-        known, tokens = self._keys.get(request.name, []), self._tokens_of(request.name)
+        known, tokens = self._keys.get(request.name, []), self.tokens_of(request.name)
         if len(known) < len(tokens) // self.unit:
             known = self._keys[request.name] = keys_of(self._root(request), tokens, self.unit)
         return known[: len(tokens) // self.unit]
@@ -78,7 +78,7 @@ class Prefixes:
         return next((one for one in self._nodes_along(request, tokens) if one.tokens == tokens), None)
 
     def _nodes_along(self, request: Request, most_tokens: int) -> list[Boundary]:
-        own, tokens = state.nodes(self.scheduler), self._tokens_of(request.name)
+        own, tokens = state.nodes(self.scheduler), self.tokens_of(request.name)
         keys, depth = self.keys(request), self.depth(request)
         path = np.array([own.by_key[key] for key in keys[:depth]], dtype=np.int64)
         found = [Boundary((place + 1) * self.unit, path[: place + 1]) for place in range(depth)]
@@ -111,12 +111,16 @@ class Prefixes:
 
     def has_room(self, boundary: Boundary) -> bool:
         """Whether a request that starts there gets copies of the pages it writes on, or can take over the cache's."""
-        written = self._written_on(boundary.tokens)
-        stages = {stage for stage, _, _ in self._kinds}
-        if all(state.can_take(self.scheduler, stage, self._copies(stage, written)) for stage in stages):
+        if self.has_copies(boundary.tokens):
             return True
         is_leased = state.ends_a_lease(self.scheduler, int(boundary.path[-1]))
+        written = self._written_on(boundary.tokens)
         return not is_leased and not any(self._is_held(*one, boundary) for one in written)
+
+    def has_copies(self, tokens: int) -> bool:
+        """Whether pages are free for what a request that starts there writes on."""
+        written, stages = self._written_on(tokens), {stage for stage, _, _ in self._kinds}
+        return all(state.can_take(self.scheduler, stage, self._copies(stage, written)) for stage in stages)
 
     def _written_on(self, tokens: int) -> list[tuple[int, int, KindPlan]]:
         return [one for one in self._kinds if isinstance(one[2].kind, State) or tokens % one[2].page_tokens]

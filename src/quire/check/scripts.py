@@ -43,7 +43,9 @@ def script_for(request: Request) -> Script:
     tokens, digests = request.prompt.tolist(), []
     digest = _mix(0, int.from_bytes(request.scope.encode()))
     for position in range(request.limit):
-        if position == len(tokens):
+        if position == len(request.prompt) and request.is_branch:
+            tokens.append(10 + (_mix(digest, int.from_bytes(request.name.encode())) >> 40 & 0x3FFF))
+        elif position == len(tokens):
             tokens.append(10 + (digest >> 40 & 0x3FFF))
         digest = _mix(digest, tokens[position])
         digests.append(digest)

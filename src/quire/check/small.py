@@ -32,7 +32,7 @@ class Small:
     sheets: int
     requests: tuple[tuple[str, int, int], ...]
     """A prompt's letters are its tokens: prompts with the same first letters share a prefix. One that begins with a
-    number continues what that request was asked and generated."""
+    number continues what that request was asked and generated; 0@4 is a fork after 4 tokens of the first request."""
     page_tokens: int = 1
     lookahead: int = 0
     batch_tokens: int = 2
@@ -45,6 +45,8 @@ class Small:
     """The prefix index may forget everything, and pages may be compacted, between any two steps."""
     leases: int = 0
     """Sheets for leases. If there are any, every request asks for a lease of what it leaves, which may end any time."""
+    are_branches: bool = False
+    """Every request keeps its prompt's end for others."""
     typical_output: float = 1.0
     policy: Policy = Policy.PRIORITY
     tenants: tuple[str, ...] = ("", "blue")
@@ -68,6 +70,11 @@ class Small:
         plan = make_plan(model, settings, Budget(sheets=(self.sheets,)))
         return replace(plan, stages=tuple(replace(stage, lease_sheets=self.leases) for stage in plan.stages))
 
+    def parent(self, number: int) -> str | None:
+        """The request that this one is a fork of."""
+        prompt = self.requests[number][0]
+        return f"r{prompt[0]}" if "@" in prompt else None
+
     def rules(self) -> Rules:
         return Rules(policy=self.policy)
 
@@ -76,9 +83,12 @@ class Small:
         for number, (prompt, outputs, priority) in enumerate(self.requests):
             before = requests[int(prompt[0])] if prompt[0].isdigit() else None
             tokens = [ord(letter) for letter in prompt]
-            if before is not None:
+            if before is not None and "@" in prompt:
+                tokens = script_for(before).tokens[: int(prompt[2:])].tolist()
+            elif before is not None:
                 tokens = [*script_for(before).tokens[: before.limit].tolist(), *tokens[1:]]
             request = Request(f"r{number}", np.array(tokens, dtype=np.int32), outputs, priority)
+            request = replace(request, is_branch=self.are_branches)
             retain = Retain(NEVER) if self.leases else None
             requests.append(replace(request, tenant=self.tenants[number % len(self.tenants)], retain=retain))
         return requests
@@ -96,6 +106,10 @@ GREEDY = ("", "", "blue")
 LONG = (("abcdef", 2, 0), ("abcd", 3, 1), ("abg", 3, 0))
 TURNS = (("ab", 1, 0), ("0c", 1, 1), ("ad", 1, 0))
 """The second continues the first one's turn."""
+BRANCHES = (("abcd", 1, 0), ("abcd", 2, 1))
+FORK = (("abc", 3, 0), ("0@5", 1, 0))
+"""The second continues the first one after its second output."""
+FORKS = (("abcd", 2, 0), ("abcd", 2, 1), ("0@5", 1, 0))
 FULL_WINDOW_CHUNKED = (FULL, WINDOW, CHUNKED)
 FAIR, FIRST = Policy.FAIR, Policy.FIRST_COME
 
@@ -115,6 +129,8 @@ SHORT = (
     Small("window and state, evicted and compacted", (WINDOW, STATE), 6, (("abc", 2, 0), ("abd", 1, 1)), evicts=True),
     Small("full, leases", (FULL,), 10, TURNS, leases=5, rows=3, evicts=True),
     Small("full and state, leases", (FULL, STATE), 6, TURNS, leases=3, evicts=True),
+    Small("full and state, branches", (FULL, STATE), 5, BRANCHES, 2, are_branches=True, evicts=True),
+    Small("full and window, a fork", (FULL, WINDOW), 6, FORK, 2, are_branches=True),
 )
 """Explored by the tests, within a minute."""
 LARGE = (
@@ -141,6 +157,8 @@ LARGE = (
     Small("full, window, state, leases", (FULL, WINDOW, STATE), 6, TURNS, leases=3, evicts=True),
     Small("window, chunked, state, leases", (WINDOW, CHUNKED, STATE), 9, TURNS, leases=5, rows=3, policy=FAIR),
     Small("full and state, leases, a tier", (FULL, STATE), 6, TURNS, leases=3, rows=3, stored=2),
+    Small("full and state, branches and a fork", (FULL, STATE), 6, FORKS, 2, are_branches=True, rows=3),
+    Small("full, window, state, branches", (FULL, WINDOW, STATE), 7, FORKS, 2, are_branches=True, overlap=3),
     Small("full, pages of 2, leases", (FULL,), 6, TURNS, 2, leases=3, rows=3, batch_tokens=1, overlap=3),
 )
 SYSTEMS = SHORT + LARGE

@@ -9,6 +9,7 @@
     │   ├── MissingPackage          2      a package that is not installed (`quire.options.extras`)
     │   ├── HubError                2      a model that the hub does not give, or is refused (`quire.fetch.errors`)
     │   │   └── HubAway             2      the hub cannot be asked now (`quire.fetch.hub_errors`)
+    │   ├── ForkRefused             2      a fork of what is not there (`quire.forks.forks`)
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the available memory
     ├── QueueFull                   1      too many requests wait already

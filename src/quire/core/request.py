@@ -59,6 +59,8 @@ class Request:
     client_id: str = ""
     """The client's own name for it, which recordings keep. Nothing is decided by it."""
     retain: Retain | None = None
+    is_branch: bool = False
+    """Others continue from its prompt's end too, which is therefore kept; prefixes are evicted for what they copy."""
 
     def __post_init__(self) -> None:
         if len(self.prompt) < 1:

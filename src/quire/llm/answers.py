@@ -57,6 +57,14 @@ class Completion:
     """With a schema: the object that `text` represents, validated if the schema is a pydantic model."""
     lease: LeaseReport | None = None
     """With `retain`: the lease of prompt and answer, or why it was not granted."""
+    id: str = ""
+    """Of the request, for `LLM.fork`; empty if it was refused."""
+
+    @property
+    def recomputed_tokens(self) -> int:
+        """Tokens of the prompt that were computed, besides the last one, from which the first output is sampled. Of a
+        fork: tokens of its parent that were computed again."""
+        return max(0, self.prompt_tokens - 1 - self.reused_tokens)
 
     @property
     def message(self) -> dict[str, Any]:
@@ -123,6 +131,7 @@ class Generation:
             whole.tool_calls,
             parsed,
             None if self._stream.lease is None else outcome(self._stream.lease, self._engine),
+            self.name,
         )
 
     def _found(self) -> int:

@@ -27,13 +27,14 @@ from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.explain.leases import LeaseReport, held_leases, report_answer
 from quire.fetch.folder import Progress, in_silence
+from quire.forks.forks import Forks
 from quire.llm.answers import Completion, Generation, completions
+from quire.llm.options import run_options
 from quire.llm.questions import Options, Prompt, Questions, one_for_each, require_prompts, require_seconds
 from quire.llm.schema import Schema, with_grammar
 from quire.llm.turn import whole_turn
 from quire.options.extras import naming_extras
 from quire.options.run import RunOptions
-from quire.options.spelling import near_to
 from quire.plan.settings import Budget, Settings
 from quire.prefix.leases import LeaseTerms
 from quire.text.answer import Answer, Delta
@@ -62,7 +63,7 @@ class LLM:
         """`model`: a checkpoint folder, a GGUF file, or a hub id (`org/name[@revision][:FILE.gguf]`); None: the default
         model. `budget` None: half of this machine's free memory, or most of a GPU's. `progress`: called as files are
         fetched, converted and loaded."""
-        options = _options(options, keywords)
+        options = run_options(options, keywords)
         if options.tiers.peer is not None:
             raise InputError("LLM has no background loop, so it cannot take part in hand-over: use quire serve --role")
         settings = settings or Settings(max_requests=32, batch_tokens=2048)
@@ -79,7 +80,7 @@ class LLM:
     def _start(self, built: BuiltEngine) -> None:
         self.parts = built
         self.engine, self.plan, self.tokenizer = built.engine, built.plan, built.tokenizer
-        self._names = itertools.count()
+        self._names, self._forks = itertools.count(), Forks(self.engine)
         self._turn = threading.Lock()
         self._is_closed = False
         self._questions = Questions(self.parts)
@@ -238,6 +239,30 @@ class LLM:
         finally:
             self._cancel([generation])
 
+    def fork(
+        self,
+        parent: Completion | str,
+        sampling: Sampling | None = None,
+        *,
+        at: int | None = None,
+        append: Sequence[int] = (),
+        max_tokens: int = DEFAULT_TOKENS,
+        n: int = 1,
+        priority: int = 0,
+    ) -> list[Completion]:
+        """Continues another request, running or recent, from its first `at` tokens, prompt and output together; None:
+        from all that it has. `parent`: what it answered, or its `id`. `append`: token numbers that follow. `n`
+        continuations, which share these tokens."""
+        self._require_open("fork was called")
+        name, options = parent if isinstance(parent, str) else parent.id, Options(max_tokens, n, priority)
+
+        def ask() -> Question:
+            with whole_turn(self._turn):
+                tokens = self._forks.tokens(name, at)
+            return self._questions.fork(name, tokens, append, sampling or Sampling(), options)
+
+        return self._answers([ask], n, None)
+
     def count(self, prompt: Prompt, *, raw: bool = False) -> int:
         """The prompt's tokens. An answer can have what they leave of `plan.max_length`: `max_tokens` beyond that is cut
         to it, which is logged once, and a prompt that leaves nothing is refused."""
@@ -340,7 +365,7 @@ class LLM:
     def _submit(self, request: Request, answer: Answer) -> Generation:
         with whole_turn(self._turn):
             self._require_open("an answer was to begin")
-            return Generation(self.engine, self.engine.submit(request), answer)
+            return Generation(self.engine, self._forks.note(self.engine.submit(request)), answer)
 
     def _step(self, generations: list[Generation]) -> None:
         with whole_turn(self._turn):
@@ -355,17 +380,6 @@ class LLM:
             for generation in generations:
                 if not generation.is_over:
                     self.engine.cancel(generation.name)
-
-
-def _options(options: RunOptions | None, keywords: Mapping[str, Any]) -> RunOptions:
-    """The options from keywords, or those given as `options`."""
-    known = RunOptions.__dataclass_fields__
-    for name in keywords:
-        if name not in known:
-            raise InputError(f"LLM has no option {name}{near_to(name, known)}")
-    if options is not None and keywords:
-        raise InputError(f"options and {', '.join(keywords)} are both given: put {', '.join(keywords)} into options")
-    return options or RunOptions(**keywords)
 
 
 def _signature() -> inspect.Signature:

@@ -8,12 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from quire.core.errors import InputError
 from quire.core.request import Retain, Tokens
 from quire.core.sampling import Grammar, Sampling
 from quire.text.dialects.calls import Tool
 from quire.text.prompts import Prompts
-from quire.text.question import Question
+from quire.text.question import Fork, Question
 from quire.text.templates import Message
 from quire.text.tools import NO_TOOLS, ToolUse
 
@@ -72,6 +74,14 @@ class Questions:
         reasoning = self._prompts.reasoning if sampling.grammar is None else None
         tokens = self._prompts.encode(text, False)
         return self._question(tokens, text, sampling, options, tools=tools, reasoning=reasoning)
+
+    def fork(
+        self, parent: str, tokens: Tokens, append: Sequence[int], sampling: Sampling, options: Options
+    ) -> Question:
+        """A question that continues these tokens of another request, and then `append`."""
+        more = self._prompts.known(append) if len(append) else tokens[:0]
+        prompt = np.concatenate([tokens, more])
+        return self._question(prompt, "", sampling, options, fork=Fork(parent, len(tokens)))
 
     def tool_use(
         self, tools: Sequence[Tool], choice: str | Mapping[str, Any], parallel: bool

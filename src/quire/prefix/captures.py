@@ -13,11 +13,12 @@ from quire.cache.memory import StageMemory
 from quire.cache.pool import Holder
 from quire.core.events import PrefixEvicted, Publisher
 from quire.core.step import Capture, Ints
+from quire.prefix.coverage import Kinds
 from quire.prefix.index import PrefixIndex
 from quire.prefix.nodes import Chain
 
 MOST_EVICTIONS = 4
-"""The most evictions to make room for one captured state."""
+"""The most evictions to make room for one state, or for the pages that one request copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,22 @@ class Captures:
         for _ in range(MOST_EVICTIONS):
             if coverage.has_checkpoint_room() and coverage.has_free_pages(coverage.states):
                 return True
-            if is_spare and not self._index.spares.are_worth_more():
+            if (is_spare and not self._index.spares.are_worth_more()) or not self._evict():
                 return False
-            evicted = self._index.evict(0, must=False)
-            if not evicted.pieces:
-                return False
-            self._publisher.publish(PrefixEvicted(self._publisher.step, *evicted))
         return False
+
+    def make_room(self, kinds: Kinds) -> bool:
+        """Whether there is a page for each group of these kinds; prefixes are evicted for them."""
+        for _ in range(MOST_EVICTIONS):
+            if self._index.coverage.has_free_pages(kinds) or not self._evict():
+                break
+        return self._index.coverage.has_free_pages(kinds)
+
+    def _evict(self) -> bool:
+        evicted = self._index.evict(0, must=False)
+        if evicted.pieces:
+            self._publisher.publish(PrefixEvicted(self._publisher.step, *evicted))
+        return bool(evicted.pieces)
 
     def attach(self, row: int, chain: Chain) -> int:
         """Attaches settled states to their nodes, unless those have one. Returns how many states have settled."""

@@ -71,7 +71,7 @@ class PrefixIndex:
         most = limit // self.unit
         chain = self.nodes.follow(keys, most)
         depth = units = len(chain)
-        if self.coverage.has_boundaries and (depth or root in self.ends):
+        if (self.coverage.has_boundaries or self.ends) and (depth or root in self.ends):
             usable = self.coverage.usable(chain, self.nodes.tokens[chain]).nonzero()[0] if depth else NO_NODES
             units = int(usable[-1]) + 1 if len(usable) else 0
             end = self._find_end(keys, root, tokens[:limit], units, chain)
@@ -164,7 +164,18 @@ class PrefixIndex:
             self.settle(chain)
         return chain
 
-    def _keep_turn(self, row: int, turn: Turn, chain: Chain) -> Chain:
+    def keep_point(self, row: int, turn: Turn) -> bool:
+        """The same for a row that goes on, and for every model. False: a window has left what a hit there needs."""
+        chain = self.remember(row, turn.keys, turn.units, turn.known, turn.line)
+        if len(turn.rest) or self.coverage.has_boundaries:
+            chain = self._keep_turn(row, turn, chain, Origin.JUNCTION)
+        self.settle(chain)
+        is_usable = self._is_usable(chain)
+        if not is_usable:
+            self.lost(chain.item(-1))
+        return is_usable
+
+    def _keep_turn(self, row: int, turn: Turn, chain: Chain, origin: Origin = Origin.TURN) -> Chain:
         """Keeps a boundary where the turn ended, also inside a unit; returns its chain."""
         units = len(chain)
         if len(turn.rest):
@@ -172,7 +183,7 @@ class PrefixIndex:
             chain = _append(chain, self._end_node(before, chain, turn.rest, turn.line))
             self.boundaries.keep_pages(self.coverage.growing, row, chain[-1:], units)
         self.boundaries.keep_pages(self.coverage.states, row, chain[-1:], 0)
-        self.keep_boundary(row, chain, Origin.TURN, turn.line)
+        self.keep_boundary(row, chain, origin, turn.line)
         self._pass(chain, turn.came_from)
         return chain
 

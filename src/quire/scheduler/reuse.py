@@ -6,32 +6,30 @@ them. Outputs are added all at once, when the request leaves its row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from quire.cache.memory import StageMemory
 from quire.core.events import CheckpointKept, PrefixKept, Publisher
 from quire.core.reasons import Why
-from quire.core.request import Request
 from quire.core.step import Capture
 from quire.core.tier import RecordStore
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
+from quire.prefix.beginnings import Beginnings
 from quire.prefix.captures import Captures
 from quire.prefix.forecast import Forecast, Origin
 from quire.prefix.gap import gap
 from quire.prefix.hit import Hit, Place, Turn, no_hit
 from quire.prefix.index import PrefixIndex
 from quire.prefix.junctions import Junctions
-from quire.prefix.keys import end_key, extend, root_hash, root_key, scope_of
+from quire.prefix.keys import extend, root_hash, root_key, scope_of
 from quire.prefix.nodes import NO_NODES, Chain
+from quire.prefix.points import Points
 from quire.scheduler.expectations import Expectations
 from quire.scheduler.next_step import NextStep
 from quire.scheduler.queue import Ticket
 from quire.scheduler.rows import NEVER, Ints, Rows
 from quire.scheduler.stores import Stores
-
-BEGINNINGS_REMEMBERED = 65_536
-"""First units of prompts, to distinguish a miss in one scope from a miss in all."""
 
 
 class Reuse:
@@ -52,13 +50,13 @@ class Reuse:
         self.index = PrefixIndex(plan, memories, forecast)
         self.rows = rows
         self.junctions = Junctions()
-        self.expectations = Expectations(self.index, memories)
+        self.expectations = Expectations(self.index)
         self.captures = Captures(self.index, memories, publisher)
+        self.points = Points(self.index, memories, self.captures)
         self.stores = Stores(keeper, plan, self.index, next_step, publisher)
         self._publisher, self._next_step = publisher, next_step
         self._layout = layout_fingerprint(plan)
-        self._scopes_of: dict[bytes, bytes] = {}
-        """By the first unit of a prompt: the root of the scope that computed it last."""
+        self.beginnings = Beginnings(self.index.unit, self.root_of)
         self._marks: dict[int, list[int]] = {}
         """Units after which a row will keep a boundary, the nearest last."""
         self._chains: dict[int, Chain] = {}
@@ -111,7 +109,27 @@ class Reuse:
         if not ticket.may_reuse:
             return None
         computing = self.junctions.computing(ticket.keys, self.index.nodes.depth(ticket.keys))
-        return None if computing is None else computing[0]
+        if computing is not None:
+            return computing[0]
+        return self.points.computing(ticket.root, ticket.keys, ticket.request.prompt)
+
+    # ── rows that others branch off ───────────────────────────────────────
+
+    def branch_off(self, row: int, ticket: Ticket, tokens: int) -> None:
+        """Others will continue from a row's first `tokens` tokens: keeps a boundary there, now or when it arrives."""
+        if not self.index.disabled and not self.rows.is_loading[row]:
+            for copy in self.points.branch_off(row, self._turn(row, ticket, tokens), self.rows):
+                self._next_step.copy(*copy)
+
+    def pass_points(self, tickets: Mapping[int, Ticket]) -> None:
+        """Rows that have come to where others branch off keep a boundary there, and may go on."""
+        for row, tokens in self.points.arrive(self.rows):
+            self.branch_off(row, tickets[row], tokens)
+
+    def _turn(self, row: int, ticket: Ticket, tokens: int) -> Turn:
+        units, unit = tokens // self.index.unit, self.index.unit
+        keys, rest = self._keys(row, ticket, units), self.rows.tokens(row, units * unit, tokens)
+        return Turn(keys, units, ticket.root, rest, ticket.came_from, self._chains[row], self._lines[row])
 
     # ── starting after a hit ──────────────────────────────────────────────
 
@@ -127,7 +145,7 @@ class Reuse:
             self.index.eviction.now += len(ticket.request.prompt)
         while hit.tokens and not self._adopt(row, hit, ticket):
             hit = self.index.find(keys, ticket.root, tokens, hit.tokens - 1)
-        ticket.hit_tokens, ticket.miss = hit.tokens, self._why(hit, ticket)
+        ticket.hit_tokens, ticket.miss = hit.tokens, self.beginnings.why(hit.miss, ticket.request)
         self.rows.settled[row] = self.rows.computed[row] = hit.tokens
         if not self.index.disabled:
             if ticket.may_reuse:
@@ -145,22 +163,6 @@ class Reuse:
         if index.coverage.has_boundaries and (units := index.parts_at(keys, overlap, most)) * index.unit > tokens:
             self.junctions.want(keys[units - 1])
 
-    def _why(self, hit: Hit, ticket: Ticket) -> Why | None:
-        """Why nothing was found. For operators only: SCOPE reveals that another scope has the same first tokens."""
-        if hit.miss is Why.NO_OVERLAP:
-            scopes = self._scopes_of.get(self._beginning(ticket.request))
-            return Why.SCOPE if scopes not in (None, ticket.root) else Why.NO_OVERLAP
-        return hit.miss
-
-    def _beginning(self, request: Request) -> bytes:
-        """A key of a prompt's first unit that is the same for all scopes."""
-        return end_key(b"", request.prompt[: self.index.unit])
-
-    def _note_scope(self, request: Request) -> None:
-        self._scopes_of[self._beginning(request)] = self.root_of(request.scope)
-        if len(self._scopes_of) > BEGINNINGS_REMEMBERED:
-            del self._scopes_of[next(iter(self._scopes_of))]
-
     def _set_out(self, row: int, ticket: Ticket, keys: list[bytes], begin: int) -> None:
         """Registers what the row is going to compute of its prompt, and where it will keep boundaries."""
         end = (self.rows.prompt.item(row) - 1) // self.index.unit
@@ -172,6 +174,8 @@ class Reuse:
         self._marks[row], self._chains[row], self._lines[row] = marks, NO_NODES, ticket.line
         self._leaves_spares[row] = bool(marks) and self.index.spares.are_wanted(self.index.arrivals)
         self._set_capture(row, begin * self.index.unit)
+        if ticket.request.is_branch and (last := self.rows.prompt.item(row) - 1) > self.rows.computed[row]:
+            self.branch_off(row, ticket, last)
 
     def _go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
         self.junctions.go_on(row, keys, done, units)
@@ -204,10 +208,10 @@ class Reuse:
         for memory in self.memories:
             memory.adopt(row, hit.tokens, hit.chain)
         own = [memory.written_on(hit.tokens) for memory in self.memories]
-        if self.index.coverage.has_free_pages(own):
+        if self.points.has_room(own, hit.chain, ticket.request.is_branch):
             for stage, (memory, kinds) in enumerate(zip(self.memories, own, strict=True)):
                 for kind in kinds:
-                    self._next_step.copy(stage, kind, *memory.part(kind, row))
+                    self._next_step.copy(stage, kind, *memory.part(kind, row, hit.tokens))
             self._note_hit(ticket, hit)
             return True
         is_leased = self.index.leases.is_end(int(hit.chain[-1]))
@@ -255,7 +259,7 @@ class Reuse:
                 self._remember(row, units)
             else:
                 if row not in self._settled and not self.junctions.ahead[row][1]:
-                    self._note_scope(self.rows.requests[row])
+                    self.beginnings.note(self.rows.requests[row])
                 self._settled[row] = units
                 self.rows.next_unit[row] = (units + 1) * self.index.unit
 
@@ -267,7 +271,7 @@ class Reuse:
     def _remember(self, row: int, units: int) -> None:
         keys, before, most_units = self.junctions.ahead[row]
         if self._settled.pop(row, None) is None and not before:
-            self._note_scope(self.rows.requests[row])
+            self.beginnings.note(self.rows.requests[row])
         line = self._lines[row]
         chain = self._chains[row] = self.index.remember(row, keys, units, self._chains[row], line)
         self._go_on(row, keys, units, most_units)
@@ -298,26 +302,24 @@ class Reuse:
         if self.index.disabled:
             return
         state, unit = self.rows, self.index.unit
-        self.junctions.leave(row)
-        self.captures.leave(row)
+        for book in (self.junctions, self.captures, self.points):
+            book.leave(row)
         del self._marks[row], self._leaves_spares[row]
         self._settled.pop(row, None)
-        known, line = self._chains.pop(row), self._lines.pop(row)
         computed = int(state.computed[row])
+        is_known = computed <= state.known[row]
+        turn = self._turn(row, ticket, computed if is_known else int(state.settled[row]) // unit * unit)
+        del self._chains[row], self._lines[row]
         if not keep or state.is_loading[row] or not computed:
             return
         self.index.eviction.now += state.output_counts.item(row)
-        if computed <= state.known[row]:
-            units = computed // unit
-            keys, rest = self._keys(row, ticket, units), state.tokens(row, units * unit, computed)
-            turn = Turn(keys, units, ticket.root, rest, ticket.came_from, known, line)
+        if is_known:
             chain = self.index.keep_end(row, turn)
         else:
-            units = int(state.settled[row]) // unit
-            chain = self.index.remember(row, self._keys(row, ticket, units), units, known, line)
-            if units:
+            chain = self.index.remember(row, turn.keys, turn.units, turn.known, turn.line)
+            if turn.units:
                 self.index.settle(chain)
-        self.expectations.note_kept(ticket.keys, units)
+        self.expectations.note_kept(ticket.keys, turn.units)
         if len(chain):
             self._report_kept(ticket, chain.item(-1))
         if to_tier:

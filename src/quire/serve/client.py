@@ -22,15 +22,17 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from quire.core.child import python
 from quire.core.request import Request
+from quire.options.child import python
 from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
 from quire.serve.ending import end_at_once, reap
+from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.frames import FramePipe
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
     ABORTED,
+    AskFork,
     AskLeases,
     Cancel,
     DropCache,
@@ -355,7 +357,12 @@ class EngineClient:
         reply: LeaseReply = await self._ask(number, AskLeases(number, question), seconds)
         return reply
 
-    async def _ask(self, number: int, question: Explain | DropCache | AskLeases, seconds: float) -> Any:
+    async def fork(self, question: ForkQuestion, seconds: float) -> ForkReply:
+        number = next(self._numbers)
+        reply: ForkReply = await self._ask(number, AskFork(number, question), seconds)
+        return reply
+
+    async def _ask(self, number: int, question: Explain | DropCache | AskLeases | AskFork, seconds: float) -> Any:
         self._questions[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(question)

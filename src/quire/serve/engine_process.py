@@ -32,12 +32,15 @@ from quire.explain.events import reused_tokens
 from quire.explain.explanation import Explanation
 from quire.explain.request import explain
 from quire.explain.status import status_of
+from quire.forks.forks import Forks
 from quire.handover.hooks import HandOverHooks
 from quire.plan.file import decode
 from quire.serve import logs
-from quire.serve.engine_leases import EngineLeases
+from quire.serve.engine_forks import ForkReply, answer_fork
+from quire.serve.engine_leases import EngineLeases, LeaseReply
 from quire.serve.fronts.routing import Router
 from quire.serve.messages import (
+    AskFork,
     AskLeases,
     Cancel,
     CancelFront,
@@ -168,7 +171,7 @@ class EngineLoop:
     ) -> None:
         self.engine, self.connection, self.updates, self.clock, self.stack = engine, connection, updates, clock, stack
         self.hooks = hooks or HandOverHooks()
-        self.leases = EngineLeases(engine)
+        self.leases, self.forks = EngineLeases(engine), Forks(engine)
         self._streams: dict[str, Stream] = {}
         self._status_at = -STATUS_SECONDS
         self._was_idle = False
@@ -242,11 +245,16 @@ class EngineLoop:
                 self._cancel(self.router.names_of(front))
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._report(name)))))
-            case AskLeases(number, question):
-                self.connection.send(Reply(number, self.leases.answer(question)))
+            case AskLeases(number) | AskFork(number):
+                self.connection.send(Reply(number, self._answer(command)))
             case DropCache(number, scope):
                 keeping = self.stack.keeping() if self.stack is not None else []  # before each has this to forget too
                 self.connection.send(Reply(number, (self.engine.drop_cache(scope), keeping)))
+
+    def _answer(self, command: AskLeases | AskFork) -> LeaseReply | ForkReply:
+        if isinstance(command, AskFork):
+            return answer_fork(self.forks, command.question)
+        return self.leases.answer(command.question)
 
     def _cancel(self, names: tuple[str, ...]) -> None:
         if self.router is not None:
@@ -257,7 +265,7 @@ class EngineLoop:
 
     def _enter(self, request: Request) -> None:
         try:
-            self._streams[request.name] = stream = self.engine.submit(request)
+            self._streams[request.name] = stream = self.forks.note(self.engine.submit(request))
             self.leases.note(stream)
         except QuireError as error:
             full = isinstance(error, QueueFull)

@@ -95,7 +95,9 @@ class ChunkFormat(Format):
 
     def whole(self, answers: Sequence[Delta]) -> Json:
         choices = [self._choice(index, answer) for index, answer in enumerate(answers)]
-        return self._object(self.whole_name, choices, usage=usage(self.call), **lease_of(self.call))
+        return self._object(
+            self.whole_name, choices, usage=usage(self.call), **lease_of(self.call), **fork_of(self.call)
+        )
 
     def _of_prompt(self, prompt: int) -> list[Json | None]:
         """Log-probabilities of a prompt's tokens as vLLM writes them: by token, with rank and text."""
@@ -139,7 +141,7 @@ class ChunkFormat(Format):
 
     def end(self) -> bytes:
         more = {"usage": usage(self.call)} if self._extras.usage else {}
-        more |= lease_of(self.call)
+        more |= lease_of(self.call) | fork_of(self.call)
         return (event(self._object(self.chunk_name, [], **more)) if more else b"") + DONE
 
     def _object(self, name: str, choices: Sequence[Json], **more: Any) -> Json:
@@ -167,6 +169,15 @@ def usage(call: Call) -> Json:
 def lease_of(call: Call) -> Json:
     """The field `lease`, if the call asked for one."""
     return {} if call.lease is None else {"lease": call.lease}
+
+
+def fork_of(call: Call) -> Json:
+    """The field `fork`, if the call is one."""
+    fork = call.question.fork
+    if fork is None:
+        return {}
+    again = sum(fork.recomputed(ticket.hit_tokens or 0) for ticket in call.tickets)
+    return {"fork": {"id": fork.parent, "at": fork.at, "recomputed_tokens": again}}
 
 
 def logprob_entries(delta: Delta, spelling: Spelling) -> list[Json]:

@@ -13,6 +13,7 @@ from quire.serve.body_route import BodyRoute
 from quire.serve.calls import Arrived, Call, Deltas
 from quire.serve.client import PendingRequest, Update
 from quire.serve.errors import ApiError, internal_error, json_response
+from quire.serve.forking import forked_by
 from quire.serve.formats import ChatFormat, CompletionFormat, Extras, Format
 from quire.serve.protocol import BodyWriter
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
@@ -31,7 +32,9 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
 @router.post("/v1/chat/completions", responses=ANSWERS)
 async def chat(body: ChatBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    call = await service.open_call(lambda: service.reader.chat(body), request, body.has_grammar or bool(body.tools))
+    forked = await forked_by(body.fork_from, service, request.state.tenant)
+    has_grammar = body.has_grammar or bool(body.tools)
+    call = await service.open_call(lambda: service.reader.chat(body, forked=forked), request, has_grammar)
     extras = _extras(body, bool(body.logprobs))
     form = ChatFormat(call, service.head("chatcmpl", call), service.spelling, extras)
     return await answer(request, bool(body.stream), form)
@@ -40,7 +43,8 @@ async def chat(body: ChatBody, request: Request) -> Response:
 @router.post("/v1/completions", responses=ANSWERS)
 async def complete(body: CompletionBody, request: Request) -> Response:
     service: Service = request.app.state.service
-    call = await service.open_call(lambda: service.reader.completion(body), request, body.has_grammar)
+    forked = await forked_by(body.fork_from, service, request.state.tenant)
+    call = await service.open_call(lambda: service.reader.completion(body, forked), request, body.has_grammar)
     echoes = [text for text in call.question.texts for _ in range(call.question.samples)] if body.echo else []
     extras = _extras(body, body.logprobs is not None)
     form = CompletionFormat(call, service.head("cmpl", call), service.spelling, extras, echoes=echoes)

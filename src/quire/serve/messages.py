@@ -1,6 +1,6 @@
 """Messages between the HTTP process and the engine's: frozen values, pickled.
 
-    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases ──▶ engine
+    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, AskFork ──▶ engine
     HTTP ◀── Ready | Failed, then a EngineTick per step (and now and then while idle), Reply ── engine
 
 A tick contains the results of a whole step, so that a step costs one message however many requests it has.
@@ -21,6 +21,7 @@ from quire.core.sampling import Sampling
 from quire.explain.explanation import Explanation
 from quire.explain.status import Status
 from quire.options.run import RunOptions
+from quire.serve.engine_forks import ForkQuestion
 from quire.serve.engine_leases import LeaseQuestion
 from quire.tiers.status import TierStatus
 
@@ -98,7 +99,13 @@ class AskLeases:
     question: LeaseQuestion
 
 
-Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases
+@dataclass(frozen=True, slots=True)
+class AskFork:
+    number: int
+    question: ForkQuestion
+
+
+Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | AskFork
 
 
 @dataclass(frozen=True, slots=True)

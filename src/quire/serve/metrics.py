@@ -236,6 +236,7 @@ def _handed(tick: EngineTick) -> Iterable[Metric]:
 
 _TOTALS = (
     ("quire_steps", "Steps launched", ("step", "")),
+    ("quire_forks", "Forks of running and recent requests", ("forked", "")),
     ("quire_evictions", "Evictions of cached prefixes", ("evicted", "")),
     ("quire_compactions", "Compactions of the pool", ("compacted", "")),
     ("quire_loads", "Prefixes loaded from a tier", ("loaded", "")),

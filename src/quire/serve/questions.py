@@ -10,12 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from quire.core.request import Tokens
 from quire.core.sampling import SEED_BITS, SMALLEST_TEMPERATURE, Grammar, Sampling
 from quire.options.dialects import ToolDialect
 from quire.plan.plan import Plan
 from quire.serve.errors import ApiError, naming_field
 from quire.serve.fields import note_ignored
+from quire.serve.forking import Forked
 from quire.serve.limits import Limits
 from quire.serve.retention import retain_of
 from quire.serve.schemas import Body, ChatBody, CompletionBody, Said, Sampled, Tool
@@ -62,12 +65,19 @@ class BodyReader:
         self._models = (model, *aliases)
         self._limits, self._trial = Limits(plan), Trial(tokenizer)
 
-    def chat(self, body: ChatBody, names: FieldNames = CHAT_NAMES, *, may_shorten: bool = False) -> Question:
+    def chat(
+        self,
+        body: ChatBody,
+        names: FieldNames = CHAT_NAMES,
+        *,
+        may_shorten: bool = False,
+        forked: Forked | None = None,
+    ) -> Question:
         """`names`: of the fields that the client sent. `may_shorten`: an answer longer than what fits after the prompt
-        is requested, at most; not refused."""
+        is requested, at most; not refused. `forked`: what it continues, instead of messages."""
         if body.top_logprobs is not None and not body.logprobs:
             raise ApiError(400, "top_logprobs needs logprobs: true", "invalid_value", "top_logprobs")
-        text, prompt, tools = self.conversation(body, names)
+        text, prompt, tools = self.conversation(body, names, forked)
         grammar = self._grammar(body, tools, names.format)
         asked, limit = body.max_tokens, names.limit
         if body.max_completion_tokens:
@@ -88,24 +98,30 @@ class BodyReader:
             is_length_open=asked is None,
             stop_tokens=self._stop_tokens(body),
             retain=retain_of(body, body.n or 1, self._lease_seconds),
+            fork=None if forked is None else forked.fork,
         )
 
-    def conversation(self, body: ChatBody, names: FieldNames = CHAT_NAMES) -> tuple[str, Tokens, ToolUse]:
+    def conversation(
+        self, body: ChatBody, names: FieldNames = CHAT_NAMES, forked: Forked | None = None
+    ) -> tuple[str, Tokens, ToolUse]:
         """The conversation as text and as tokens, and the tools that it mentions."""
         self.require_model(body.model)
+        _require_one_beginning(body, bool(body.messages), names.prompt, forked)
         with naming_field("tools"):
             choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, Body) else body.tool_choice
             tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
+        if forked is not None:
+            return self.prompts.tokenizer.decode(forked.tokens.tolist()), forked.tokens, tools
         continues = bool(body.continue_final_message)
         text = self.render(body.messages, tools.tools, self._switches(body), field=names.prompt, continues=continues)
         return text, self._known(self.encode(text, False, names.prompt), names.prompt), tools
 
-    def completion(self, body: CompletionBody) -> Question:
+    def completion(self, body: CompletionBody, forked: Forked | None = None) -> Question:
         self.require_model(body.model)
         if body.stream and body.echo and body.logprobs is not None and (body.n or 1) > 1:
             message = "echo with logprobs of several choices cannot be streamed: leave n or stream out"
             raise ApiError(400, message, "unsupported_field", "n")
-        prompts, texts = zip(*(self._prompt(one) for one in _prompts(body.prompt)), strict=True)
+        prompts, texts = zip(*self._prompts(body, forked), strict=True)
         default = [min(DEFAULT_COMPLETION_TOKENS, self._limits.room(len(prompt))) for prompt in prompts]
         if body.max_tokens is not None:
             default = [body.max_tokens or 1] * len(prompts)  # the one token of an answer of 0 is left out of it
@@ -121,6 +137,7 @@ class BodyReader:
             stop_tokens=self._stop_tokens(body),
             is_prompt_alone=body.max_tokens == 0,
             retain=retain_of(body, len(prompts) * (body.n or 1), self._lease_seconds),
+            fork=None if forked is None else forked.fork,
         )
 
     def require_model(self, name: str) -> None:
@@ -153,9 +170,21 @@ class BodyReader:
     def prompt_tokens(self, prompt: str | Sequence[int]) -> Tokens:
         return self._prompt(prompt)[0]
 
-    def _prompt(self, prompt: str | Sequence[int]) -> tuple[Tokens, str]:
+    def _prompts(self, body: CompletionBody, forked: Forked | None) -> list[tuple[Tokens, str]]:
+        """With a fork: each prompt follows the tokens that it continues, or these are all."""
+        if forked is None:
+            if body.prompt is None:
+                raise ApiError(400, "prompt is missing: give it", "invalid_value", "prompt")
+            return [self._prompt(one) for one in _prompts(body.prompt)]
+        begun, text = forked.tokens, self.prompts.tokenizer.decode(forked.tokens.tolist())
+        if body.prompt is None:
+            return [(begun, text)]
+        more = [self._prompt(one, adds_special_tokens=False) for one in _prompts(body.prompt)]
+        return [(np.concatenate([begun, tokens]), text + said) for tokens, said in more]
+
+    def _prompt(self, prompt: str | Sequence[int], adds_special_tokens: bool = True) -> tuple[Tokens, str]:
         if isinstance(prompt, str):
-            return self._known(self.encode(prompt, True, "prompt"), "prompt"), prompt
+            return self._known(self.encode(prompt, adds_special_tokens, "prompt"), "prompt"), prompt
         self._limits.require_beginning(len(prompt), "prompt")  # before time is spent on each token
         return self._known(prompt, "prompt"), self.prompts.tokenizer.decode(prompt)
 
@@ -212,6 +241,17 @@ class BodyReader:
         with naming_field(wanted.field, "invalid_schema"):
             self._trial.compile(wanted.grammar)
         return wanted.grammar
+
+
+def _require_one_beginning(body: ChatBody, has_messages: bool, name: str, forked: Forked | None) -> None:
+    """Messages, or what a fork continues."""
+    if forked is None and not has_messages:
+        given = "[]: give at least 1 item" if "messages" in body.model_fields_set else "missing: give it"
+        told = f"{name} is {given}"
+        raise ApiError(400, told, "invalid_value", name)
+    if forked is not None and has_messages:
+        message = "fork_from continues another answer: leave messages out, or give an empty list"
+        raise ApiError(400, message, "invalid_value", "fork_from")
 
 
 def _of_prompt(body: CompletionBody) -> int | None:

@@ -148,6 +148,16 @@ class RetainBody(Body):
     session: SessionName | None = Field(None, description="The lease that moves along; default: the prompt's own.")
 
 
+class ForkBody(Body):
+    """An earlier answer of the same key, which this one continues (docs/forks.md)."""
+
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    at: Annotated[int, Field(ge=1, le=1 << 30)] | None = Field(
+        None, description="Tokens of its prompt and output to continue from; default: all that it has now."
+    )
+    index: Annotated[int, Field(ge=0, le=1 << 16)] | None = Field(None, description="Of its choice; default 0.")
+
+
 class CacheControl(Body):
     """Anthropic's mark of what to keep: the whole turn is leased for this time."""
 
@@ -193,6 +203,7 @@ class Sampled(Asked):
 
     stream_options: StreamOptions | None = None
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    fork_from: ForkBody | None = Field(None, description="Quire's own: continue another answer (docs/forks.md).")
     stop: Stop = None
     presence_penalty: Penalty = None
     frequency_penalty: Penalty = None
@@ -309,13 +320,20 @@ class AllowedChoice(Body):
 
 Chosen = Annotated[NamedTool | AllowedChoice, Field(discriminator="type")]
 
+HAS_MESSAGES: JsonDict = {"required": ["messages"], "properties": {"messages": {"type": "array", "minItems": 1}}}
+HAS_PROMPT: JsonDict = {"required": ["prompt"], "properties": {"prompt": {"type": ["string", "array"]}}}
+HAS_FORK: JsonDict = {"required": ["fork_from"], "properties": {"fork_from": {"type": "object"}}}
+
 Messages = Annotated[list[Said], Field(min_length=1, max_length=MOST_MESSAGES, fail_fast=True)]
 Tools = Annotated[list[Tool], Field(min_length=1, max_length=MOST_TOOLS, fail_fast=True)]
 
 
 class ChatBody(Sampled):
+    model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_MESSAGES, HAS_FORK]})
     neutral = fields.CHAT
-    messages: Messages
+    messages: Annotated[list[Said], Field(max_length=MOST_MESSAGES, fail_fast=True)] = Field(
+        default_factory=list, description="Required, except with fork_from."
+    )
     max_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=1 << 30)] | None = None
     logprobs: bool | None = None
@@ -357,8 +375,11 @@ Prompt = Text | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens]
 
 
 class CompletionBody(Sampled):
+    model_config = ConfigDict(json_schema_extra={"anyOf": [HAS_PROMPT, HAS_FORK]})
     neutral = fields.COMPLETION
-    prompt: Annotated[Prompt, BeforeValidator(_few_prompts)]
+    prompt: Annotated[Prompt, BeforeValidator(_few_prompts)] | None = Field(
+        None, description="Required, except with fork_from: there it follows the tokens that are continued."
+    )
     max_tokens: Annotated[int, Field(ge=0, le=1 << 30)] | None = Field(
         None, description="16 unless given; 0 for the log-probabilities of a prompt alone."
     )

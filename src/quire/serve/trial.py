@@ -20,10 +20,10 @@ from multiprocessing.connection import Connection
 
 import tokenizers
 
-from quire.core.child import python
 from quire.core.errors import InputError
 from quire.core.sampling import Grammar
 from quire.core.units import GIB, format_bytes
+from quire.options.child import python
 from quire.text.grammar import Grammars
 from quire.text.tokenizer import Tokenizer
 

@@ -22,6 +22,18 @@ from quire.text.tools import NO_TOOLS, ToolUse
 _MIX = 0x9E3779B97F4A7C15
 
 
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Its prompt begins with another request's first `at` tokens."""
+
+    parent: str
+    at: int
+
+    def recomputed(self, reused_tokens: int) -> int:
+        """Tokens that are computed again, besides the last one, from which the next is sampled."""
+        return max(0, self.at - 1 - reused_tokens)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
     prompts: tuple[Tokens, ...]
@@ -44,6 +56,7 @@ class Question:
     """Only log-probabilities of the prompt are wanted: the one token of each answer is left out."""
     retain: Retain | None = None
     """Prompt and answer are leased when the answer is complete; for one answer alone."""
+    fork: Fork | None = None
 
     @property
     def request_count(self) -> int:
@@ -80,6 +93,7 @@ class Question:
                 scope=scope,
                 tenant=tenant,
                 sampling=self._sampling_of(sample),
+                is_branch=self.samples > 1 or self.fork is not None,
                 **more,
             )
             for prompt, most in zip(self.prompts, self.max_tokens, strict=True)

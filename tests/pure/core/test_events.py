@@ -20,6 +20,7 @@ from quire.core.request import Ending
 from quire.engine.history import Counters
 from quire.explain.events import reason_of
 from quire.prefix.leases import LeaseEnded, LeaseHeld
+from quire.prefix.points import RequestForked
 
 
 def test_counts_at_their_default_are_left_out() -> None:
@@ -36,8 +37,8 @@ def test_a_preemption_has_the_costs_of_both_ways_among_its_numbers() -> None:
 
 
 def test_every_event_has_a_name_of_its_own() -> None:
-    assert {LeaseHeld.name, LeaseEnded.name} < set(event_classes())
-    assert len(event_classes()) == 18
+    assert {LeaseHeld.name, LeaseEnded.name, RequestForked.name} < set(event_classes())
+    assert len(event_classes()) == 19
     for name, kind in event_classes().items():
         assert kind.name == name
         assert counted_fields(kind) == tuple(f.name for f in fields(kind) if f.type == "int")[1:]

@@ -65,8 +65,8 @@ GRAMMARS = {"structured_outputs", "guided_json", "guided_regex", "guided_choice"
 
 def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
     """What a test on two cores can wait for: this model, few tokens. Calls that keep to the document name one grammar
-    at most, no response before them, and no choice of tools, and no message to answer ends with calls: no schema can
-    say what these must fit."""
+    at most, no response before them and no choice of tools, are no forks, and no message to answer ends with calls: no
+    schema can say what these must fit."""
     document = copy.deepcopy(document)
     for name in ("ChatBody", "CompletionBody"):
         body = document["components"]["schemas"][name]
@@ -75,6 +75,8 @@ def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
         body["required"] = [*body["required"], "max_tokens"]
         for field in GRAMMARS if keeps_to_it else ():
             del body["properties"][field]
+        if keeps_to_it:
+            _begin_with(body, "messages" if name == "ChatBody" else "prompt")
     document["components"]["schemas"]["RetainBody"]["properties"]["seconds"]["maximum"] = 3600
     body = document["components"]["schemas"]["ResponseBody"]
     body["properties"]["max_output_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
@@ -87,6 +89,17 @@ def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
         items = [{"$ref": f"#/components/schemas/{name}"} for name in ("UserMessage", "SystemMessage")]
         message["messages"] |= {"items": {"oneOf": items}, "maxItems": 3}
     return document
+
+
+def _begin_with(body: dict[str, Any], field: str) -> None:
+    """No fork of another answer: no schema can say which there are."""
+    del body["properties"]["fork_from"], body["anyOf"]
+    body["required"] = [*body["required"], field]
+    begins = body["properties"][field]
+    if "anyOf" in begins:
+        begins["anyOf"] = [one for one in begins["anyOf"] if one.get("type") != "null"]
+    else:
+        begins["minItems"] = 1
 
 
 def _try(operation: Any, mode: GenerationMode, server: RunningServer, key: str, statuses: Statuses) -> None:

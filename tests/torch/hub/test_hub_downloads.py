@@ -14,9 +14,9 @@ from hub_models import FLAGS, SMALL, in_shards, tokens
 from quire import LLM
 from quire.build.identity import weights_identity
 from quire.cli.main import main
-from quire.core.child import python
 from quire.fetch.find import find_folder, find_source
 from quire.fetch.hub_names import HubId, read_hub_id, revision_of
+from quire.options.child import python
 from small_hub import SmallHub, files_of
 
 

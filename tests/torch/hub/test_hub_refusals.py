@@ -19,9 +19,9 @@ from huggingface_hub import constants
 from command import refused, run_text
 from hub_models import FLAGS, in_shards, point_to
 from quire.cli.main import main
-from quire.core.child import python
 from quire.fetch.errors import HubError
 from quire.fetch.find import find_folder
+from quire.options.child import python
 from quire.worker.weights.loading import load_checkpoint
 from small_hub import SmallHub, files_of
 

@@ -28,8 +28,8 @@ def _without_clears(launch: Original) -> Original:
 
 
 def _from_elsewhere(part: Original) -> Original:
-    def wrong(self: StageMemory, kind: int, row: int) -> Any:
-        source, target = part(self, kind, row)
+    def wrong(self: StageMemory, kind: int, row: int, boundary: int) -> Any:
+        source, target = part(self, kind, row, boundary)
         return (source + len(source)) % len(self.pool.shelves[kind].holders), target
 
     return wrong

@@ -8,11 +8,13 @@ from typing import Any
 
 from quire.serve.away import EngineGone, EngineStarting
 from quire.serve.client import DIED, NOT_READY, EngineClient
+from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.fronts.channel import Channel
 from quire.serve.fronts.messages import (
     AbortRequests,
     AskEngine,
+    AskHubFork,
     AskHubLeases,
     AskState,
     EngineState,
@@ -89,6 +91,11 @@ class FrontClient(EngineClient):
     async def leases(self, question: LeaseQuestion, seconds: float) -> LeaseReply:
         del seconds  # the hub's own
         reply: LeaseReply = await self._channel.ask(AskHubLeases(question))
+        return reply
+
+    async def fork(self, question: ForkQuestion, seconds: float) -> ForkReply:
+        del seconds  # the hub's own
+        reply: ForkReply = await self._channel.ask(AskHubFork(question))
         return reply
 
     async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:

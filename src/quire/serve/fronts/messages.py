@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from prometheus_client.core import Metric
 
 from quire.serve.away import EngineAway
+from quire.serve.engine_forks import ForkQuestion
 from quire.serve.engine_leases import LeaseQuestion
 from quire.serve.keys import Tenant
 from quire.serve.messages import Command, EngineSetup
@@ -176,6 +177,13 @@ class AskHubLeases:
     """Asked of the engine by the hub, which counts the answers of all fronts."""
 
     question: LeaseQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class AskHubFork:
+    """Asked of the engine by the hub."""
+
+    question: ForkQuestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-from quire.core.child import python
+from quire.options.child import python
 from quire.serve.fronts.channel import Channel
 from quire.serve.keys import Tenant
 

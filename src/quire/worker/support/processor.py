@@ -10,8 +10,8 @@ import os
 import subprocess
 from pathlib import Path
 
-from quire.core.child import python
 from quire.core.errors import InputError
+from quire.options.child import python
 
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 """The instructions that oneDNN may use; read when torch is loaded."""

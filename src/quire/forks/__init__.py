@@ -1,0 +1,1 @@
+"""Forks: requests that continue a running or recent request from one of its tokens."""
