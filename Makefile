@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-reuse bench-waves bench-forks bench-trace bench-cpu bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-agents bench-reuse bench-waves bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -58,6 +58,9 @@ bench-control: setup  ## Python per step, beside vLLM 0.32.0 (installed into .ve
 bench-sessions: setup  ## How much is reused when sessions do not all fit, beside a per-page LRU
 	$(BIN)/python bench/sessions.py $(ARGUMENTS)
 
+bench-agents: setup  ## What leases keep of agents that pause, and what others notice, compared with no leases and LRU
+	$(BIN)/python bench/agents.py $(ARGUMENTS)
+
 bench-reuse: setup  ## How much six workloads reuse on five models in four pools, compared with other caches
 	$(BIN)/python bench/reuse.py $(ARGUMENTS)
 
@@ -70,8 +73,14 @@ bench-waves: setup  ## How much is found when sessions all return at once; ARGUM
 bench-trace: setup  ## Replays a request trace twice: ARGUMENTS=FILE
 	$(BIN)/python bench/trace.py $(ARGUMENTS)
 
-bench-cpu: setup  ## Tokens per second on this CPU, beside transformers
-	$(BIN)/python bench/cpu.py $(ARGUMENTS)
+.venv-llama:  # llama.cpp is built from source, for this CPU; it takes over ten minutes
+	python3 -m venv $@ && ($@/bin/pip install --no-binary llama-cpp-python llama-cpp-python || (rm -rf $@; false))
+
+bench-cpu: setup .venv-llama  ## Tokens per second on this CPU, compared with llama.cpp and transformers
+	$(BIN)/python bench/cpu.py --llama .venv-llama/bin/python $(ARGUMENTS)
+
+bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its weights can lie in memory
+	$(BIN)/python bench/perplexity.py $(ARGUMENTS)
 
 bench-busy: setup  ## Decode on a CPU that two other processes use too, by how torch's threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from quire.core.rules import Rules
 from quire.core.tier import RecordStore, Tier
 from quire.engine.engine import Engine, Stream
 from quire.models.shape import ModelShape
+from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -38,6 +40,15 @@ def plan_of(
     return make_plan(shape, settings, Budget(sheets=(sheets,)))
 
 
+def with_leases(*names: str, lease_sheets: int | None = None, **more: int) -> Plan:
+    """A pool of three longest requests, of which one is for leases unless another number is given."""
+    plan = plan_of(*names, **{"max_length": 200, **more})
+    (stage,) = plan.stages
+    needed = bound.minimum(stage.kinds, plan.max_length, 0)
+    leased = needed if lease_sheets is None else lease_sheets
+    return replace(plan, stages=(replace(stage, sheets=3 * needed, lease_sheets=leased),))
+
+
 def words(name: str, count: int) -> Tokens:
     """Tokens of a name's own, none of which anything else begins with; more of them begin like fewer."""
     return np.random.default_rng(list(name.encode())).integers(1 << 20, 1 << 30, count, dtype=np.int32)
@@ -45,6 +56,14 @@ def words(name: str, count: int) -> Tokens:
 
 def joined(*parts: Tokens) -> Tokens:
     return np.concatenate(parts)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 class Traffic:

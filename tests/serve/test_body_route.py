@@ -14,8 +14,9 @@ from fastapi import APIRouter, FastAPI, Request
 from pydantic import BaseModel, field_validator
 from starlette.responses import Response
 
-from quire.serve.app import ROUTERS
+from quire.serve.app import ROUTERS, make_app
 from quire.serve.body_route import BodyRoute, parsed
+from quire.serve.direct import DirectRoutes
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import EVERYBODY
 from quire.serve.service import SMALL_BYTES, Service
@@ -109,3 +110,40 @@ def test_a_body_that_cannot_be_read_is_refused_with_what_to_send(written: bytes,
         parsed(Slow, written)
     assert (refused.value.status, refused.value.code) == (400, code)
     assert words in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("problem", "status", "code"),
+    [
+        (ApiError(429, "later", "queue_full", retry_seconds=3), 429, "queue_full"),
+        (KeyError("x"), 500, "internal_error"),
+    ],
+)
+def test_a_call_without_the_layers_of_fastapi_is_refused_as_with_them(
+    problem: Exception, status: int, code: str
+) -> None:
+    """Also where FastAPI has it: a POST that generates takes the short way, any other method the long one."""
+
+    async def fail(*_arguments: Any) -> None:
+        raise problem
+
+    service = SimpleNamespace(read=fail)
+    app = make_app(service)  # type: ignore[arg-type]
+
+    async def ask(asgi: Any, method: str) -> tuple[int, Any, dict[str, Any]]:
+        record: dict[str, Any] = {}
+
+        async def with_state(scope: Any, receive: Any, send: Any) -> None:
+            await asgi({**scope, "state": {"record": record, "tenant": EVERYBODY, "request_id": "r"}}, receive, send)
+
+        transport = httpx.ASGITransport(with_state, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.request(method, "/v1/chat/completions", json={})
+        return answer.status_code, answer.json(), record
+
+    direct = DirectRoutes(app)
+    short, long = (asyncio.run(ask(asgi, "POST")) for asgi in (direct, app))
+    assert short == long
+    assert (short[0], short[1]["error"]["code"], short[2]) == (status, code, {"error": code})
+    assert asyncio.run(ask(direct, "PUT"))[0] == 405
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"} <= set(direct._routes)

@@ -10,6 +10,7 @@ import pytest
 
 from quire.options.run import RunOptions
 from quire.serve.client import EngineClient, Life
+from quire.serve.frames import FramePipe
 from quire.serve.messages import EngineSetup
 from quire.serve.progress import Progress
 
@@ -38,7 +39,7 @@ def test_an_engine_that_still_writes_to_its_tiers_is_waited_for_unless_somebody_
         client = EngineClient(EngineSetup(Path(), {}, RunOptions()), Progress(1), lambda *_a, **_k: None)
         process, (ours, theirs) = Ending(5), socket.socketpair()
         with ours, theirs:
-            client._life = Life(process, ours, None, 0.0)  # type: ignore[arg-type]
+            client._life = Life(process, FramePipe(ours), 0.0)  # type: ignore[arg-type]
             client.is_hurried = is_hurried
             await client.close(seconds=1000.0)
         return process

@@ -70,7 +70,7 @@ def test_an_engine_that_cannot_be_started_again_is_tried_until_it_can(monkeypatc
         monkeypatch.setattr(client, "_spawn", spawn)
         client._was_ready = True
         client.progress.reset()
-        client._life = life = module.Life(Process(), None, None, 0.0)  # type: ignore[arg-type]
+        client._life = life = module.Life(Process(), None, 0.0)  # type: ignore[arg-type]
         client._died(life, -9)
         await asyncio.wait_for(asyncio.gather(*client._tasks), 20)
         return client
@@ -104,14 +104,11 @@ def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch)
     assert asyncio.run(left_open()) == 0
 
 
-def test_a_process_that_gets_no_thread_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_whose_pipe_cannot_be_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     process = Process()
 
-    class NoThread:
-        def __init__(self, **_how: object) -> None: ...
-
-        def start(self) -> None:
-            raise RuntimeError("can't start new thread")
+    def refuse(_pipe: module.FramePipe) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     async def start() -> EngineClient:
         client = new_client([])
@@ -119,12 +116,12 @@ def test_a_process_that_gets_no_thread_is_ended(monkeypatch: pytest.MonkeyPatch)
         return client
 
     monkeypatch.setattr(module.subprocess, "Popen", lambda *_a, **_k: process)
-    monkeypatch.setattr(module.threading, "Thread", NoThread)
+    monkeypatch.setattr(module.FramePipe, "open", refuse)
     client = asyncio.run(start())
     assert process.is_killed
     assert client.given_up.is_set()
     assert client.boot_failure is not None
-    assert "can't start new thread" in client.boot_failure.message
+    assert "No space left on device" in client.boot_failure.message
 
 
 def test_progress_follows_the_engine_from_its_first_start() -> None:
@@ -149,7 +146,7 @@ def test_progress_follows_the_engine_from_its_first_start() -> None:
 def test_a_dead_engine_is_a_stall_as_soon_as_its_pipe_closes() -> None:
     async def states() -> list[bool]:
         client = new_client([])
-        client._life = life = module.Life(Process(), None, None, 0.0)  # type: ignore[arg-type]
+        client._life = life = module.Life(Process(), None, 0.0)  # type: ignore[arg-type]
         client._receive(life, Ready())
         client._receive(life, EngineTick(1, True))
         found = [client.progress.is_progressing()]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.serve.streams import ClientLeft, unless_client_leaves
+from quire.serve.streams import ClientLeft, ClientWatch
 
 
 def receiving(left: asyncio.Event) -> Callable[[], Awaitable[dict[str, Any]]]:
@@ -34,8 +34,9 @@ async def work(ended: list[str], done: asyncio.Event) -> str:
 async def outcome(left: asyncio.Event, done: asyncio.Event) -> tuple[list[str], str]:
     """How the work ended, and what its caller got, which must not be cancelled later."""
     ended: list[str] = []
+    watch = ClientWatch(receiving(left))
     try:
-        got = await unless_client_leaves(receiving(left), work(ended, done))
+        got = await watch.unless_it_leaves(work(ended, done))
     except ClientLeft:
         got = "left"
     left.set()
@@ -44,6 +45,9 @@ async def outcome(left: asyncio.Event, done: asyncio.Event) -> tuple[list[str], 
     task = asyncio.current_task()
     assert task is not None
     assert not task.cancelling()
+    with pytest.raises(ClientLeft):  # what it begins later
+        await watch.unless_it_leaves(asyncio.sleep(20))
+    watch.end()
     return ended, got
 
 
@@ -73,7 +77,8 @@ def test_a_server_that_ends_is_no_client_that_left() -> None:
     ended: list[str] = []
 
     async def run() -> None:
-        waiting = asyncio.ensure_future(unless_client_leaves(receiving(asyncio.Event()), work(ended, asyncio.Event())))
+        watch = ClientWatch(receiving(asyncio.Event()))
+        waiting = asyncio.ensure_future(watch.unless_it_leaves(work(ended, asyncio.Event())))
         await asyncio.sleep(0)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -21,11 +22,16 @@ from quire.serve import trial as module
 from quire.serve.trial import Trial
 from quire.text.tokenizer import Tokenizer
 
-GOOD = {"type": "object", "properties": {"a": {"type": "string"}}}
+_NUMBERS = itertools.count()
 
 
 def of(schema: dict[str, Any]) -> Grammar:
     return Grammar(GrammarSort.JSON, json.dumps(schema))
+
+
+def good() -> Grammar:
+    """Another one each time: one that compiled is not tried again."""
+    return of({"type": "object", "properties": {f"a{next(_NUMBERS)}": {"type": "string"}}})
 
 
 @pytest.fixture
@@ -36,10 +42,29 @@ def trial(tiny_folder: Path) -> Iterator[Trial]:
 
 
 def test_what_is_wrong_with_a_grammar_is_told(trial: Trial) -> None:
-    trial.compile(of(GOOD))
+    trial.compile(good())
     with pytest.raises(InputError, match="the json grammar cannot be used"):
         trial.compile(of({"type": "nonsense"}))
-    trial.compile(of(GOOD))
+    trial.compile(good())
+
+
+def test_a_grammar_that_compiled_is_not_tried_again(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that did not is, and of more than may be known the one that was asked for longest ago."""
+    monkeypatch.setattr(module, "MOST_KNOWN", 2)
+    tried: list[str] = []
+    real = trial._tried
+    monkeypatch.setattr(trial, "_tried", lambda grammar: tried.append(grammar.text) or real(grammar))
+    pattern = Grammar(GrammarSort.REGEX, "a")
+    for grammar in (pattern, Grammar(GrammarSort.REGEX, "b"), pattern, Grammar(GrammarSort.REGEX, "c"), pattern):
+        trial.compile(grammar)
+    trial.compile(Grammar(GrammarSort.REGEX, "b"))
+    assert tried == ["a", "b", "c", "b"]
+    for _ in range(2):
+        with pytest.raises(InputError, match="cannot be used"):
+            trial.compile(of({"type": "nonsense"}))
+    with pytest.raises(InputError, match="the json grammar is not JSON"):
+        trial.compile(Grammar(GrammarSort.JSON, "a"))  # the same text, another notation
+    assert len(tried) == 7
 
 
 @pytest.mark.story
@@ -50,7 +75,7 @@ def test_a_tokenizer_that_cannot_be_read_is_named(tiny_folder: Path) -> None:
     trial = Trial(tokenizer)
     try:
         with pytest.raises(InputError, match=rf"grammars cannot be used with the tokenizer of {tiny_folder.name}"):
-            trial.compile(of(GOOD))
+            trial.compile(good())
     finally:
         trial.close()
 
@@ -69,7 +94,7 @@ def test_a_grammar_that_takes_for_ever_is_refused_and_the_next_one_is_tried(
     for _ in range(2):
         with pytest.raises(InputError, match=r"was not compiled after 0.5 s of computing: simplify it"):
             trial.compile(of(endless))
-        trial.compile(of(GOOD))
+        trial.compile(good())
 
 
 @pytest.mark.story
@@ -93,7 +118,7 @@ def test_a_grammar_that_takes_too_much_memory_is_refused_and_the_next_one_is_tri
 
 
 def process_of(trial: Trial) -> int:
-    trial.compile(of(GOOD))
+    trial.compile(good())
     assert trial._process is not None
     return trial._process.pid
 
@@ -115,10 +140,10 @@ def test_where_no_process_lives_the_grammar_is_not_blamed_and_what_it_wrote_is_n
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", str(dying))
         with pytest.raises(Exception, match="the process that tries grammars ended with 3") as failed:
-            trial.compile(of(GOOD))
+            trial.compile(good())
     assert not isinstance(failed.value, QuireError)
     assert capfd.readouterr().err == ""
-    trial.compile(of(GOOD))
+    trial.compile(good())
 
 
 @pytest.mark.story
@@ -129,7 +154,7 @@ def test_a_process_that_stands_still_is_ended(trial: Trial, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.setattr(module, "STILL_SECONDS", 0.001)
         with pytest.raises(Exception, match="the process that tries grammars stood still"):
-            trial.compile(of(GOOD))
+            trial.compile(good())
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
-    trial.compile(of(GOOD))
+    trial.compile(good())

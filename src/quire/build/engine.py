@@ -102,7 +102,8 @@ def prepare(
     with phases.time("download"):
         here, draft_here = downloaded(source, progress), None if draft is None else downloaded(draft, progress)
     with phases.time("convert"):
-        folder, draft_here = converted(here, progress), None if draft_here is None else converted(draft_here, progress)
+        folder = converted(here, progress, options.weights)
+        draft_here = None if draft_here is None else converted(draft_here, progress, options.weights)
     return Prepared(folder, plan, replace(options, draft_model=draft_here), phases)
 
 

@@ -69,7 +69,8 @@ def plan_shape(shape: ModelShape, settings: Settings, budget: Budget, options: R
 def read_shape(source: Source, options: RunOptions, ignore_fields: Sequence[str] = ()) -> ModelShape:
     """A checkpoint's shape, with its weights as they are held on the device."""
     name, config = configuration(source)
-    shape = read_config(config, name, ignore_fields, WeightFormat(options.weights_dtype, options.device == "cpu"))
+    held = WeightFormat(options.weights_dtype, options.device == "cpu", options.weights)
+    shape = read_config(config, name, ignore_fields, held)
     return replace(shape, draft_layers=())  # no step runs them: tokens are drafted by other means
 
 

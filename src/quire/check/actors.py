@@ -116,6 +116,10 @@ class Evictions(Actor):
     rates = (0.0, 0.1, 0.3)
     is_drastic = True
 
+    def __init__(self, episode: Episode) -> None:
+        super().__init__(episode)
+        self.rate = 0.1 if episode.system.is_away else self.rate
+
     def do(self) -> None:
         state.evict(self.scheduler)
         if not state.held_leases(self.scheduler):
@@ -206,6 +210,7 @@ class Leasers(Actor):
     def __init__(self, episode: Episode) -> None:
         self._asked = 0
         super().__init__(episode)
+        self.rate = 0.9 if episode.system.is_away else self.rate
 
     def do(self) -> None:
         leased, episode = self.episode.leased, self.episode
@@ -221,7 +226,8 @@ class Leasers(Actor):
         tokens = episode.runner.scripts[name].tokens.astype(np.int32)
         tokens = tokens[: self.random.choice((len(tokens), self.random.randint(1, len(tokens))))]
         self._asked += 1
-        terms = LeaseTerms(f"asked {self._asked}", request.tenant, self.random.choice((0.5, 3.5, 20.5)))
+        seconds = (3.5, 20.5, 60.5) if episode.system.is_away else (0.5, 3.5, 20.5)
+        terms = LeaseTerms(f"asked {self._asked}", request.tenant, self.random.choice(seconds))
         terms = replace(terms, scope=state.root(self.scheduler, request.scope)[:SCOPE_BYTES])
         episode.leased.asked[terms.name] = request.scope, tokens, terms.seconds
         answer = episode.engine.lease(terms, request.scope, tokens)

@@ -51,6 +51,7 @@ class Mechanism(str, Enum):
     RETAINED = "lease with a request"
     BRANCH = "branch"
     FORK = "fork at a running request's end"
+    TIER_LEASE = "lease in a tier"
 
 
 STEPS_PER_FLOOR = 20_000
@@ -64,6 +65,7 @@ OF_REUSE = (
     Mechanism.LEASE,
     Mechanism.RETAINED,
     Mechanism.FORK,
+    Mechanism.TIER_LEASE,
 )
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 

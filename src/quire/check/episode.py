@@ -27,14 +27,14 @@ from quire.check.loading import Loading
 from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted, Progress
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
-from quire.check.requests import crowding_traffic, random_requests, small_traffic
+from quire.check.requests import Traffic, crowding_traffic, random_requests, returning_traffic, small_traffic
 from quire.check.reused import Reused
 from quire.check.scripts import script_for
 from quire.check.seats import Seats
 from quire.check.shadow import ShadowRunner
 from quire.check.staying import Capacity, Staying
 from quire.check.storing import Storing
-from quire.check.systems import LOAD_SECONDS, random_system, with_lease_sheets
+from quire.check.systems import LOAD_SECONDS, random_system, with_lease_sheets, with_leases_away, with_tight_leases
 from quire.core.errors import NeverFits, QueueFull
 from quire.core.events import (
     CheckpointKept,
@@ -49,6 +49,7 @@ from quire.core.events import (
 from quire.core.reasons import Why
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine, Stream
+from quire.prefix.leases import LeaseMoved
 
 REPORTED = {
     RequestPreempted: Mechanism.PREEMPTION,
@@ -56,6 +57,7 @@ REPORTED = {
     PagesCompacted: Mechanism.COMPACTION,
     CheckpointKept: Mechanism.CHECKPOINT,
     RecordsStored: Mechanism.STORE,
+    LeaseMoved: Mechanism.TIER_LEASE,
 }
 STORED_RATE = 0.9
 """How often a tier has a prompt from earlier times."""
@@ -67,7 +69,8 @@ class Episode:
         is_large_one = is_large(seed)
         self.system = large_system(self.random, seed // EVERY) if is_large_one else random_system(self.random)
         leases = Random(f"leases {seed}")
-        self.system = with_lease_sheets(self.system, leases)
+        self.system = with_tight_leases(with_lease_sheets(self.system, leases), Random(f"tight {seed}"))
+        self.system = with_leases_away(self.system, Random(f"away {seed}"))
         self.kinds = self.system.kinds
         self._longest_fits = fits_alone(self.system.plan, self.system.plan.max_length)
         self.runner = ShadowRunner()
@@ -82,18 +85,24 @@ class Episode:
         self.scheduler.admission.typical_output = self.system.typical_output
         self.runner.attach(self.scheduler)
         self.store = PinningStore(self.scheduler, self.runner, self._unleased_spare())
-        traffic = large_traffic if is_large_one else crowding_traffic if self.system.is_crowded else small_traffic
-        self.traffic = traffic(self.random, self.system.plan)
-        self.coming = with_leases(leases, random_requests(self.random, self.system.plan, self.traffic))
+        self.traffic = self._traffic(is_large_one)
+        requests = random_requests(self.random, self.system.plan, self.traffic)
+        self.coming = with_leases(leases, requests, 0.7 if self.system.is_tight else None)
         self.forking = Random(f"forks {seed}")
         self.coming = with_branches(self.forking, self.coming)
-        self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now)
+        self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now, self.tier)
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
         self.laws += [Lives(), self.loading, self.progress, *self._policy(), self.leased]
         self.forkers = Forkers(self)
         self.actors = [*(actor(self) for actor in ACTORS), self.forkers]
+
+    def _traffic(self, is_large_one: bool) -> Traffic:
+        system = self.system
+        is_leased = system.is_tight or system.is_away
+        others = crowding_traffic if system.is_crowded else returning_traffic if is_leased else small_traffic
+        return (large_traffic if is_large_one else others)(self.random, system.plan)
 
     def _unleased_spare(self) -> int:
         return self.system.spare - max(stage.lease_sheets for stage in self.system.plan.stages)

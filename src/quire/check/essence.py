@@ -38,7 +38,7 @@ KNOWN = {
     "Running": "_rows _reuse _room _loads _next_step tickets _line _order _order_is_stale",
     "Loading": "_loads _rows _running _reuse _room _next_step _publisher _now",
     "Admission": "_plan _queue _rows _running _reuse _room _loading _leasing _publisher typical_output",
-    "Expectations": "_index _memories _queued changed",
+    "Expectations": "_index _queued changed",
     "Captures": "_index _memories _publisher _by_row",
     "Room": "plan _lookahead memories rows index cache_is_in_use no_pages _next_step _publisher",
     "Drafts": "disabled _drafter _lookahead _batch_tokens _memories _rows _publisher _told _epochs",
@@ -56,7 +56,7 @@ KNOWN = {
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
     "Reuse": "memories index rows junctions expectations captures points stores _publisher _next_step _layout "
     "beginnings _marks _chains _settled _lines _leaves_spares",
-    "Stores": "_keeper _records _index _next_step _publisher",
+    "Stores": "keeper records _index _next_step _publisher",
     "Records": "unit_tokens _kinds _growing _others has_units has_boundaries unit_bytes largest_boundary_bytes "
     "block_bytes",
     "Beginnings": "_unit _root_of _roots",
@@ -64,9 +64,11 @@ KNOWN = {
     "Junctions": "_prompts _next ahead wanted",
     "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction awaited uses spares leases arrivals "
     "ends _before",
-    "Leases": "_nodes _boundaries _coverage _eviction _stages takes held pending pages _ended _began",
-    "LeasePages": "_nodes _boundaries _coverage _stages",
-    "Leasing": "_index _leases _publisher now",
+    "Leases": "_nodes _boundaries _coverage _eviction _stages takes held pending pages bytes_elsewhere _ended _began",
+    "LeasePages": "_nodes _boundaries _coverage _stages leased",
+    "Leasing": "_index _leases _publisher now tier _pauses _idle _back _returning",
+    "TierLeases": "_nodes _unit _stores keeper _held",
+    "Pauses": "_since _usual _usual_of",
     "Awaited": "_nodes _coverage _eviction requests _bytes_of _bytes",
     "Uses": "_nodes _boundaries _coverage _eviction",
     "Spares": "_nodes _boundaries _coverage _eviction _memories",
@@ -82,7 +84,7 @@ KNOWN = {
 }
 KNOWN_TICKET = (
     "request arrival claim outputs preemptions root keys hash_state came_from line is_counted awaits cached chain "
-    "is_found turn may_load offer again hit_tokens loaded_tokens miss gap is_reported reason lease way_back"
+    "is_found turn may_load offer again hit_tokens loaded_tokens miss gap is_reported reason lease leased way_back"
 )
 MOST_PREEMPTIONS = 2
 """Admission does not tell more of them apart."""

@@ -145,6 +145,10 @@ class FaultyTier(InMemoryStore):
         """A load may cost anything, compared with steps that are not measured."""
         return self.random.choice((None, float(size_bytes)))
 
+    def names(self) -> set[bytes]:
+        """Of records that can be loaded, or will be."""
+        return {*self.cache._records, *(record.name for record in self.coming.values())}
+
     def check_empty(self) -> None:
         """After the last request no load is awaited, and what was staged has landed or was given up."""
         awaited = [one for one in self.transfers.values() if one.is_awaited]

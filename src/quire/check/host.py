@@ -78,6 +78,8 @@ class HostTier:
         self.stack = stack
         self.find, self.cancel, self.seconds_to_load = stack.find, stack.cancel, stack.seconds_to_load
         self.renew, self.give_up = stack.renew, stack.give_up
+        self.lease, self.end_lease, self.is_stored = stack.lease, stack.end_lease, stack.is_stored
+        self.lease_bytes_left = stack.lease_bytes_left
 
     # ── what a step copies ────────────────────────────────────────────────
 
@@ -169,6 +171,10 @@ class HostTier:
         found += [record for below in stack.below for record in below._due]
         return list({id(record): record for record in found}.values())
 
+    def names(self) -> set[bytes]:
+        """Of records that can be loaded, or will be."""
+        return {*self.stack.held.cache._records, *(one.record.name for one in self.stack.stores._open.values())}
+
     def check_empty(self) -> None:
         """After the last request, and when every transfer has ended: nothing is pinned, promised or on its way."""
         stack = self.stack
@@ -177,6 +183,7 @@ class HostTier:
             "records to come": stack.stores,
             "records due below": [record for below in stack.below for record in below._due],
             "blocks pinned for tiers below": range(sum(below.pinned_blocks for below in stack.below)),
+            "leased records": stack.held.cache.leased,
             "pinned records": [record for record in stack.held.cache._records.values() if record.pins],
         }
         for what, own in books.items():

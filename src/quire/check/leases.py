@@ -9,7 +9,7 @@ afterwards  nothing counts as leased any more
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -20,13 +20,14 @@ from quire.check.laws import Law
 from quire.check.prefixes import Boundary, Prefixes
 from quire.check.requests import Arrival
 from quire.check.scripts import Script
-from quire.core.events import Event, RequestAdmitted, RequestEnded
+from quire.check.tier_leases import Away, Promised, Storage
+from quire.core.events import Event, LoadFailed, LoadStarted, RequestAdmitted, RequestEnded
 from quire.core.request import Request, Retain, Tokens
 from quire.core.units import ceil_div
 from quire.kinds import State
 from quire.plan.plan import KindPlan, StagePlan
 from quire.prefix.keys import keys_of
-from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseRefusal
+from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseMoved, LeaseRefusal
 from quire.scheduler.scheduler import Scheduler
 
 STEP_SECONDS = 1
@@ -36,16 +37,6 @@ RETAIN_RATES = (0.0, 0.2, 0.7)
 """How many of an episode's requests ask for a lease."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Promised:
-    """A lease as its owner knows it."""
-
-    request: Request
-    """One that begins with its tokens, and would compute one more."""
-    tokens: int
-    until: float
-
-
 class Leased(Law):
     def __init__(
         self,
@@ -53,8 +44,10 @@ class Leased(Law):
         requests: Mapping[str, Request],
         scripts: Mapping[str, Script],
         now: Callable[[], int],
+        tier: Storage | None = None,
     ) -> None:
         self.scheduler, self.requests, self.scripts, self.now = scheduler, requests, scripts, now
+        self.away = Away(scheduler, tier)
         self.held: dict[str, Promised] = {}
         self.asked: dict[str, tuple[str, Tokens, float]] = {}
         """By lease, of those that were asked for tokens in the cache: scope, tokens, seconds."""
@@ -84,23 +77,31 @@ class Leased(Law):
     def on_event(self, event: Event) -> None:
         if isinstance(event, LeaseHeld):
             self._hold(event)
+        elif isinstance(event, LeaseMoved):
+            if event.lease not in self.held:
+                raise Violation(f"lease {event.lease} moves to a tier, and is not held")
+            self.away.note(event.lease, self.held[event.lease])
         elif isinstance(event, LeaseEnded):
             self._end(event)
         elif isinstance(event, RequestEnded):
             self._check_ended(event.request)
         elif isinstance(event, RequestAdmitted):
             self._check_hit(event)
+        elif isinstance(event, LoadStarted | LoadFailed):
+            self.away.note_load(event)
 
     def _end(self, event: LeaseEnded) -> None:
         """A lease ends for a reason; one that is replaced was reported as held again before."""
         if event.ending is LeaseEnding.REPLACED:
             return
         request, lease = self.booked.pop(event.lease, None), self.held.pop(event.lease, None)
+        self.away.of.pop(event.lease, None)
         scope = lease.request.scope if lease else self.requests[request].scope if request else None
         is_right = {
             LeaseEnding.EXPIRED: lease is not None and lease.until <= self.now() + STEP_SECONDS,
             LeaseEnding.RELEASED: event.lease == self.releasing,
             LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
+            LeaseEnding.TIER: event.lease in self.away.failed,
             LeaseEnding.FAILED: True,  # the books of the index say whether a step failed
             LeaseEnding.NOTHING: lease is None and request is not None and not self._is_cached(request),
         }
@@ -137,6 +138,7 @@ class Leased(Law):
         key = f"lease {name} {len(self._own)}"
         self._own[key] = own
         self.held[name] = Promised(Request(key, own, 1, scope=scope), event.tokens, self.now() + seconds)
+        self.away.of.pop(name, None)
 
     # ── what must hold ────────────────────────────────────────────────────
 
@@ -145,7 +147,9 @@ class Leased(Law):
         if request.sampling.prompt_logprobs is not None:
             return
         for name in self.begun_by(request, tokens):
-            if event.hit_tokens < self.held[name].tokens:
+            if event.hit_tokens < self.held[name].tokens and name in self.away.of:
+                self.away.note_less(event.request, name)
+            elif event.hit_tokens < self.held[name].tokens:
                 raise Violation(
                     f"request {event.request} begins with the {self.held[name].tokens} tokens of lease {name}, and "
                     f"starts after {event.hit_tokens}"
@@ -163,13 +167,14 @@ class Leased(Law):
 
     def after_turn(self) -> None:
         self._check_times()
+        self.away.check()
         for number, sheets in enumerate(self.sheets()):
             if sheets > (most := self._stages[number].lease_sheets):
                 raise Violation(f"leases need {sheets} sheets of stage {number}, and may take {most}")
 
     def sheets(self) -> list[int]:
         """By stage: whole sheets for the pages that all held leases need, each once."""
-        boundaries = [self._boundary(name, one) for name, one in self.held.items()]
+        boundaries = [self._boundary(name, one) for name, one in self.held.items() if name not in self.away.of]
         return [self._sheets(number, stage, boundaries) for number, stage in enumerate(self._stages)]
 
     def _boundary(self, name: str, one: Promised) -> Boundary:
@@ -214,9 +219,9 @@ class Leased(Law):
                 raise Violation(f"after the last lease {count} {what} are left")
 
 
-def with_leases(random: Random, arrivals: list[Arrival]) -> list[Arrival]:
+def with_leases(random: Random, arrivals: list[Arrival], rate: float | None = None) -> list[Arrival]:
     """Some of them ask for a lease of what they leave, a few for one of a named session."""
-    rate = random.choice(RETAIN_RATES)
+    rate = random.choice(RETAIN_RATES) if rate is None else rate
     return [_asking(random, arrival) if random.random() < rate else arrival for arrival in arrivals]
 
 

@@ -61,6 +61,12 @@ def small_traffic(random: Random, plan: Plan) -> Traffic:
     )
 
 
+def returning_traffic(random: Random, plan: Plan) -> Traffic:
+    """Short requests, several at once; most continue where an earlier one ended, or will."""
+    most = max(4, plan.max_length // random.choice((2, 3, 4)))
+    return Traffic(32, random.choice((0, 0, 2)), 64, most, most, 0.8)
+
+
 def random_requests(random: Random, plan: Plan, traffic: Traffic) -> list[Arrival]:
     """In the order of their arrival; some never fit."""
     vocabulary = random.choice((MANY_TOKENS, MANY_TOKENS, FEW_TOKENS))

@@ -79,14 +79,14 @@ class Preference(NamedTuple):
     hot_share: float
     """Of the pool, what its admission leaves to prefixes that others in the queue would use."""
     is_shared: bool
-    """Whether running requests share pages, or it would with them."""
+    """Whether running requests share pages, also with leases, or it would."""
 
 
 def preference(scheduler: Scheduler, name: str) -> Preference:
     """Of a request that waits, or did until just now."""
     one = scheduler.queue.find(name) or scheduler.running.tickets[scheduler.rows.row_of[name]]
     share = scheduler.reuse.index.awaited.share(one.awaits)
-    is_shared = one.awaits is not None or any(shelf.shared for own in scheduler.memories for shelf in own.pool.shelves)
+    is_shared = one.awaits is not None or any(shared_pages(scheduler, one))
     return Preference(one.cached, one.turn, share, is_shared)
 
 
@@ -96,7 +96,7 @@ def admissions(scheduler: Scheduler) -> int:
 
 def shared_pages(scheduler: Scheduler, one: Ticket) -> list[int]:
     """Of every kind of every stage, one after another: pages that running requests hold in addition to the first of
-    them, and that this one would; none of kinds that let go of pages again."""
+    them, and that this one would, and those of either that are leased; none of kinds that let go of pages again."""
     place, by_key = one.awaits, scheduler.reuse.index.nodes
     chain = one.chain if place is not None and by_key.key[place.node] == place.key else one.chain[:0]
     counts = []
@@ -105,11 +105,20 @@ def shared_pages(scheduler: Scheduler, one: Ticket) -> list[int]:
             held = [table.held(row) for row in scheduler.rows.requests]
             all_pages = np.concatenate([*held, np.empty(0, dtype=np.int64)])
             shared = len(all_pages) - len(set(all_pages.tolist()))
-            if len(chain):
-                kept = kept_pages(scheduler, stage, kind)[chain][present(scheduler, stage, kind)[chain]].ravel()
-                shared += int(np.isin(kept, all_pages).sum())
-            counts.append(shared if table.kind.grows else 0)
+            kept = _pages_of(scheduler, stage, kind, chain)
+            shared += len(kept & set(all_pages.tolist()))
+            for_all = kept.union(all_pages.tolist())
+            leases = (one.chain for one in scheduler.reuse.index.leases.held.values())
+            leased: set[int] = set().union(*(_pages_of(scheduler, stage, kind, own) for own in leases))
+            counts.append(shared + len(leased & for_all) if table.kind.grows else 0)
     return counts
+
+
+def _pages_of(scheduler: Scheduler, stage: int, kind: int, chain: Ints) -> set[int]:
+    """Pages of one kind that the index keeps along a chain."""
+    if not len(chain):
+        return set()
+    return set(kept_pages(scheduler, stage, kind)[chain][present(scheduler, stage, kind)[chain]].ravel().tolist())
 
 
 def is_loading(scheduler: Scheduler, row: int) -> bool:
@@ -326,7 +335,7 @@ def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) ->
 
 
 def held_leases(scheduler: Scheduler) -> set[str]:
-    return set(scheduler.reuse.index.leases.held)
+    return {lease.terms.name for lease in scheduler.leasing.held()}
 
 
 def ends_a_lease(scheduler: Scheduler, node: int) -> bool:
@@ -347,6 +356,7 @@ def books_of_leases(scheduler: Scheduler) -> Iterator[tuple[str, int]]:
     """All of it is gone after the last lease."""
     index = scheduler.reuse.index
     yield "leases", len(index.leases.held)
+    yield "leases in a tier", len(scheduler.leasing.tier.held)
     yield "leases of requests", len(index.leases.pending)
     yield "leased pages", sum(sum(own) for own in index.leases.pages)
     yield "leased states", index.coverage.leased_states

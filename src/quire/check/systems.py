@@ -19,11 +19,16 @@ from quire.plan.layout import GRANULE_BYTES
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan, StagePlan
 from quire.plan.settings import Budget, Settings
+from quire.prefix.lease_sizes import lease_sheets
 
 ENOUGH = Budget(pool_bytes=1 << 30)
 SPARE, SPARE_WITH_TIER = (0, 0, 1, 2, 3, 8), (0, 1, 3, 8, 20, 40, 80, 80)
 """Sheets beyond what one request needs. A load begins only where everyone can stay, which takes some."""
 CROWDED_SHARE, CROWDED_SPARE = 0.15, 80
+AWAY_SHARE = 0.4
+"""Of systems with a tier: the pool has no lease memory, so all leases are in the tier."""
+TIGHT_SHARE = 0.5
+"""Of systems with windows or states: leases take all that one request leaves, and that is one or two of them."""
 LOAD_SECONDS = 6.0
 """One step takes one second of the checker's clock."""
 
@@ -41,6 +46,10 @@ class System:
     is_large: bool = False
     is_crowded: bool = False
     """Fair shares of few rows, memory for all of them, and one tenant that comes first."""
+    is_tight: bool = False
+    """Leases take all that one request leaves: what is copied of them makes others wait, or leave."""
+    is_away: bool = False
+    """Leases are in the tier: what is loaded of them makes others wait, or leave."""
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -137,6 +146,32 @@ def with_lease_sheets(system: System, random: Random) -> System:
         for stage in system.plan.stages
     )
     return replace(system, plan=replace(system.plan, stages=stages))
+
+
+def with_tight_leases(system: System, random: Random) -> System:
+    """Room for one or two leases next to a lone request, none for anything else; for some systems where a hit copies
+    states or what is left of a page."""
+    plan = system.plan
+    has_copies = any(not kind.kind.grows for stage in plan.stages for kind in stage.kinds)
+    is_chosen = random.random() < TIGHT_SHARE and not (system.is_large or system.is_crowded)
+    if not is_chosen or not has_copies or plan.no_reuse_because:
+        return system
+    leases = lease_sheets(plan, random.randint(plan.max_length // 2, plan.max_length), random.choice((1, 1, 2)))
+    stages = tuple(
+        replace(stage, sheets=stage.sheets - system.spare + own, lease_sheets=own) if stage.kinds else stage
+        for stage, own in zip(plan.stages, leases, strict=True)
+    )
+    tight = replace(plan, stages=stages)
+    return replace(system, plan=tight, spare=max(leases), is_tight=True, typical_output=1.0)
+
+
+def with_leases_away(system: System, random: Random) -> System:
+    """No lease memory in the pool, for some systems with a tier."""
+    is_other = system.is_large or system.is_crowded or system.is_tight or bool(system.plan.no_reuse_because)
+    if is_other or not system.has_tier or random.random() >= AWAY_SHARE:
+        return system
+    stages = tuple(replace(stage, lease_sheets=0) for stage in system.plan.stages)
+    return replace(system, plan=replace(system.plan, stages=stages), is_away=True)
 
 
 SMALL = Sizes(window=12, chunk=12, sinks=4, pages=(1, 2, 3, 4))

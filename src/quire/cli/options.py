@@ -8,7 +8,7 @@ from types import MappingProxyType
 from quire.cli.flags import add_flags, reading
 from quire.core.errors import InputError
 from quire.fetch.find import DEFAULT_MODEL
-from quire.options.run import WEIGHT_DTYPES
+from quire.options.run import PACKED_WEIGHTS, WEIGHT_DTYPES
 from quire.options.texts import bytes_or_zero, dtype_among, names_of, parse_bytes, parse_tokens, positive, whole
 from quire.plan.settings import KV_DTYPES, LARGEST_MATCH_UNIT, STATE_DTYPES
 
@@ -53,6 +53,11 @@ def add_planning_options(parser: argparse.ArgumentParser, shows_saved_plans: boo
         type=reading(dtype_among("--dtype", WEIGHT_DTYPES)),
         metavar="DTYPE",
         help=f"data type of the weights: {names_of(WEIGHT_DTYPES)} (default: the checkpoint's; fp32 on a CPU)",
+    )
+    parser.add_argument(
+        "--weights",
+        choices=PACKED_WEIGHTS,
+        help=f"plan with matrices quantised at load: {', '.join(PACKED_WEIGHTS)} (default: as they are)",
     )
     add_ignore_option(parser)
 

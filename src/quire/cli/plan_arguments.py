@@ -34,9 +34,11 @@ def shape_of(model: str, ignore_fields: Sequence[str], weight_format: WeightForm
 
 def weight_format_of(options: argparse.Namespace, budget: Budget) -> WeightFormat | None:
     """How the machine of the plan stores the weights, as a boot there does; None: as the checkpoint has them."""
-    if budget.is_accelerator:
-        return None if options.dtype is None else WeightFormat(options.dtype, on_cpu=False)
-    return WeightFormat(options.dtype or DType.FP32, on_cpu=True)
+    if not budget.is_accelerator:
+        return WeightFormat(options.dtype or DType.FP32, on_cpu=True, packed=options.weights)
+    if options.dtype is None and options.weights is None:
+        return None
+    return WeightFormat(options.dtype or DType.BF16, on_cpu=False, packed=options.weights)
 
 
 def settings_of(options: argparse.Namespace, weight_format: WeightFormat | None = None) -> Settings:

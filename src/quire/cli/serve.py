@@ -96,7 +96,8 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     with phases.time("plan"):
         plan, planned_for = boot_plan(parsed, source, options, draft)
     load_connectors(options.tiers)  # the engine's process makes its own; errors are reported here
-    folder, draft_folder = _folder(source, phases), None if draft is None else _folder(draft, phases)
+    folder = _folder(source, phases, options.weights)
+    draft_folder = None if draft is None else _folder(draft, phases, options.weights)
     options = replace(options, draft_model=draft_folder)
     if not isinstance(source, Path) and not settings.model_name:
         settings = replace(settings, model_name=(source.name,))
@@ -112,11 +113,11 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     )
 
 
-def _folder(source: Source, phases: Phases) -> Path:
+def _folder(source: Source, phases: Phases, weights: str | None) -> Path:
     with phases.time("download"):
         here = downloaded(source, Bar())
     with phases.time("convert"):
-        return converted(here, Bar())
+        return converted(here, Bar(), weights)
 
 
 def _source(model: str | Path | None) -> Source:

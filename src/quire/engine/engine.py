@@ -125,7 +125,7 @@ class Engine:
 
     def lease(self, terms: LeaseTerms, scope: str, tokens: Tokens, now: float | None = None) -> LeaseAnswer:
         """Leases the longest prefix of these tokens that is in the pool, or says what is possible. It stays usable for
-        requests of the scope until it ends."""
+        requests of the scope until it ends, in the pool or in a tier."""
         reuse = self.scheduler.reuse
         reuse.catch_up()
         now = self.clock() if now is None else now
@@ -137,7 +137,7 @@ class Engine:
 
     def leases(self) -> list[Lease]:
         """Leases that are held, in no order."""
-        return list(self.scheduler.reuse.index.leases.held.values())
+        return self.scheduler.leasing.held()
 
     def running(self) -> list[Stream]:
         """Streams of the requests that have a row: only these can generate tokens in a step."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
-from quire.prefix.leases import Lease, LeaseAnswer, LeaseEnding, LeaseRefusal
+from quire.prefix.leases import Lease, LeaseAnswer, LeaseEnding, LeaseRefusal, Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,10 @@ class LeaseReport:
     """The tenant; empty for the library's."""
     held_tokens: int = 0
     """Refused: of the session's earlier lease, which stays until `until`."""
+    where: str = Where.POOL.value
+    """Granted: `pool` or `host`."""
+    elsewhere: str = ""
+    """Refused: a tier that has room for it once its tokens are computed."""
 
     @property
     def message(self) -> str:
@@ -51,12 +55,13 @@ def _exceeds(report: LeaseReport, what: str) -> str:
 
 
 def _memory(report: LeaseReport) -> str:
-    if not report.limit_bytes:
+    if not report.limit_bytes and not report.elsewhere:
         return "there is no lease memory: give --lease-memory"
     when = ""
     if report.earliest is not None:
         when = f"; other leases leave room in {max(0.0, report.earliest - time.time()):,.0f} s"
-    return _exceeds(report, "the lease memory") + when
+    other = "; host memory has room: lease these tokens once they are computed" if report.elsewhere else ""
+    return _exceeds(report, "the lease memory") + when + other
 
 
 _SENTENCES: Mapping[LeaseRefusal, Callable[[LeaseReport], str]] = {
@@ -81,12 +86,15 @@ def report_answer(answer: LeaseAnswer, engine: Engine, owner: str = "") -> Lease
         answer.size_bytes,
         answer.limit_bytes,
         owner,
+        where=answer.where.value,
+        elsewhere=answer.elsewhere.value if answer.elsewhere else "",
     )
 
 
 def report_held(lease: Lease, engine: Engine) -> LeaseReport:
     until, terms = _on_wall(lease.until, engine), lease.terms
-    return LeaseReport(terms.name, True, lease.tokens, until, size_bytes=lease.size_bytes, owner=terms.owner)
+    where, size = lease.where.value, lease.size_bytes
+    return LeaseReport(terms.name, True, lease.tokens, until, size_bytes=size, owner=terms.owner, where=where)
 
 
 def held_leases(engine: Engine) -> list[LeaseReport]:

@@ -66,9 +66,11 @@ def explain(engine: Engine, name: str) -> Explanation | None:
 def _reason(scheduler: Scheduler, ticket: Ticket, ahead: Sequence[Ticket]) -> Reason:
     """The reason that applies now, or else the last one that a step gave it."""
     if not scheduler.rows.has_room():
-        return scheduler.admission.why_full()
+        return scheduler.admission.why_full(QUEUED)
     if reason := scheduler.admission.why_not_yet(ticket):
         return reason
+    if ticket.reason.code is Why.MEMORY:  # it has become free since, and steps had no tokens left
+        return scheduler.admission.why_full(QUEUED)
     if ticket.reason == QUEUED and ahead:
         first = ahead[0]
         return Reason(Why.IN_LINE, (first.request.name,), {"place": len(ahead) + 1}, because=first.reason)

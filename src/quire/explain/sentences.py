@@ -109,7 +109,7 @@ _SENTENCES: Mapping[Why, Callable[[Reason], str]] = {
     Why.CACHED_FIRST: lambda _: "requests with more of their prompt in the cache go first",
     Why.FIRST_PAGE: lambda _: "no page is free for its first token",
     Why.MUST_STAY: lambda one: f"preempted {_count(one, 'times')} times, it is resumed when it can stay to its end",
-    Why.LEASED: lambda _: "it continues a leased prefix, and no page is free for what it must copy of it",
+    Why.LEASED: lambda _: "it continues a leased prefix, and there is no room for what it must copy of it, or load",
     Why.PREEMPTED: lambda one: f"preempted: {sentence(one.because)}",
     Why.LOAD_FAILED: _load_failed,
     Why.IN_LINE: _in_line,

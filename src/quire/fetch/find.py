@@ -14,6 +14,7 @@ from quire.core.errors import InputError
 from quire.fetch.folder import Progress, cache_folder, in_silence, read_object
 from quire.fetch.hub_names import read_hub_id
 from quire.models.catalogue import find_entry
+from quire.models.stored_bits import with_stored_bits
 
 if TYPE_CHECKING:
     from quire.fetch.hub import HubModel
@@ -73,13 +74,18 @@ def downloaded(source: Source, progress: Progress = in_silence) -> Path:
     return complete(source, progress)
 
 
-def converted(source: Path, progress: Progress = in_silence) -> Path:
-    """A checkpoint's folder. A GGUF file is converted at the first call; later ones find what that wrote."""
-    if not is_gguf(source):
-        return source
-    from quire.fetch.convert import folder_of_gguf
+def converted(source: Path, progress: Progress = in_silence, weights: str | None = None) -> Path:
+    """A checkpoint's folder. A GGUF file is converted at the first call, and weights that are to be quantised
+    (`--weights`) are; later calls find what that wrote."""
+    if is_gguf(source):
+        from quire.fetch.convert import folder_of_gguf
 
-    return folder_of_gguf(source, progress)
+        source = folder_of_gguf(source, progress)
+    if weights is None:
+        return source
+    from quire.fetch.quantise import folder_of_weights
+
+    return folder_of_weights(source, weights, progress)
 
 
 def is_gguf(path: Path) -> bool:
@@ -93,10 +99,9 @@ def configuration(source: Source) -> tuple[str, dict[str, Any]]:
 
         return source.name, hub_configuration(source)
     if not is_gguf(source):
-        return source.name, read_object(source / "config.json")
-    from quire.fetch.convert import name_of_gguf
-    from quire.worker.weights.gguf import gguf_config
+        return source.name, with_stored_bits(source, read_object(source / "config.json"))
+    from quire.fetch.convert import configuration_of, name_of_gguf
 
     name = name_of_gguf(source)
     path = cache_folder() / name / "config.json"
-    return name, read_object(path) if path.is_file() else gguf_config(source)
+    return name, read_object(path) if path.is_file() else configuration_of(source)

@@ -5,9 +5,12 @@ Files are written to a folder next to the final one and renamed when complete: n
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import os
+import platform
+import shutil
 import stat
 import sys
 import tempfile
@@ -109,13 +112,33 @@ def seal(folder: Path, source: dict[str, Any], progress: Progress) -> None:
 def replaced(folder: Path) -> Iterator[Path]:
     """An empty folder that replaces `folder` at the end, unless an exception was raised."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as scratch:
+    here = f".{folder.name}-{platform.node()}-"
+    _remove_abandoned(folder.parent, here)
+    with tempfile.TemporaryDirectory(prefix=f"{here}{os.getpid()}-", dir=folder.parent) as scratch:
         fresh = Path(scratch) / "fresh"
         fresh.mkdir()
         yield fresh
         if folder.exists():
             folder.rename(Path(scratch) / "old")
         fresh.rename(folder)
+
+
+def _remove_abandoned(parent: Path, prefix: str) -> None:
+    """What a process on this machine left when it was killed."""
+    for path in parent.glob(f"{glob.escape(prefix)}*"):
+        number = path.name.removeprefix(prefix).partition("-")[0]
+        if number.isdecimal() and os.name == "posix" and not _is_running(int(number)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
 
 
 def checksum(path: Path) -> str:

@@ -70,6 +70,7 @@ class HubModel:
 
     @property
     def gguf(self) -> HubFile | None:
+        """Of several parts the first."""
         return next((file for file in self.files if file.name.endswith(".gguf")), None)
 
     @property
@@ -92,8 +93,8 @@ def _asked(hub_id: HubId) -> HubModel:
     if info.sha is None or not COMMIT.fullmatch(info.sha):
         raise HubError(f"{endpoint()} names no commit of {hub_id}: check HF_ENDPOINT")
     listed = {one.rfilename: HubFile.of_listing(one) for one in info.siblings or ()}
-    if (gguf := choose_gguf(hub_id, listed)) is not None:
-        return HubModel(hub_id, info.sha, (gguf,))
+    if ggufs := choose_gguf(hub_id, listed):
+        return HubModel(hub_id, info.sha, ggufs)
     model = HubModel(hub_id, info.sha, tuple(listed[name] for name in TEXT_FILES if name in listed))
     for name in (CONFIG, INDEX):  # by revision, so that the cache knows the commit by that name without the hub, too
         if name in listed and download(model, name, hub_id.revision).parent != model.folder:
@@ -114,8 +115,8 @@ def _cached(hub_id: HubId, away: HubAway) -> HubModel:
         raise HubError(f"{hub_id} is not in {constants.HF_HUB_CACHE}, and {away}")
     if not constants.is_offline_mode():
         _LOG.warning("%s: the copy in the cache is used, commit %s: %s", hub_id, commit[:12], away)
-    if (gguf := choose_gguf(hub_id, listed)) is not None:
-        return HubModel(hub_id, commit, (gguf,), str(away))
+    if chosen := choose_gguf(hub_id, listed):
+        return HubModel(hub_id, commit, chosen, str(away))
     index = read_index(folder / INDEX) if INDEX in listed else None
     has_weights = index is None and any(name.endswith(".safetensors") for name in listed)
     needed = (TOKENIZER, *(index or (() if has_weights else (ONLY_WEIGHTS,))))
@@ -150,15 +151,15 @@ def hub_configuration(model: HubModel) -> dict[str, Any]:
     """The config.json; of a GGUF file as it will be converted, from its first bytes."""
     if model.gguf is None:
         return read_object(model.folder / CONFIG)
-    from quire.worker.weights.gguf import gguf_config
+    from quire.fetch.convert import configuration_of
 
-    path = model.folder / model.gguf.name
-    if path.exists():
-        return gguf_config(path)
+    if not model.missing:
+        return configuration_of(model.folder / model.gguf.name)
     if model.away:
-        raise HubError(f"{model.hub_id}: {model.gguf.name} is not in the cache, and {model.away}")
+        raise HubError(f"{model.hub_id}: {model.missing[0].name} is not in the cache, and {model.away}")
     with tempfile.TemporaryDirectory() as scratch:
-        return gguf_config(_header(model, model.gguf, Path(scratch) / Path(model.gguf.name).name))
+        first, *_ = [_header(model, file, Path(scratch) / Path(file.name).name) for file in model.files]
+        return configuration_of(first, is_whole=False)
 
 
 def _header(model: HubModel, file: HubFile, target: Path) -> Path:

@@ -31,7 +31,7 @@ PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 SHOWN = 6
 """Files named in a refusal; the others are counted."""
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
+_PART = re.compile(r"-(\d{5})-of-(\d{5})\.gguf", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +55,12 @@ class HubFile:
         return cls(name, None, stored if _DIGEST.fullmatch(stored) else "")
 
 
-def choose_gguf(hub_id: HubId, listed: Mapping[str, HubFile]) -> HubFile | None:
-    """The GGUF file that was asked for, or the only one of a repository without safetensors."""
-    names = sorted(name for name in listed if name.lower().endswith(".gguf"))
+def choose_gguf(hub_id: HubId, listed: Mapping[str, HubFile]) -> tuple[HubFile, ...]:
+    """The GGUF file that was asked for, or the only one of a repository without safetensors; of a model in several
+    parts all of them, the first one first. Empty: none is meant."""
+    names = sorted(name for name in listed if name.lower().endswith(".gguf") and not _is_later_part(name))
     if not hub_id.file and (not names or any(name.endswith(".safetensors") for name in listed)):
-        return None
+        return ()
     if not names:
         raise HubError(f"{hub_id.repository} has no GGUF files: leave out :{hub_id.file}")
     asked = hub_id.file.lower()
@@ -67,9 +68,23 @@ def choose_gguf(hub_id: HubId, listed: Mapping[str, HubFile]) -> HubFile | None:
     if len(named) != 1:
         problem = f"{len(named)} of its {len(names)} GGUF files match" if asked else f"it has {len(names)} GGUF files"
         raise HubError(f"{hub_id}: {problem}: write {hub_id.repository}:FILE, one of {_shown(named or names)}")
-    if _PART.search(named[0]):
-        raise HubError(f"{hub_id}: {named[0]} is one part of several, which are not joined: choose a whole file")
-    return listed[named[0]]
+    parts = _parts(named[0])
+    if missing := [name for name in parts if name not in listed]:
+        raise HubError(f"{hub_id} lacks {len(missing)} of the {len(parts)} parts of {named[0]}: {_shown(missing)}")
+    return tuple(listed[name] for name in parts)
+
+
+def _is_later_part(name: str) -> bool:
+    match = _PART.search(name)
+    return match is not None and int(match[1]) > 1
+
+
+def _parts(name: str) -> list[str]:
+    match = _PART.search(name)
+    if match is None:
+        return [name]
+    before, after = name[: match.start(1)], name[match.end(1) :]
+    return [f"{before}{part:05}{after}" for part in range(1, int(match[2]) + 1)]
 
 
 def choose_weights(hub_id: HubId, listed: Mapping[str, HubFile], index: Sequence[str] | None) -> tuple[HubFile, ...]:

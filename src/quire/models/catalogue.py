@@ -29,10 +29,11 @@ _NUMBERS = {
     "nh": "mamba_num_heads", "nd": "mamba_head_dim", "ng": "n_groups", "ns": "ssm_state_size", "ck": "conv_kernel",
     "xs": "moe_shared_expert_intermediate_size", "xl": "moe_latent_size", "xp": "expert_layer_period",
     "xo": "expert_layer_offset", "h": "num_heads", "g": "n_groups", "s": "state_size", "conv": "conv_L_cache",
-    "gr": "gate_low_rank_dim",
+    "gr": "gate_low_rank_dim", "nkv": "num_kv_heads", "zero": "zero_expert_num", "wsize": "window_size",
 }  # fmt: skip
 _FLAGS = {
     "tie": "tie_word_embeddings", "keqv": "attention_k_eq_v", "bias": "attention_bias", "qkn": "use_qk_norm",
+    "newer": "new_decoder_architecture",
 }  # fmt: skip
 _TEXTS = {"plan": "hybrid_override_pattern", "dtype": "dtype", "xdtype": "expert_dtype"}
 _EXPERTS = {
@@ -40,7 +41,8 @@ _EXPERTS = {
     "deepseek_v4": "n_routed_experts", "kimi_k2": "n_routed_experts", "glm4_moe": "n_routed_experts",
     "glm_moe_dsa": "n_routed_experts", "nemotron_h": "n_routed_experts", "qwen3_moe": "num_experts",
     "qwen3_next": "num_experts", "qwen3_5_moe_text": "num_experts", "jamba": "num_experts",
-    "kimi_linear": "num_experts",
+    "kimi_linear": "num_experts", "glm4_moe_lite": "n_routed_experts", "axk1": "n_routed_experts",
+    "longcat_flash": "n_routed_experts", "mimo_v2_flash": "n_routed_experts", "dbrx": "moe_num_experts",
 }  # fmt: skip
 _LAYERS = {
     "f": "full_attention", "w": "sliding_attention", "l": "linear_attention", "m": "mamba", "a": "attention",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from quire.core.dtypes import DType
 from quire.core.errors import ModelError
 from quire.models.blueprint import Block, Blueprint, Family, Weights
 from quire.models.families import ARCHITECTURES, FAMILIES, TEXT_PARTS
@@ -17,12 +19,14 @@ from quire.models.neutral import refuse_unknown_memory
 from quire.models.precision import Precision, read_precision
 from quire.models.ropes import read_ropes, stretched_length
 from quire.models.shape import NO_EXPERTS, Experts, Layer, ModelShape
+from quire.models.stored_bits import with_stored_bits
 from quire.models.weight_layout import WeightFormat, panel_bytes
 
 LARGEST_FILE = 64 << 20
 _TEXT_ONLY = "text part only: the vision tower's weights are not counted"
 _OUTER_FIELDS = (
-    "tie_word_embeddings", "quantization_config", "quantization", "dtype", "torch_dtype", "expert_dtype",
+    "tie_word_embeddings", "quantization_config", "compression_config", "quantization", "dtype", "torch_dtype",
+    "expert_dtype",
 )  # fmt: skip
 
 
@@ -75,7 +79,7 @@ def read_config(
     blueprint = family.read(fields)
     experts = _experts(fields, blueprint)
     ropes = read_ropes(fields, blueprint.max_length)
-    precision = read_precision(fields)
+    precision = read_precision(fields, weight_format or WeightFormat(DType.FP32, on_cpu=False))
     if weight_format is not None and weight_format.has_panels:
         precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)
@@ -122,7 +126,7 @@ def _read_path(path: Path, ignore_fields: Collection[str], weight_format: Weight
     from quire.models.shapefile import shape_from_json
 
     file = path / "config.json" if path.is_dir() else path
-    config = _load(file)
+    config = with_stored_bits(path, _load(file)) if path.is_dir() else _load(file)
     if "quire_shape" in config:
         shape = shape_from_json(config)
         if weight_format is None or not shape.weights_known:
@@ -203,17 +207,19 @@ def _shape(name: str, family: str, blueprint: Blueprint, precision: Precision, n
         draft_layers=tuple(_layer(block, precision) for block in blueprint.drafts),
         max_length=blueprint.max_length, hidden_size=blueprint.hidden_size,
         intermediate_size=blueprint.intermediate_size, query_heads=blueprint.query_heads,
-        vocab_size=blueprint.vocab_size, embedding_bytes=precision.bytes_of(table + blueprint.more_embeddings),
+        vocab_size=blueprint.vocab_size,
+        embedding_bytes=math.ceil(table * precision.table / 8) + precision.bytes_of(blueprint.more_embeddings),
         head_bytes=_head_bytes(blueprint, precision), notes=notes,
     )  # fmt: skip
 
 
 def _head_bytes(blueprint: Blueprint, precision: Precision) -> int:
-    """A tied head has bytes of its own only where it is kept a second time, in panels."""
+    """A tied head has bytes of its own only where it is kept a second time, in panels or on planes."""
     inputs, outputs = blueprint.embedding_width, blueprint.vocab_size
     if blueprint.tied:
-        return panel_bytes(inputs, outputs) if precision.has_panels else 0
-    return precision.bytes_of(inputs * outputs + blueprint.head_bias)
+        has_copy = precision.has_panels and precision.table == precision.plain
+        return panel_bytes(inputs, outputs) if has_copy else math.ceil(inputs * outputs * precision.tied_head / 8)
+    return math.ceil(inputs * outputs * precision.head / 8) + precision.bytes_of(blueprint.head_bias)
 
 
 def _layer(block: Block, precision: Precision) -> Layer:

@@ -6,11 +6,15 @@
 Neither takes more than the numbers themselves. A head that is tied to an embedding is kept a second time, in panels;
 the last of its outputs are filled up where panels do not divide them.
 
+Weights that a checkpoint packs into few bits stay packed, in planes of 4 bits (`worker/model/packed_cpu.py`), where the
+CPU has a product for them.
+
 What is counted when a plan is made, and what is allocated when a model is loaded.
 """
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass
 
 from quire.core.dtypes import DType
@@ -18,6 +22,10 @@ from quire.core.units import ceil_div
 
 PANEL_OUTPUTS = 384
 """Of a panel, at most."""
+OUTPUTS_AT_A_TIME = 16
+"""Outputs of a packed weight are filled up to a multiple of this."""
+PLANE_GROUPS = (256, 128, 64, 32)
+"""How many inputs may share a scale and a zero, in planes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +34,12 @@ class WeightFormat:
 
     dtype: DType
     on_cpu: bool
+    packed: str | None = None
+    """As what matrices are quantised when they are loaded (`--weights`)."""
+
+    @property
+    def has_planes(self) -> bool:
+        return self.on_cpu and has_nibble_products()
 
     @property
     def has_panels(self) -> bool:
@@ -40,3 +54,22 @@ def panels(outputs: int) -> int:
 
 def panel_bytes(inputs: int, outputs: int) -> int:
     return panels(outputs) * inputs * ceil_div(outputs, panels(outputs)) * DType.FP32.bytes
+
+
+def has_nibble_products() -> bool:
+    """Whether this machine's CPU has fast products with weights of 4 bits: torch has them for x86."""
+    return platform.machine().lower() in ("x86_64", "amd64")
+
+
+def plane_group(inputs: int, columns: int) -> int | None:
+    """The largest group for inputs of which `columns` share a scale (0: all do). None: planes cannot hold them."""
+    return next((group for group in PLANE_GROUPS if not inputs % group and not (columns or inputs) % group), None)
+
+
+def plane_bits(bits: int, outputs: int, inputs: int, columns: int) -> int | None:
+    """Of a weight with codes of 4 or 8 bits: for each 4, a scale and a zero in bf16 for each group."""
+    group = plane_group(inputs, columns)
+    if group is None or bits not in (4, 8):
+        return None
+    filled = ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME
+    return bits // 4 * filled * (4 * inputs + 32 * inputs // group)

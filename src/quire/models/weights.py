@@ -72,7 +72,7 @@ def latent_attention(hidden: int, sizes: LatentSizes, bias: bool = False) -> Wei
     else:
         total += Weights(latent=hidden * sizes.query_rank, replicated=sizes.query_rank * (2 if bias else 1))
         total += linear(sizes.query_rank, query)
-    total += linear(sizes.rank, sizes.heads * (sizes.nope + sizes.value))
+    total += Weights(plain=sizes.rank * sizes.heads * (sizes.nope + sizes.value))  # read by attention, never packed
     return total + linear(sizes.heads * sizes.value, hidden, bias)
 
 

@@ -23,6 +23,7 @@ from quire.options.tiers import Tiers
 
 DEVICES = ("auto", "cpu", "cuda")
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
+PACKED_WEIGHTS = ("int8", "int4", "fp8")
 RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
 
 
@@ -48,6 +49,12 @@ class RunOptions:
         f"data type of the weights: {names_of(WEIGHT_DTYPES)} (default: fp32 on a CPU, else bf16)",
         parse=dtype_among("--dtype", WEIGHT_DTYPES),
         metavar="DTYPE",
+    )
+    weights: str | None = option(
+        None,
+        "engine",
+        f"quantise matrices at the first start, and cache them: {', '.join(PACKED_WEIGHTS)} (default: as they are)",
+        choices=PACKED_WEIGHTS,
     )
     kv_dtype: DType | None = option(
         None,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from quire.cache.memory import StageMemory
 from quire.prefix.coverage import Coverage
 from quire.prefix.eviction import Eviction
 from quire.prefix.hit import Place
@@ -64,16 +61,3 @@ class Awaited:
 
     def _drop(self, node: int) -> None:
         self._bytes -= self._bytes_of.pop(node, 0.0)
-
-
-def shared_pages(memories: Sequence[StageMemory], chain: Chain) -> list[list[int]]:
-    """By stage and kind: pages that running requests share with each other, and that one which continues from the
-    chain's end would share with them. Only kinds that grow count: their pages stay shared as long as the requests run.
-    """
-    return [
-        [
-            memory.pool.shelves[kind].shared + memory.held_by_requests(kind, chain) if table.kind.grows else 0
-            for kind, table in enumerate(memory.tables)
-        ]
-        for memory in memories
-    ]

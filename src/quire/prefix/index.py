@@ -85,7 +85,7 @@ class PrefixIndex:
     def _why(self, most: int, depth: int) -> Why:
         if depth:
             return Why.CHECKPOINT_ABSENT if self.coverage.has_states else Why.TAIL_EVICTED
-        return Why.NO_OVERLAP if most else Why.BELOW_UNIT
+        return Why.NO_OVERLAP if most or not len(self.nodes) else Why.BELOW_UNIT
 
     def _find_end(self, keys: Sequence[bytes], root: bytes, tokens: Tokens, units: int, chain: Chain) -> int | None:
         """The deepest end of a turn between units, after at least `units` units, whose tokens are equal to these."""

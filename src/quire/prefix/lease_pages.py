@@ -25,6 +25,8 @@ class LeasePages:
     def __init__(self, nodes: Nodes, boundaries: Boundaries, coverage: Coverage) -> None:
         self._nodes, self._boundaries, self._coverage = nodes, boundaries, coverage
         self._stages = [memory.stage for memory in coverage.memories]
+        self.leased = NO_NODES
+        """All nodes that are part of a lease."""
 
     def sheets(self, stage: int, pages: Sequence[int]) -> int:
         return int(bound.sheets_needed(self._stages[stage].kinds, [counts(one) for one in pages]))
@@ -57,6 +59,31 @@ class LeasePages:
     def up_to(self, length: int) -> Pages:
         """The most pages that a lease of a request's tokens takes, wherever up to `length` the request ends."""
         return most_pages(self._stages, self._coverage.unit, length)
+
+    def to_begin_at(self, tokens: int) -> Pages:
+        """Pages that a request which has none takes to continue after this many tokens."""
+        return [
+            [kind.groups * int(kind.kind.pages(counts(tokens), counts(0), counts(0), kind.page_tokens)) for kind in own]
+            for own in (stage.kinds for stage in self._stages)
+        ]
+
+    def counted_twice(self, chain: Chain) -> Pages:
+        """By stage and kind: pages that running requests share with each other or with leases, and those that a request
+        which continues along this chain would. Only kinds that grow count."""
+        own = chain[self._nodes.leased[chain] > 0]
+        return [
+            [self._twice(stage, kind, chain, own) if plan.kind.grows else 0 for kind, plan in enumerate(kinds)]
+            for stage, kinds in enumerate(plan.kinds for plan in self._stages)
+        ]
+
+    def _twice(self, stage: int, kind: int, chain: Chain, own: Chain) -> int:
+        """`own`: nodes of the chain that are leased."""
+        memory = self._coverage.memories[stage]
+        among_requests = memory.pool.shelves[kind].shared + memory.held_by_requests(kind, chain)
+        if not len(self.leased):
+            return among_requests
+        new = self.count(stage, kind, own, NO_NODES, 0) - memory.held_by_requests(kind, own)
+        return among_requests + memory.held_by_requests(kind, self.leased) + new
 
     def size_bytes(self, pages: Pages) -> int:
         return sum(

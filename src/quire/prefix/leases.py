@@ -13,6 +13,7 @@ plan's `lease_sheets` on every stage. Every accepted request can run alone next 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
@@ -40,6 +41,13 @@ class LeaseRefusal(str, Enum):
     DISABLED = "disabled"
 
 
+class Where(str, Enum):
+    """Where a lease is."""
+
+    POOL = "pool"
+    HOST = "host"
+
+
 class LeaseEnding(str, Enum):
     """Why a lease ended. The last three break it: its time was not over."""
 
@@ -49,9 +57,10 @@ class LeaseEnding(str, Enum):
     NOTHING = "nothing_computed"
     DROPPED = "cache_dropped"
     FAILED = "step_failed"
+    TIER = "tier_failed"
 
 
-BREAKS = (LeaseEnding.DROPPED, LeaseEnding.FAILED)
+BREAKS = (LeaseEnding.DROPPED, LeaseEnding.FAILED, LeaseEnding.TIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +86,9 @@ class Lease:
     tokens: int
     until: float
     chain: Chain
+    """Empty if it is in a tier."""
     size_bytes: int
+    where: Where = Where.POOL
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +109,9 @@ class LeaseAnswer:
     """What the lease takes, or would."""
     limit_bytes: int = 0
     """Refused: the memory, or the quota, that it exceeds."""
+    where: Where = Where.POOL
+    elsewhere: Where | None = None
+    """Refused: a tier that has room for it once its tokens are computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +120,8 @@ class Booking:
 
     terms: LeaseTerms
     pages: Pages
+    request: str
+    """Its name: another one may book the same lease once this one was released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +129,15 @@ class LeaseHeld(Event):
     """A prefix is kept until its lease ends."""
 
     name: ClassVar[str] = "lease_held"
+    lease: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseMoved(Event):
+    """A tier keeps a lease that was in the pool."""
+
+    name: ClassVar[str] = "lease_moved"
     lease: str
     tokens: int
 
@@ -143,6 +168,8 @@ class Leases:
         """By name: with a request that has not ended. While it runs, the lease of that name that is held stays."""
         self.pages: Pages = [[0] * len(stage.kinds) for stage in self._stages]
         """Of all leases that are held, each page once."""
+        self.bytes_elsewhere: Callable[[str], int] = lambda _owner: 0
+        """Of an owner's leases that are not in the pool."""
         self._ended: list[tuple[str, LeaseEnding, int]] = []
         self._began: list[tuple[str, int]] = []
 
@@ -188,7 +215,7 @@ class Leases:
         lease = self.held[terms.name]
         return LeaseAnswer(terms.name, None, lease.tokens, lease.until, size_bytes=lease.size_bytes)
 
-    def book(self, terms: LeaseTerms, length: int, chain: Chain) -> LeaseAnswer:
+    def book(self, terms: LeaseTerms, request: str, length: int, chain: Chain) -> LeaseAnswer:
         """Counts room for a request of up to `length` tokens, whose end will be leased. `chain`: the nodes of its first
         units; those that the session's lease holds already count once."""
         if self._coverage.disabled:
@@ -201,7 +228,7 @@ class Leases:
                     pages[stage][kind] -= self.takes.count(stage, kind, shared, NO_NODES, 0)
         if refused := self._why_not(terms, pages, length):
             return refused
-        self.pending[terms.name] = Booking(terms, pages)
+        self.pending[terms.name] = Booking(terms, pages, request)
         return LeaseAnswer(terms.name, None, length, None, size_bytes=self.takes.size_bytes(pages))
 
     def _why_not(self, terms: LeaseTerms, pages: Pages, tokens: int) -> LeaseAnswer | None:
@@ -219,7 +246,8 @@ class Leases:
     def _bytes_of(self, owner: str) -> int:
         """Bytes of an owner's leases; what several of them share counts each time."""
         booked = [one.pages for one in self.pending.values() if one.terms.owner == owner]
-        return sum(lease.size_bytes for lease in self.of(owner)) + sum(map(self.takes.size_bytes, booked))
+        held = sum(lease.size_bytes for lease in self.of(owner)) + self.bytes_elsewhere(owner)
+        return held + sum(map(self.takes.size_bytes, booked))
 
     def _earliest(self, pages: Pages) -> float | None:
         """When so many more pages would fit, if no other lease is granted before; None: leases alone never leave it."""
@@ -272,23 +300,27 @@ class Leases:
     def _note(self, chain: Chain, change: int) -> None:
         nodes, end = self._nodes, chain.item(-1)
         nodes.leased[chain] += change
+        self.takes.leased = np.flatnonzero(nodes.leased)
         nodes.leased_tail[self._boundaries.tails.get(end, NO_NODES)] += change
         nodes.lease_ends[end] += change
         self._coverage.leased_states += int(nodes.lease_ends.item(end) == (change > 0)) * change
 
-    def _let_go(self, lease: Lease, ending: LeaseEnding) -> None:
-        """Its pages count no more, and can be evicted."""
+    def give_away(self, name: str) -> None:
+        """A tier keeps it from now on."""
+        self._let_go(self.held.pop(name), None)
+
+    def _let_go(self, lease: Lease, ending: LeaseEnding | None) -> None:
+        """Its pages count no more, and can be evicted. `ending` None: it goes on elsewhere."""
         self._note(lease.chain, -1)
         freed = self.takes.along(lease.chain)
         self.pages = [[a - b for a, b in zip(*own, strict=True)] for own in zip(self.pages, freed, strict=True)]
         self._eviction.push(lease.chain.item(-1))
-        self._ended.append((lease.terms.name, ending, lease.tokens))
+        if ending is not None:
+            self._ended.append((lease.terms.name, ending, lease.tokens))
 
     def settle(self, name: str, hit: Hit, now: float) -> None:
         """The request that was granted a lease has ended: the lease is held where the next one can continue."""
-        booking = self.pending.pop(name, None)
-        if booking is None:
-            return
+        booking = self.pending.pop(name)
         if hit.tokens:
             self._hold(booking.terms, hit.chain, now)
         elif name not in self.held:

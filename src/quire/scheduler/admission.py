@@ -83,7 +83,7 @@ class Admission:
         self._look_again()
         for ticket in self._queue.in_turn():
             if budget <= 0 or not self._rows.has_room():
-                self._let_wait(ticket, self.why_full())
+                self._let_wait(ticket, self.why_full(ticket.reason))
                 break
             if passed == QUEUE_SIGHT or len(found) > MOST_NEWCOMERS:
                 break
@@ -113,23 +113,23 @@ class Admission:
         if load := self._loading.begin(row, ticket, promised):
             self._report_admitted(row, load)
             return None
-        grants = self._first_chunk(row, budget, promised)
-        if grants is None:
-            self.put_back(row, Reason(Why.FIRST_PAGE))
+        is_leased = self._rows.settled[row] < ticket.leased
+        if is_leased or (grants := self._first_chunk(row, budget, promised)) is None:
+            self.put_back(row, Reason(Why.LEASED if is_leased else Why.FIRST_PAGE))
             return None
         self._report_admitted(row)
         return grants
 
     def copies(self, ticket: Ticket) -> Pages | None:
-        """Pages that a request copies because it continues from a leased prefix; None: it does not."""
-        if not ticket.may_reuse or not self._leasing.has_leases:
-            return None
-        return self._leasing.copies(ticket.keys, ticket.root, ticket.tokens(0, ticket.known))
+        """Pages that a request copies or loads because it continues from a leased prefix; None: it does not."""
+        return self._leasing.copies(ticket)
 
     def why_no_copy(self, ticket: Ticket, promised: Pages) -> Reason | None:
         """Why it waits although it could start without the leased prefix that it continues: there is no room for the
-        pages that it must copy, and nothing to evict for them."""
+        pages that it must copy or load, and nothing to evict for them."""
         copies = self.copies(ticket)
+        if 0 < ticket.leased == ticket.offer and not self._can_all_stay(ticket):
+            return Reason(Why.LEASED)
         if copies is None or not self._room.is_short(wanted := add_pages(promised, copies)):
             return None
         is_made = not self._room.cache_is_in_use and self._room.evict(wanted, must=False)
@@ -191,11 +191,11 @@ class Admission:
         for ticket in list(self._reuse.expectations.changed.values()):
             self.expect(ticket)
 
-    def why_full(self) -> Reason:
-        """Why no request can be admitted."""
+    def why_full(self, last: Reason) -> Reason:
+        """Why no request can be admitted. One that lacks memory as well goes on waiting for that (`last`)."""
         if not self._rows.has_room():
             return Reason(Why.ROWS, numbers={"rows": self._rows.count})
-        return Reason(Why.STEP_TOKENS, numbers={"tokens": self._plan.batch_tokens})
+        return last if last.code is Why.MEMORY else Reason(Why.STEP_TOKENS, numbers={"tokens": self._plan.batch_tokens})
 
     def why_not_yet(self, ticket: Ticket) -> Reason | None:
         """Why policy, not capacity, does not admit a request yet; None: it is admitted."""

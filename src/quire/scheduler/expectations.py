@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.cache.memory import StageMemory
-from quire.prefix.awaited import shared_pages
 from quire.prefix.hit import Place
 from quire.prefix.index import PrefixIndex
 from quire.prefix.nodes import NO_NODES
@@ -19,8 +17,8 @@ from quire.scheduler.queue import Ticket
 class Expectations:
     """The cached prefix that each queued request would continue from."""
 
-    def __init__(self, index: PrefixIndex, memories: Sequence[StageMemory]) -> None:
-        self._index, self._memories = index, memories
+    def __init__(self, index: PrefixIndex) -> None:
+        self._index = index
         self._queued: dict[bytes, dict[int, Ticket]] = {}
         """Requests in the queue, by the first unit of their prompts and by arrival."""
         self.changed: dict[int, Ticket] = {}
@@ -75,7 +73,9 @@ class Expectations:
                 self.changed[ticket.arrival] = ticket
 
     def shared_pages(self, ticket: Ticket) -> list[list[int]]:
-        """Pages that a queued request would share with running ones, and that those share with each other."""
+        """By stage and kind: pages that a queued request would share with running ones, that those share with each
+        other, and leased ones among them. Only kinds that grow count: their pages stay shared while requests run."""
         place, nodes = ticket.awaits, self._index.nodes
         is_there = place is not None and nodes.key[place.node] == place.key
-        return shared_pages(self._memories, ticket.chain if is_there else NO_NODES)
+        chain = ticket.chain if is_there else NO_NODES
+        return self._index.leases.takes.counted_twice(chain)

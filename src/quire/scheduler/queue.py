@@ -76,6 +76,8 @@ class Ticket:
     is_reported: bool = False
     """The gap was reported: a request is admitted again after a load failed."""
     reason: Reason = QUEUED
+    leased: int = 0
+    """Tokens of a lease in a tier that its tokens begin with: it starts after them, or waits."""
     lease: str | None = None
     """The lease that is held when it ends."""
     way_back: WayBack | None = None

@@ -50,7 +50,7 @@ class Reuse:
         self.index = PrefixIndex(plan, memories, forecast)
         self.rows = rows
         self.junctions = Junctions()
-        self.expectations = Expectations(self.index, memories)
+        self.expectations = Expectations(self.index)
         self.captures = Captures(self.index, memories, publisher)
         self.points = Points(self.index, memories, self.captures)
         self.stores = Stores(keeper, plan, self.index, next_step, publisher)

@@ -100,7 +100,7 @@ class Scheduler:
         self.loads = Loads(tier, rules.seconds_to_load, size_of, index.unit, index.coverage.has_boundaries)
         self.running = running = Running(self.rows, reuse, room, self.loads, next_step)
         self.loading = Loading(self.loads, running, self.rows, reuse, room, next_step=next_step, publisher=self.events)
-        self.leasing = Leasing(reuse.index, self.events)
+        self.leasing = Leasing(reuse.index, self.events, reuse.stores)
         self.admission = Admission(
             plan,
             self.queue,
@@ -164,7 +164,7 @@ class Scheduler:
     def _over(self, ticket: Ticket, outputs: Tokens, ending: Ending) -> Ended:
         if ticket.lease is not None:
             tokens = np.concatenate([ticket.request.prompt, outputs])
-            self.leasing.settle(ticket.lease, ticket.keys, ticket.root, tokens)
+            self.leasing.settle(ticket.lease, ticket.request.name, ticket.keys, ticket.root, tokens)
         self.reuse.forget(ticket)
         self.shares.leave(ticket.request.tenant)
         self.events.publish(RequestEnded(self.steps, ticket.request.name, ending, len(outputs)))
@@ -299,8 +299,7 @@ class Scheduler:
 
     def _copies_fit(self, elder: Ticket) -> bool:
         """Makes room for what the queued elder copies of a leased prefix. False: steps in flight must settle first."""
-        copies = self.admission.copies(elder)
-        while copies is not None and self.room.is_short(copies):
+        while (copies := self.admission.copies(elder)) is not None and self.room.is_short(copies):
             if self.room.evict(copies, must=True, even_awaited=True):
                 continue
             if not self._make_room(self.running.order(), elder.request.name, is_elder=True):

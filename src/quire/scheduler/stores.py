@@ -33,30 +33,30 @@ class Stores:
     def __init__(
         self, keeper: RecordStore | None, plan: Plan, index: PrefixIndex, next_step: NextStep, publisher: Publisher
     ) -> None:
-        self._keeper = None if index.disabled else keeper
-        self._records = Records(plan)
+        self.keeper = None if index.disabled else keeper
+        self.records = Records(plan)
         self._index = index
         self._next_step, self._publisher = next_step, publisher
 
     def offer(self, chain: Chain) -> None:
         """Offers these nodes, which the index keeps: the tier accepts the units and boundaries that it lacks."""
-        if self._keeper is None or not len(chain):
+        if self.keeper is None or not len(chain):
             return
         keys = self._index.nodes.key[chain].tolist()
         taken: list[Record] = []
-        if self._records.has_boundaries:
+        if self.records.has_boundaries:
             places = self._boundaries(chain)
             names = [boundary_name(keys[place]) for place in places]
-            for place in self._keeper.renew(names):
+            for place in self.keeper.renew(names):
                 own = chain[: places[place] + 1]
-                self._take(names[place], self._records.at(int(self._index.nodes.tokens[own[-1]])), own, taken)
-            if not self._records.has_units:
+                self._take(names[place], self.records.at(int(self._index.nodes.tokens[own[-1]])), own, taken)
+            if not self.records.has_units:
                 self._mark_ends(chain, places, keys, taken)
-        if self._records.has_units:
+        if self.records.has_units:
             units = int(self._index.nodes.tokens[chain[-1]]) // self._index.unit
             names = [unit_name(key) for key in keys[:units]]
-            for unit in self._keeper.renew(names):
-                if not self._take(names[unit], self._records.in_unit(unit), chain, taken):
+            for unit in self.keeper.renew(names):
+                if not self._take(names[unit], self.records.in_unit(unit), chain, taken):
                     break
         if taken:
             self._next_step.store(taken[::-1])  # a chain's beginning comes last, and so is the last to be evicted
@@ -66,26 +66,26 @@ class Stores:
         """Marks units that an end follows before the next unit: if no kind grows, no unit record leads to the end."""
         ends = [place for place in places if place and self._index.nodes.tokens[chain[place]] % self._index.unit]
         names = [mark_name(keys[place - 1]) for place in ends]
-        for place in self._keeper.renew(names) if self._keeper is not None else ():
+        for place in self.keeper.renew(names) if self.keeper is not None else ():
             self._take(names[place], [], chain, taken)
 
     def size_of(self, tokens: int) -> int:
         """The most bytes that all records of a prefix of `tokens` tokens take."""
-        return self._records.most_prefix_bytes(tokens)
+        return self.records.most_prefix_bytes(tokens)
 
     def way_back(self, tokens: int, compute_seconds: float | None) -> WayBack | None:
         """The cheaper way for a request with `tokens` computed tokens to get them back; None: there is no tier."""
-        if self._keeper is None:
+        if self.keeper is None:
             return None
-        size = self._records.prefix_bytes(tokens)
-        return WayBack(tokens, size, self._keeper.seconds_to_load(size), compute_seconds)
+        size = self.records.prefix_bytes(tokens)
+        return WayBack(tokens, size, self.keeper.seconds_to_load(size), compute_seconds)
 
     def give_up(self, steps: Iterable[Step]) -> None:
         """Gives up the stores of steps that failed, and those of the next step: these may depend on copies that were
         not made."""
         for store in (*(store for step in steps for store in step.stores), *self._next_step.give_up_stores()):
-            assert self._keeper is not None
-            self._keeper.give_up(store.place.number)
+            assert self.keeper is not None
+            self.keeper.give_up(store.place.number)
 
     def _boundaries(self, chain: Chain) -> list[int]:
         """Places in the chain after which every kind could continue."""
@@ -94,8 +94,8 @@ class Stores:
         return [int(place) for place in marked.nonzero()[0]]
 
     def _take(self, name: bytes, spans: list[Span], chain: Chain, taken: list[Record]) -> bool:
-        assert self._keeper is not None
-        place = self._keeper.accept(name, size_bytes(spans))
+        assert self.keeper is not None
+        place = self.keeper.accept(name, size_bytes(spans))
         if place is None:
             return False
         pages = tuple((span.stage, span.kind, self._pages(span, chain)) for span in spans)

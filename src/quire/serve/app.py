@@ -74,10 +74,10 @@ def make_app(service: Service) -> FastAPI:
         form = MessageErrorAnswer if router is messages.router else ErrorAnswer
         app.include_router(router, responses=_errors(form))
     app.openapi = lambda: _document(app, service)  # type: ignore[method-assign]
-    app.add_exception_handler(ApiError, _refused)
+    app.add_exception_handler(ApiError, answer_refusal)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _not_here)
-    app.add_exception_handler(Exception, _bug)
+    app.add_exception_handler(Exception, answer_bug)
     return app
 
 
@@ -102,7 +102,7 @@ def _narrow(part: Any, largest_token: int) -> None:
         _narrow(one, largest_token)
 
 
-async def _refused(request: Request, error: Exception) -> Response:
+async def answer_refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     request.state.record["error"] = error.code
     return error_response(error, request.scope)
@@ -110,12 +110,12 @@ async def _refused(request: Request, error: Exception) -> Response:
 
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    return await _refused(request, refusal_of(error.errors(), error.body))
+    return await answer_refusal(request, refusal_of(error.errors(), error.body))
 
 
-async def _bug(request: Request, _error: Exception) -> Response:
+async def answer_bug(request: Request, _error: Exception) -> Response:
     """Answers 500; the error is passed on to the log."""
-    return await _refused(request, internal_error())
+    return await answer_refusal(request, internal_error())
 
 
 async def _not_here(request: Request, error: Exception) -> Response:
@@ -127,7 +127,7 @@ async def _not_here(request: Request, error: Exception) -> Response:
         allow = _methods(request)
         message = f"the path does not take {request.method}: it takes {allow}"
         refusal = ApiError(405, message, "method_not_allowed", allow=allow)
-    return await _refused(request, refusal)
+    return await answer_refusal(request, refusal)
 
 
 def _methods(request: Request) -> str:

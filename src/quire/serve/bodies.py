@@ -19,7 +19,10 @@ RETRY_SECONDS = 1
 
 
 def header(scope: Scope, name: bytes) -> str:
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return ""
 
 
 class Bodies:

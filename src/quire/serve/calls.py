@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -60,8 +59,8 @@ class Call:
         self._ends_at, self._seconds = time.monotonic() + seconds, seconds
         self.updates: Updates = Mailbox()
         names = (f"{self.id}-{number}" for number in count())
-        made = question.requests(names, tokenizer, tenant.name, tenant.scope, weight=tenant.weight)
-        requests = [replace(one, client_id=request_id, retain=retain_for(one.retain, tenant)) for one in made]
+        own = {"weight": tenant.weight, "client_id": request_id, "retain": retain_for(question.retain, tenant)}
+        requests = question.requests(names, tokenizer, tenant.name, tenant.scope, **own)
         self.answers = question.answers(tokenizer)
         self.prompt_logprobs: dict[int, tuple[Logprob, ...]] = {}
         """By prompt, if requested: they come with the first token of its first answer."""

@@ -4,8 +4,8 @@
         └──Failed──▶ dead; at the first boot the server gives up instead
                                                  dead ──(no process can be made)──▶ dead, and a longer pause
 
-One thread reads the pipe and one writes to it, so that an engine that hangs never blocks the event loop; everything
-else happens in the event loop.
+All of it happens in the event loop, and nothing there waits for the engine: what an engine that hangs does not read is
+kept until it does (`frames.py`).
 """
 
 from __future__ import annotations
@@ -13,17 +13,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing.connection import Connection
-from queue import SimpleQueue
 from typing import Any
 
 from quire.core.request import Request
@@ -32,6 +28,7 @@ from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStartin
 from quire.serve.ending import end_at_once, reap
 from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
+from quire.serve.frames import FramePipe
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
     ABORTED,
@@ -90,11 +87,8 @@ class Life:
     """One process of the engine, from start to end."""
 
     process: subprocess.Popen[bytes]
-    pipe: socket.socket
-    connection: Connection
-    """Messages over the pipe."""
+    pipe: FramePipe
     started_at: float
-    commands: SimpleQueue[object] = field(default_factory=SimpleQueue)
     is_ready: bool = False
 
 
@@ -157,40 +151,27 @@ class EngineClient:
             self.given_up.set()
 
     def _spawn(self) -> None:
-        """Raises OSError or RuntimeError, and leaves nothing open, if there is no descriptor, memory or thread."""
+        """Raises OSError or RuntimeError, and leaves nothing open, if there is no descriptor or memory."""
         with contextlib.ExitStack() as undo:
             ours, theirs = socket.socketpair()
             undo.enter_context(ours)
             with theirs:
-                connection = undo.enter_context(Connection(os.dup(ours.fileno())))
                 process = _engine_process(theirs.fileno())
                 undo.callback(end_at_once, process)
-            life = Life(process, ours, connection, time.monotonic())
-            life.commands.put(self.setup)
-            loop = asyncio.get_running_loop()
-            threading.Thread(target=self._read, args=(life, loop), name="engine-reader", daemon=True).start()
-            threading.Thread(target=self._write, args=(life,), name="engine-writer", daemon=True).start()
+            pipe = FramePipe(ours)
+            life = Life(process, pipe, time.monotonic())
+            pipe.on_notice = lambda message: self._receive(life, message)
+            pipe.on_lost = lambda: self._keep(self._reap(life))
+            pipe.open()
             undo.pop_all()
+        pipe.send(self.setup)
         self._life, self.lives = life, self.lives + 1
         self.progress.engine_starts()
         self.on_change()
 
-    def _read(self, life: Life, loop: asyncio.AbstractEventLoop) -> None:
-        """In a thread: one call on the event loop per message."""
-        with contextlib.suppress(RuntimeError):  # the loop may end before the engine does
-            with contextlib.suppress(EOFError, OSError):
-                while True:
-                    message: Message = life.connection.recv()
-                    loop.call_soon_threadsafe(self._receive, life, message)
-            loop.call_soon_threadsafe(self._died, life, reap(life.process))
-
-    @staticmethod
-    def _write(life: Life) -> None:
-        """In a thread. None is the last command: the pipe closes."""
-        with life.pipe, contextlib.suppress(OSError):  # the reader notices as well
-            while (command := life.commands.get()) is not None:
-                life.connection.send(command)
-            life.pipe.shutdown(socket.SHUT_RDWR)
+    async def _reap(self, life: Life) -> None:
+        """Its pipe has closed."""
+        self._died(life, await reap(life.process))
 
     async def close(self, seconds: float = CLOSE_SECONDS) -> None:
         """Ends the process: by closing the pipe, else by force. If `is_hurried`, it waits only the default time."""
@@ -198,19 +179,19 @@ class EngineClient:
         life, self._life = self._life, None
         if life is None:
             return
-        life.commands.put(None)
+        life.pipe.end()
         begun = time.monotonic()
         while life.process.poll() is None:
             if time.monotonic() - begun > (CLOSE_SECONDS if self.is_hurried else seconds):
                 life.process.kill()
             await asyncio.sleep(0.02)
+        life.pipe.close()
 
     def _died(self, life: Life, exit_code: int) -> None:
         if self._is_closing or life is not self._life:
             return
         self._life = None
         self.progress.engine_is_gone()
-        life.commands.put(None)
         self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count())
         self.end_all(EngineGone(DIED))
         self.on_change()
@@ -220,7 +201,10 @@ class EngineClient:
             return
         if time.monotonic() - life.started_at > STABLE_SECONDS:
             self._pause_seconds = FIRST_PAUSE_SECONDS
-        task = asyncio.get_running_loop().create_task(self._start_again())
+        self._keep(self._start_again())
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -291,11 +275,13 @@ class EngineClient:
             self.tick = replace(tick, tokens={}, updates=())
         boxes: dict[Updates, None] = {}
         gaps: Counter[float] = Counter()
+        tickets = self.tickets
         for name, tokens in tick.tokens.items():
-            if ticket := self.tickets.get(name):  # else it was cancelled while this was in the pipe
+            if ticket := tickets.get(name):  # else it was cancelled while this was in the pipe
                 self._note_tokens(ticket, len(tokens), now, gaps)
-                ticket.updates.put((ticket, tokens))
-                boxes[ticket.updates] = None
+                box = ticket.updates
+                box.put((ticket, tokens))
+                boxes[box] = None
         for update in tick.updates:
             if ticket := self.tickets.get(update.name):
                 self._note_update(ticket, update, now, gaps)
@@ -389,7 +375,7 @@ class EngineClient:
     def _send(self, command: object) -> None:
         if self._life is None or not self._life.is_ready:
             raise EngineStarting(NOT_READY)
-        self._life.commands.put(command)
+        self._life.pipe.send(command)
 
 
 def _engine_process(descriptor: int) -> subprocess.Popen[bytes]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
+import time
 
 REAP_SECONDS = 2.0
+LOOK_SECONDS = 0.005
 
 
 def end_at_once(process: subprocess.Popen[bytes]) -> None:
@@ -12,10 +15,11 @@ def end_at_once(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def reap(process: subprocess.Popen[bytes]) -> int:
+async def reap(process: subprocess.Popen[bytes]) -> int:
     """The pipe closed, so the process has ended or is about to; one that does not end is killed."""
-    try:
-        return process.wait(REAP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+    begun = time.monotonic()
+    while (exit_code := process.poll()) is None:
+        if time.monotonic() - begun > REAP_SECONDS:
+            process.kill()
+        await asyncio.sleep(LOOK_SECONDS)
+    return exit_code

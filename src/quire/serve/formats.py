@@ -45,6 +45,10 @@ class Format(ABC):
     def piece(self, index: int, delta: Delta, is_first: bool) -> bytes:
         """Events for what is new in a choice; `is_first`: nothing of this choice was written yet."""
 
+    def text(self, index: int, text: str) -> bytes:
+        """As `piece` of text alone, of a choice that has begun."""
+        return self.piece(index, Delta(text), False)
+
     def keep_alive(self) -> bytes:
         """What is sent while there is nothing new."""
         return STILL_HERE
@@ -115,8 +119,13 @@ class ChunkFormat(Format):
             return f"{self._chunk(index, first, is_first)}{more}".encode()
         if is_first or delta.reasoning or delta.ending or not self._is_text_alone:
             return self._chunk(index, delta, is_first).encode()
+        return self.text(index, delta.text)
+
+    def text(self, index: int, text: str) -> bytes:
+        if not self._is_text_alone:
+            return self._chunk(index, Delta(text), False).encode()
         before, after = self._around.get(index) or self._split(index)
-        return f"{before}{quoted(delta.text)}{after}".encode()
+        return f"{before}{quoted(text)}{after}".encode()
 
     def _split(self, index: int) -> tuple[str, str]:
         """A chunk of text alone, without its text."""

@@ -11,13 +11,14 @@ from starlette.responses import Response
 
 from quire.serve.body_route import BodyRoute
 from quire.serve.calls import Arrived, Call, Deltas
+from quire.serve.client import PendingRequest, Update
 from quire.serve.errors import ApiError, internal_error, json_response
 from quire.serve.forking import forked_by
 from quire.serve.formats import ChatFormat, CompletionFormat, Extras, Format
 from quire.serve.protocol import BodyWriter
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service
-from quire.serve.streams import ClientLeft, EventStream, Piece, unless_client_leaves
+from quire.serve.streams import ClientLeft, ClientWatch, EventStream, Piece
 from quire.text.answer import Delta, join_deltas
 
 router = APIRouter(route_class=BodyRoute)
@@ -62,15 +63,20 @@ async def answer(request: Request, streams: bool, form: Format) -> Response:
     stream's last event."""
     service: Service = request.app.state.service
     reply = _Reply(form.call, form, request.state.record, service.settings.log_text)
+    watch, is_stream = ClientWatch(request.receive), False
     try:
         if not streams:
-            return await unless_client_leaves(request.receive, reply.whole())
+            return await watch.unless_it_leaves(reply.whole())
         updates = reply.call.deltas()
-        first = await unless_client_leaves(request.receive, anext(updates))
-        return EventStream(reply.pieces(first, updates), reply.attach)
+        first = await watch.unless_it_leaves(anext(updates))
+        is_stream = True
+        return EventStream(reply.pieces(first, updates), reply.attach, watch)
     except ClientLeft:
         reply.left()
         return Response(status_code=CLIENT_LEFT)
+    finally:
+        if not is_stream:  # else the stream ends it
+            watch.end()
 
 
 @dataclass(slots=True)
@@ -124,20 +130,38 @@ class _Reply:
 
     def attach(self, writer: BodyWriter) -> None:
         """From now on, tokens are written as soon as they arrive, without waking the task that reads `pieces`."""
+        is_plain = not self.log_text and not self.call.question.is_prompt_alone
 
         def read(arrived: Arrived) -> bool:
-            for _, update in arrived:
-                if not isinstance(update, tuple):
-                    return False
             if not writer.is_open:
                 return False
-            news = self.call.read(arrived)
-            arrived.clear()
-            if news:
-                writer.write(self._events(news))
-            return not self.call.is_complete
+            if is_plain and len(arrived) == 1 and (text := self._text_event(*arrived[0])):
+                arrived.clear()
+                writer.write(text)
+                return True
+            return self._read(arrived, writer)
 
         self.call.updates.reader = read
+
+    def _read(self, arrived: Arrived, writer: BodyWriter) -> bool:
+        """Writes it all, if it is tokens; returns whether more tokens may come."""
+        for _, update in arrived:
+            if not isinstance(update, tuple):
+                return False
+        news = self.call.read(arrived)
+        arrived.clear()
+        if news:
+            writer.write(self._events(news))
+        return not self.call.is_complete
+
+    def _text_event(self, ticket: PendingRequest, update: Update) -> bytes:
+        """By a shorter way than `_read`: of one token whose text is all that is new, as most are. Empty, with nothing
+        read, if there may be more."""
+        index = ticket.number
+        if not isinstance(update, tuple) or len(update) != 1 or index not in self.begun:
+            return b""
+        text = self.call.answers[index].feed_plain(update[0])
+        return self.form.text(index, text) if text else b""
 
     def _piece(self, events: bytes) -> Piece:
         """With the end, if these events are the last."""

@@ -11,6 +11,7 @@ import uvicorn
 
 from quire.serve import logs
 from quire.serve.app import make_app
+from quire.serve.direct import DirectRoutes
 from quire.serve.edge import Edge
 from quire.serve.protocol import protocol
 from quire.serve.rate_limits import RateLimitHeaders
@@ -27,7 +28,7 @@ class HttpServer(uvicorn.Server):
 
 def http_server(service: Service) -> HttpServer:
     settings = service.settings
-    app = RateLimitHeaders(make_app(service), service.allowances)
+    app = RateLimitHeaders(DirectRoutes(make_app(service)), service.allowances)
     configuration = uvicorn.Config(
         Edge(app, settings, service.ring, service.metrics),
         log_config=None,
@@ -36,6 +37,7 @@ def http_server(service: Service) -> HttpServer:
         http=protocol(settings.header_seconds, 2 * settings.header_bytes, settings.body_seconds, settings.connections),
         ws="none",
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=2,
     )

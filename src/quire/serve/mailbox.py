@@ -10,6 +10,7 @@ the time limit is one timer that outlives many updates, and is set anew only whe
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -28,6 +29,7 @@ class Mailbox(Generic[Update]):
         self._since, self._patience, self._ends_at = 0.0, 0.0, 0.0
         """Of the wait that is under way, by the event loop's clock: when something was read last, how long it waits
         for more, and when it ends in any case."""
+        self._clock: Callable[[], float] = time.monotonic
         self._timer: asyncio.TimerHandle | None = None
 
     def put(self, update: Update) -> None:
@@ -35,14 +37,15 @@ class Mailbox(Generic[Update]):
         self._arrived.append(update)
 
     def deliver(self) -> None:
-        if self._waiting is None or self._waiting.done():
+        waiting = self._waiting
+        if waiting is None or waiting.done():
             return
         try:
             if self.reader is not None and self.reader(self._arrived):
-                self._since = self._waiting.get_loop().time()
+                self._since = self._clock()
                 return
         except Exception as error:
-            self._waiting.set_exception(error)
+            waiting.set_exception(error)
         else:
             self._wake()
 
@@ -61,6 +64,7 @@ class Mailbox(Generic[Update]):
 
     async def _wait(self, patience: float, seconds: float) -> None:
         loop = asyncio.get_running_loop()
+        self._clock = loop.time
         self._since, self._patience = loop.time(), patience
         self._ends_at = self._since + max(0.0, seconds)
         if self._timer is None or self._timer.when() > self._wakes_at:

@@ -8,14 +8,16 @@ A tick contains the results of a whole step, so that a step costs one message ho
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from quire.core.events import RequestEvent
 from quire.core.logprobs import Logprob
 from quire.core.request import Request
+from quire.core.sampling import Sampling
 from quire.explain.explanation import Explanation
 from quire.explain.status import Status
 from quire.options.run import RunOptions
@@ -46,6 +48,24 @@ class Submit:
     requests: tuple[Request, ...]
     front: int = 0
     """The process that asks; 0: the only one."""
+
+    def __reduce__(self) -> tuple[Callable[..., Submit], tuple[Any, ...]]:
+        """There is one for each call: as plain values its requests are pickled in a third of the time."""
+        return _submit, ([_values_of(one) for one in self.requests], self.front)
+
+
+_FIELDS = [one.name for one in fields(Request) if one.name != "sampling"]
+_request_fields = attrgetter(*_FIELDS)
+_sampling_fields = attrgetter(*(one.name for one in fields(Sampling)))
+
+
+def _values_of(request: Request) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    return _request_fields(request), _sampling_fields(request.sampling)
+
+
+def _submit(requests: Iterable[tuple[tuple[Any, ...], tuple[Any, ...]]], front: int) -> Submit:
+    made = (Request(**dict(zip(_FIELDS, own, strict=True)), sampling=Sampling(*chosen)) for own, chosen in requests)
+    return Submit(tuple(made), front)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.process_collector import ProcessCollector
@@ -16,6 +15,7 @@ from quire.prefix.gap import CAUSES
 from quire.serve.client import EngineClient
 from quire.serve.messages import EngineTick
 from quire.serve.responses.store import ResponseStore
+from quire.serve.times import Times
 
 FIRST_TOKEN_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 TOKEN_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
@@ -27,14 +27,6 @@ WAITING = tuple(why.value for why in (*_QUEUED, Why.MUST_STAY, Why.LEASED, Why.P
 REQUEST_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 ANSWERING = ("/completions", "/messages", "/responses")
 """Endings of the paths whose calls generate."""
-
-
-class _Histogram(Histogram):
-    def observe_all(self, values: Mapping[float, int]) -> None:
-        """Each value as often as it says. All rows of a step have the same time since the step before."""
-        for value, times in values.items():
-            self._sum.inc(value * times)
-            self._buckets[bisect_left(self._upper_bounds, value)].inc(times)
 
 
 class HttpMetrics:
@@ -65,8 +57,10 @@ class HttpMetrics:
         client.on_first_token = self._first.observe
         client.on_more_tokens = self._between.observe_all
 
-    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> _Histogram:
-        return _Histogram(name, text, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, text: str, bounds: tuple[float, ...]) -> Times:
+        made = Times(name, text, bounds)
+        self.registry.register(made)
+        return made
 
     def note_response(self, path: str, method: str, status: int, seconds: float) -> None:
         self._calls.labels(path, method, str(status)).inc()

@@ -48,17 +48,17 @@ class BodyWriter:
     connection have work to do at the head and the end of an answer, which are sent through them."""
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+        self._cycle, self._flow, self._write = cycle, cycle.flow, cycle.transport.write
 
     @property
     def is_open(self) -> bool:
         """Whether a piece can be written now: the body has begun and not ended, and its client reads it."""
         cycle = self._cycle
-        has_begun = cycle.chunked_encoding and cycle.response_started and not cycle.response_complete
-        return bool(has_begun) and not (cycle.flow.write_paused or cycle.disconnected)
+        has_begun = cycle.response_started and cycle.chunked_encoding and not cycle.response_complete
+        return bool(has_begun) and not (self._flow.write_paused or cycle.disconnected)
 
     def write(self, piece: bytes) -> None:
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        self._write(b"%x\r\n%b\r\n" % (len(piece), piece))
 
 
 class Refused(Exception):

@@ -85,9 +85,11 @@ def lease_document(report: LeaseReport, broken: Iterable[BrokenLease] = ()) -> J
     """`broken`: leases of the same tenant that ended before their time since it was last answered."""
     head: Json = {"object": "lease", "name": shown_name(report.name), "granted": report.is_granted}
     if report.is_granted:
-        lease = {**head, "tokens": report.tokens, "until": _second(report.until), "size_bytes": report.size_bytes}
+        held = {"tokens": report.tokens, "until": _second(report.until), "size_bytes": report.size_bytes}
+        lease = {**head, **held, "where": report.where}
     else:
         lease = {**head, "code": code_of(report), "message": report.message, **possible(report)}
+        lease |= {"elsewhere": report.elsewhere} if report.elsewhere else {}
         if report.held_tokens:
             lease |= {"held_tokens": report.held_tokens, "until": _second(report.until)}
     lost = [broken_document(one) for one in broken]

@@ -5,6 +5,7 @@ A list is read up to its first error and an object has few fields: the errors re
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
@@ -47,6 +48,12 @@ Few = BeforeValidator(lambda value: _at_most(value, MOST_FIELDS))
 FewBiases = BeforeValidator(lambda value: _at_most(value, MOST_BIASES))
 
 
+@cache
+def _names_of(form: type[BaseModel]) -> frozenset[str]:
+    """Of the fields that clients may send."""
+    return frozenset(field.alias or name for name, field in form.model_fields.items())
+
+
 class Body(BaseModel):
     """An object that clients send. Unknown fields are refused, unless they have a neutral value (`serve/fields.py`)."""
 
@@ -58,8 +65,7 @@ class Body(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _has_few_fields(cls, value: Any) -> Any:
-        known = [field.alias or name for name, field in cls.model_fields.items()]
-        return fields.without_neutral(_at_most(value, MOST_FIELDS), known, cls.neutral, cls.place)
+        return fields.without_neutral(_at_most(value, MOST_FIELDS), _names_of(cls), cls.neutral, cls.place)
 
 
 # ── the form of an answer ────────────────────────────────────────────────

@@ -27,44 +27,56 @@ async def _leaves(receive: Receive) -> None:
         pass
 
 
-async def unless_client_leaves(receive: Receive, work: Awaitable[Value]) -> Value:
-    """What `work` returns; if the client leaves first, the work is cancelled."""
-    task, is_over = asyncio.current_task(), False
-    assert task is not None
-    leaving = asyncio.ensure_future(_leaves(receive))
+class ClientWatch:
+    """Whether the client leaves, from now until `end`."""
 
-    def cancel(leaving: asyncio.Future[None]) -> None:
-        if not is_over and not leaving.cancelled():
-            task.cancel()
+    def __init__(self, receive: Receive) -> None:
+        self._leaving = asyncio.ensure_future(_leaves(receive))
 
-    leaving.add_done_callback(cancel)
-    try:
-        return await work
-    except asyncio.CancelledError:
-        if not leaving.done() or leaving.cancelled():
-            raise  # the server ends
-        task.uncancel()
-        raise ClientLeft from None
-    finally:
-        is_over = True
-        leaving.cancel()
+    async def unless_it_leaves(self, work: Awaitable[Value]) -> Value:
+        """What `work` returns; if the client leaves first, the work is cancelled. One work at a time."""
+        task, leaving, is_over = asyncio.current_task(), self._leaving, False
+        assert task is not None
+
+        def cancel(leaving: asyncio.Future[None]) -> None:
+            if not is_over and not leaving.cancelled():
+                task.cancel()
+
+        leaving.add_done_callback(cancel)
+        try:
+            return await work
+        except asyncio.CancelledError:
+            if not leaving.done() or leaving.cancelled():
+                raise  # the server ends
+            task.uncancel()
+            raise ClientLeft from None
+        finally:
+            is_over = True
+            leaving.remove_done_callback(cancel)
+
+    def end(self) -> None:
+        self._leaving.cancel()
 
 
 class EventStream(Response):
     """Server-sent events. The stream of pieces is always closed, so that its source can clean up."""
 
-    def __init__(self, pieces: AsyncIterator[Piece], attach: Callable[[BodyWriter], None]) -> None:
+    def __init__(self, pieces: AsyncIterator[Piece], attach: Callable[[BodyWriter], None], watch: ClientWatch) -> None:
         """`attach`: gets what its source may write pieces with, whenever the last one of `pieces` is sent and the next
         one is waited for."""
         super().__init__(media_type="text/event-stream", headers={"cache-control": "no-cache"})
         del self.headers["content-length"]
-        self._pieces, self._attach = pieces, attach
+        self._pieces, self._attach, self._watch = pieces, attach, watch
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        del receive  # the watch has it
         if (writer := scope.get("state", {}).get(BODY_WRITER)) is not None:
             self._attach(writer)
-        with contextlib.suppress(ClientLeft):
-            await unless_client_leaves(receive, self._send(send))
+        try:
+            with contextlib.suppress(ClientLeft):
+                await self._watch.unless_it_leaves(self._send(send))
+        finally:
+            self._watch.end()
 
     async def _send(self, send: Send) -> None:
         start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}

@@ -9,6 +9,7 @@ The engine compiles accepted grammars once more, in about the same time.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import resource
 import signal
@@ -30,6 +31,8 @@ TRIAL_SECONDS = 2.0
 """Limit of CPU time."""
 TRIAL_BYTES = 2 * GIB
 """Limit of the process's private memory, with the tokenizer. Grammars that people use take a tenth of it."""
+MOST_KNOWN = 4096
+"""Grammars that are not tried again."""
 STILL_SECONDS = 30.0
 """Limit by the clock, including the start of the process, if it hangs or gets no CPU time."""
 
@@ -41,9 +44,22 @@ class Trial:
         self._tokenizer, self._seconds, self._most_bytes = tokenizer, seconds, most_bytes
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
+        self._known: dict[bytes, None] = {}
+        """Digests of the grammars that compiled and were asked for last, the latest one at the end."""
 
     def compile(self, grammar: Grammar) -> None:
-        """Raises if the grammar cannot be used. If the process ends for another reason than its time limit, a new one
+        """Raises if the grammar cannot be used. One that is known is not tried again: agents send the same tools with
+        every call."""
+        digest = hashlib.sha256(f"{grammar.sort.value}:{grammar.text}".encode(errors="surrogatepass")).digest()
+        if digest not in self._known:
+            self._compile(grammar)
+        self._known.pop(digest, None)
+        self._known[digest] = None
+        if len(self._known) > MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _compile(self, grammar: Grammar) -> None:
+        """If the process ends for another reason than its time limit, a new one
         tries once more: earlier grammars may have taken its memory. If that ends as well, and not by its memory limit,
         it is a bug of Quire and not the grammar's."""
         try:

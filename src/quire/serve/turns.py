@@ -25,4 +25,7 @@ class Turns:
         await lock.acquire()
         reading = self._thread.submit(copy_context().run, read)  # with the names of ignored fields
         reading.add_done_callback(lambda _done: loop.call_soon_threadsafe(lock.release))
-        return await asyncio.wrap_future(reading)
+        try:
+            return await asyncio.wrap_future(reading)
+        finally:
+            del reading  # an error keeps this frame, which would keep the error, and both the body, until a collection

@@ -133,7 +133,9 @@ class Replay:
             asked = self.trace.requests[place]
             self.recorder.arrived[place] = seconds
             prompt = asked.recipe.made()
-            request = Request(asked.name, prompt, asked.output_tokens, asked.priority, tenant=asked.tenant)
+            request = Request(
+                asked.name, prompt, asked.output_tokens, asked.priority, tenant=asked.tenant, retain=asked.retain
+            )
             if self._held or not self._accepted(place, request):
                 self._held.append((place, request))
                 self.turned_away += 1

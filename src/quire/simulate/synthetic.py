@@ -28,7 +28,7 @@ def _about(random: Random, median: float, spread: float, least: int, most: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Session:
+class Session:
     """Turns that follow one another: sizes in tokens, times in seconds."""
 
     opening: tuple[tuple[int, int, int], ...]
@@ -40,7 +40,7 @@ class _Session:
     tenant: str
 
 
-def _spoken(session: _Session, number: int, first: int, begin: float, random: Random) -> list[Asked]:
+def spoken(session: Session, number: int, first: int, begin: float, random: Random) -> list[Asked]:
     """A session's requests, each with the whole conversation before it; `first` is the place of the first."""
     pieces, asked = list(session.opening), []
     for turn in range(session.turns):
@@ -55,11 +55,11 @@ def _spoken(session: _Session, number: int, first: int, begin: float, random: Ra
     return asked
 
 
-def _sessions(count: int, per_second: float, random: Random, session: Callable[[Random], _Session]) -> list[Asked]:
+def _sessions(count: int, per_second: float, random: Random, session: Callable[[Random], Session]) -> list[Asked]:
     requests: list[Asked] = []
     begin, number = 0.0, 0
     while len(requests) < count:
-        requests += _spoken(session(random), number, len(requests), begin, random)
+        requests += spoken(session(random), number, len(requests), begin, random)
         begin += float(random.exponential(1 / per_second))
         number += 1
     return requests[:count]
@@ -69,10 +69,10 @@ def chat(count: int, random: Random) -> list[Asked]:
     """Four assistants with a system prompt each; every second a session of about five turns begins."""
     systems = [(seed_of(f"system {one}"), 0, tokens) for one, tokens in enumerate((400, 700, 1000, 1500))]
 
-    def session(random: Random) -> _Session:
+    def session(random: Random) -> Session:
         system = int(random.integers(len(systems)))
         turns = 1 + int(random.geometric(0.25))
-        return _Session((systems[system],), turns, (60, 1.0), (180, 0.8), 8.0, f"assistant-{system}")
+        return Session((systems[system],), turns, (60, 1.0), (180, 0.8), 8.0, f"assistant-{system}")
 
     return _sessions(count, 1.0, random, session)
 
@@ -81,8 +81,8 @@ def agents(count: int, random: Random) -> list[Asked]:
     """Tasks of some 16 calls after 6,000 tokens of instructions; answers have some 50 tokens, tool results 350."""
     instructions = (seed_of("instructions"), 0, 6000)
 
-    def session(random: Random) -> _Session:
-        return _Session((instructions,), int(random.integers(8, 25)), (350, 1.0), (50, 0.6), 1.5, "agents")
+    def session(random: Random) -> Session:
+        return Session((instructions,), int(random.integers(8, 25)), (350, 1.0), (50, 0.6), 1.5, "agents")
 
     return _sessions(count, 0.25, random, session)
 

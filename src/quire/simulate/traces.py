@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from quire.core.errors import InputError
+from quire.core.request import Retain
 from quire.simulate.tokens import Recipe, scrambled, seed_of
 
 MOONCAKE_BLOCK = 512
@@ -41,6 +42,8 @@ class Asked:
     """Place in the trace of the request whose answer it continues from."""
     tenant: str = ""
     priority: int = 0
+    retain: Retain | None = None
+    """The lease that it asks for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

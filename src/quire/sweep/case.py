@@ -28,8 +28,8 @@ from quire.worker.support.tiny import tiny_config
 
 LONGEST = 32_768
 """Positions that every case is probed at, if its model has them."""
-SHORTER = {"gpt_bigcode": 2048}
-"""By type: it keeps a mask of all pairs of positions."""
+SHORTER = {"gpt_bigcode": 2048, "gpt_neo": 2048}
+"""By type: it has a mask of all pairs of positions."""
 PROMPTS = (3, 17, 40, 62, 101, 128)
 """Tokens of each. With the outputs none is a multiple of a page, and windows and chunks of tiny models are crossed."""
 SPREAD = 8

@@ -120,6 +120,15 @@ class Answer:
         self._held = Delta(tokens=delta.tokens, logprobs=delta.logprobs) if delta.is_empty else NOTHING
         return NOTHING if delta.is_empty else delta
 
+    def feed_plain(self, token: int) -> str:
+        """As `feed` of this token, if its text is all that is new; empty, with nothing fed, if more may be."""
+        if not self._is_plain or self.ending or self._held is not NOTHING or token in self._stop_tokens:
+            return ""
+        text = self._text.certain(token)
+        if text:
+            self.output_tokens += 1
+        return text
+
     def _plain(self, tokens: Sequence[int], logprobs: Sequence[Logprob]) -> Delta:
         """The same as `feed` for text in which nothing is looked for: most tokens take this way."""
         self.output_tokens += len(tokens)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from quire.core.request import MOST_STOP_TOKENS, Request, Retain, Tokens
 from quire.core.sampling import SEED_BITS, Sampling
@@ -78,9 +79,10 @@ class Question:
         return replace(self, max_tokens=tuple(min(most, room) for most in self.max_tokens))
 
     def requests(
-        self, names: Iterator[str], tokenizer: Tokenizer, tenant: str = "", scope: str = "", *, weight: float = 1.0
+        self, names: Iterator[str], tokenizer: Tokenizer, tenant: str = "", scope: str = "", **more: Any
     ) -> list[Request]:
-        """Each request draws from a random stream of its own."""
+        """Each request draws from a random stream of its own. `more`: further fields of all of them."""
+        more = {"retain": self.retain, **more}
         return [
             Request(
                 next(names),
@@ -90,10 +92,9 @@ class Question:
                 stop_tokens=self._stop_tokens(tokenizer),
                 scope=scope,
                 tenant=tenant,
-                weight=weight,
                 sampling=self._sampling_of(sample),
-                retain=self.retain,
                 is_branch=self.samples > 1 or self.fork is not None,
+                **more,
             )
             for prompt, most in zip(self.prompts, self.max_tokens, strict=True)
             for sample in range(self.samples)

@@ -86,6 +86,14 @@ class TextStream:
         """The text that these tokens complete."""
         return "".join([self._next(token) for token in tokens])
 
+    def certain(self, token: int) -> str:
+        """As `feed` of this token, if the table has its text; empty, with nothing read, if it has not."""
+        text = self._texts[token] if self._is_certain else None
+        if not text:
+            return ""
+        self._stream, self._shown = None, [token]
+        return text
+
     def _next(self, token: int) -> str:
         text = self._texts[token]
         if text is None or (text and not self._is_certain):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -15,6 +18,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from quire.core.errors import InputError, ModelError
 
 Message = Mapping[str, Any]
+MOST_SECONDS = 2.0
+"""Processor time of a template for one conversation. The longest ones that a server takes need a hundredth of it."""
+OPERATIONS_PER_LOOK = 64
+"""How often the time is looked at."""
 
 
 class _Generation(Extension):
@@ -27,10 +34,47 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+class _Clock(threading.local):
+    """Of the template that this thread renders."""
+
+    ends_at = math.inf
+    operations = 0
+
+
+class _TimedEnvironment(ImmutableSandboxedEnvironment):
+    """Ends a template that computes for too long. The time is looked at where a template calls or reads something: a
+    loop that does neither has at most the sandbox's 100,000 turns."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._clock = _Clock()
+
+    def start(self) -> None:
+        self._clock.ends_at, self._clock.operations = time.thread_time() + MOST_SECONDS, 0
+
+    def _count(self) -> None:
+        clock = self._clock
+        clock.operations += 1
+        if clock.operations % OPERATIONS_PER_LOOK == 0 and time.thread_time() > clock.ends_at:
+            raise TemplateError(f"it computes for more than {MOST_SECONDS:g} s; send fewer of them, or other tools")
+
+    def call(__self, __context: Any, __obj: Any, *arguments: Any, **named: Any) -> Any:  # noqa: N805 as jinja2 has it
+        __self._count()
+        return super().call(__context, __obj, *arguments, **named)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        self._count()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        self._count()
+        return super().getitem(obj, argument)
+
+
 class ChatTemplate:
     def __init__(self, text: str, special_tokens: Mapping[str, str]) -> None:
         """`special_tokens`: bos_token, eos_token and so on, which templates name."""
-        environment = ImmutableSandboxedEnvironment(
+        self._environment = environment = _TimedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.filters["tojson"] = _to_json
@@ -57,6 +101,7 @@ class ChatTemplate:
             raise InputError("the conversation has 0 messages: give at least 1")
         own = {"messages": messages, "add_generation_prompt": add_generation_prompt}
         values = {"tools": tools, "documents": None, **self._special_tokens, **more, **own}
+        self._environment.start()
         try:
             return self._template.render(values)  # as one mapping: a switch may be called self
         except (TemplateError, TypeError, ValueError, KeyError, AttributeError) as error:

@@ -38,7 +38,10 @@ class Tokenizer:
         path = folder / "tokenizer.json"
         if not path.exists():
             raise ModelError(f"{folder} has no tokenizer.json: save the model's tokenizer there in its fast form")
-        inner = tokenizers.Tokenizer.from_file(str(path))
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises nothing more special
+            raise ModelError(f"{path} cannot be read as a tokenizer: {error}; save or fetch it again") from None
         inner.no_padding()
         inner.no_truncation()
         settings = _read(folder / "tokenizer_config.json")

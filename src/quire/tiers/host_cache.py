@@ -6,7 +6,7 @@ a transfer reads or writes its blocks.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -34,6 +34,8 @@ class HostCache:
         self._free = list(range(blocks - 1, -1, -1))
         self._records: OrderedDict[bytes, Record] = OrderedDict()
         """Published records, the least recently used first."""
+        self.leased: Counter[bytes] = Counter()
+        """Names of records that leases keep: they are not evicted."""
         self.evictions = 0
 
     def __contains__(self, name: bytes) -> bool:
@@ -63,14 +65,14 @@ class HostCache:
         return found
 
     def reserve(self, name: bytes, size_bytes: int) -> Record | None:
-        """A private, pinned record; others are evicted for it. None: too much is pinned, and nothing changed."""
+        """A private, pinned record; others are evicted for it. None: too much is pinned or leased; nothing changed."""
         count = self.needed_blocks(size_bytes)
         victims: list[Record] = []
         found = len(self._free)
         for record in self._records.values():
             if found >= count:
                 break
-            if not record.pins:
+            if not record.pins and record.name not in self.leased:
                 victims.append(record)
                 found += len(record.blocks)
         if found < count:

@@ -56,6 +56,10 @@ class HostStores:
             coming = {one.record.name for one in self._open.values() if not one.record.is_forgotten}
             return [place for place, name in enumerate(names) if name not in cache and name not in coming]
 
+    def coming(self) -> list[Record]:
+        """With the lock: records that a step will copy, or a copy alongside the steps."""
+        return [one.record for one in self._open.values()]
+
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
         with self._held.lock:
             record = self._held.cache.reserve(name, size_bytes)

@@ -14,6 +14,7 @@ from itertools import takewhile
 from quire.core.tier import Answer, Ends, Found, Load, Place, TransferDone, TransferIncomplete, is_of
 from quire.plan.records import Records
 from quire.tiers.host_cache import HostCache, Record
+from quire.tiers.host_leases import HostLeases
 
 NEVER = float("inf")
 
@@ -84,6 +85,16 @@ class InMemoryStore(InMemoryTier):
         self.coming: dict[int, Record] = {}
         """Records that a step will copy, by the number of their place."""
         self._numbers = 0
+        self.leases = HostLeases(self.cache, self.coming.values)
+        self.lease, self.end_lease, self.is_stored = self.leases.lease, self.leases.end_lease, self.leases.is_stored
+
+    def lease_bytes_left(self) -> int:
+        return (self.leases.most_blocks() - self.leases.blocks()) * self.records.block_bytes
+
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        """Not measured."""
+        del size_bytes
+        return None
 
     def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
         return self.records.greatest(keys, ends, lambda names: [name in self.cache for name in names])

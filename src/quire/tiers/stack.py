@@ -17,6 +17,7 @@ from quire.plan.records import Records
 from quire.tiers.costs import host_status
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.held_records import BlockMemory, HeldRecords
+from quire.tiers.host_leases import HostLeases
 from quire.tiers.host_loads import HostLoads
 from quire.tiers.host_stores import HostStores
 from quire.tiers.lower_tier import LowerTier
@@ -60,6 +61,8 @@ class Stack:
         self.find, self.begin, self.cancel, self.answers = loads.find, loads.begin, loads.cancel, loads.answers
         self.renew, self.accept, self.give_up = stores.renew, stores.accept, stores.give_up
         self.seconds_to_load = loads.seconds_to_load
+        self._leases = HostLeases(self.held.cache, stores.coming)
+        self._block_bytes = records.block_bytes
         self.note_stored, self.staged_load, self.note_landed = stores.note_stored, loads.staged_load, loads.note_landed
         for tier in self.tiers:
             tier.mend()
@@ -69,6 +72,26 @@ class Stack:
             self.held.cache.forget(scope)
             self.loads.forget(scope)
             self.stores.forget(scope)
+
+    # ── leases ────────────────────────────────────────────────────────────
+
+    def lease(self, name: str, records: Sequence[bytes]) -> bool:
+        with self.held.lock:
+            return self._leases.lease(name, records)
+
+    def end_lease(self, name: str) -> None:
+        with self.held.lock:
+            self._leases.end_lease(name)
+
+    def is_stored(self, name: str) -> bool:
+        with self.held.lock:
+            return self._leases.is_stored(name)
+
+    def lease_bytes_left(self) -> int:
+        with self.held.lock:
+            return (self._leases.most_blocks() - self._leases.blocks()) * self._block_bytes
+
+    # ── copies alongside the steps ────────────────────────────────────────
 
     def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
         with self.held.lock:

@@ -66,7 +66,11 @@ def test_model_max_length_stands_in_for_max_position_embeddings() -> None:
         (llama(dtype="float7"), "float7"),
         (llama(dtype=16), "dtype is 16: it must be a string"),
         (llama(quantization_config=4), "quantization_config is 4"),
-        (llama(quantization_config={"quant_method": "awq", "bits": 0}), "quantization_config.bits is 0"),
+        (llama(quantization_config={"quant_method": "awq", "bits": 0}), "quantised by awq with 0 bits"),
+        (
+            llama(quantization_config={"quant_method": "quire", "stored_bits": {"matrices": [8, 1]}}),
+            "quantization_config.stored_bits.matrices is [8, 1]: it must be four numbers",
+        ),
         (llama(model_type="lama"), "model_type is 'lama': no such family (near to it are llama"),
         (without(llama(), "model_type"), "model_type is missing"),
         (llama(sliding_window=0), "sliding_window is 0"),

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from cached_traffic import UNIT, Traffic, joined, plan_of, words
+from cached_traffic import UNIT, Clock, Traffic, joined, with_leases, words
+from quire.cache.pool import Holder, Pool
 from quire.core.errors import InputError
 from quire.core.events import Event
+from quire.core.reasons import Why
 from quire.core.request import Retain, Tokens
-from quire.plan import bound
+from quire.core.step import Ints
+from quire.explain.status import status_of
 from quire.plan.plan import Plan
 from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseRefusal, LeaseTerms
 
 MIXES = [("full",), ("window",), ("full", "window"), ("full", "state"), ("full", "window", "state"), ("state",)]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Leased(Traffic):
@@ -45,15 +40,6 @@ class Leased(Traffic):
         for number in range(count):
             self.ask(f"other {len(self.events)} {number}", words(f"other {number}", 150), 20)
         self.evict_all()
-
-
-def with_leases(*names: str, lease_sheets: int | None = None, **more: int) -> Plan:
-    """A pool of three longest requests, of which one is for leases unless another number is given."""
-    plan = plan_of(*names, **{"max_length": 200, **more})
-    (stage,) = plan.stages
-    needed = bound.minimum(stage.kinds, plan.max_length, 0)
-    leased = needed if lease_sheets is None else lease_sheets
-    return replace(plan, stages=(replace(stage, sheets=3 * needed, lease_sheets=leased),))
 
 
 @pytest.mark.parametrize("names", MIXES)
@@ -249,3 +235,57 @@ def _keys(traffic: Traffic, tokens: Tokens) -> tuple[list[bytes], bytes]:
 
     root = traffic.scheduler.reuse.root_of("")
     return keys_of(root, tokens, UNIT), root
+
+
+@pytest.mark.story
+def test_a_lease_that_was_released_is_not_held_by_the_request_that_had_booked_it() -> None:
+    """Two requests of a session: the lease is released while the first runs, and the second books it. The end of the
+    first must not become the lease of the second."""
+    traffic, one, two = Leased(with_leases("full", "state")), words("one", 30), words("two", 30)
+    traffic.submit("first", one, 40, retain=Retain(60, session="agent"))
+    traffic.step()
+    assert traffic.engine.release_lease("agent")
+    second = traffic.submit("second", two, 60, retain=Retain(60, session="agent"))
+    assert second.lease is not None
+    assert second.lease.refusal is None
+    while "first" in traffic.engine.streams:
+        traffic.step()
+    assert traffic.engine.leases() == []
+    traffic.finish()
+    (held,) = traffic.engine.leases()
+    assert held.tokens == len(two) + 60 - 1
+
+
+def test_a_request_waits_for_room_to_copy_what_is_leased_to_it() -> None:
+    """It could start without the leased prefix, and says why it does not: readers hold all free pages, and none is left
+    to copy the leased state to. When they let go, it starts after the lease."""
+    traffic, history = Leased(with_leases("full", "state")), words("history", 20)
+    traffic.ask("first", history, 2)
+    granted = traffic.lease("kept", history)
+    traffic.submit("elder", words("elder", 40), 30)
+    for _ in range(4):
+        traffic.step()
+    traffic.evict_all()
+    (memory,) = traffic.scheduler.memories
+    held = [(kind, pages) for kind in range(len(memory.tables)) for pages in read_all(memory.pool, kind)]
+    again = traffic.submit("again", joined(history, words("more", 5)), 2)
+    traffic.step()
+    ticket = traffic.scheduler.queue.find("again")
+    assert ticket is not None
+    assert ticket.reason is not None
+    assert ticket.reason.code is Why.LEASED
+    assert status_of(traffic.engine).waiting == {"leased": 1}
+    for kind, pages in held:
+        memory.pool.drop(kind, pages, Holder.PIN)
+    traffic.finish()
+    assert again.ended is not None
+    assert traffic.admitted("again")["hit_tokens"] >= granted.tokens > 0
+
+
+def read_all(pool: Pool, kind: int) -> Iterator[Ints]:
+    """Takes every page of a kind that is free, as a reader would."""
+    while pool.sheets_wanted([int(kind == other) for other in range(len(pool.shelves))]) <= pool.free_sheets:
+        pages = pool.take(kind, 1)
+        pool.hold(kind, pages, Holder.PIN)
+        pool.drop(kind, pages, Holder.REQUEST)
+        yield pages

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scenes import FreeRunner, own_tokens
@@ -89,6 +90,21 @@ def test_what_waits_for_the_steps_tokens_says_so() -> None:
     assert explained(engine, "r1").reason == used_up
     assert explained(engine, "r2").reason == Reason(Why.IN_LINE, ("r1",), {"place": 2}, because=used_up)
     assert explained(engine, "r4").reason == Reason(Why.IN_LINE, ("r1",), {"place": 4}, because=used_up)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("overlap", [1, 2])
+def test_what_lacks_memory_does_not_change_its_reason_while_a_long_prompt_takes_the_steps_tokens(overlap: int) -> None:
+    """With two steps in flight, every other one has tokens left: the reason was another one after each of them."""
+    engine = engine_of(rows=4, batch_tokens=16, roominess=1.2, overlap=overlap)
+    for i, prompt in enumerate((150, 150, 60)):
+        submit(engine, f"r{i}", prompt, 15)
+    while engine.step():
+        pass
+    waits = {
+        i: [one.reason.code for one in engine.history.of(f"r{i}") if isinstance(one, RequestWaits)] for i in (1, 2)
+    }
+    assert waits == {1: [Why.STEP_TOKENS, Why.MEMORY], 2: [Why.MEMORY]}
 
 
 def test_the_first_to_come_runs_in_the_next_step() -> None:

@@ -122,7 +122,7 @@ def test_every_reason_to_wait_in_the_queue_is_produced_and_counted() -> None:
     that neither produces any more, or that is counted under another one, is missing here."""
     codes = list(Why)
     waits = set(codes[: codes.index(Why.LOADING)]) - {Why.IN_LINE, Why.ANOTHER_ENGINE}  # explanations alone use these
-    waits -= {Why.LEASED}  # neither engine has leases
+    waits -= {Why.LEASED}  # neither engine has leases: see test_leased_prefixes.py
     seen: set[str] = set()
     disturbed = Disturbed(["state", "full", "chunked"], seed=8)
     for _ in range(250):

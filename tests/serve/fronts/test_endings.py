@@ -142,9 +142,51 @@ def test_a_signal_lets_the_streams_of_all_fronts_finish(tiny_folder: Path, tmp_p
         until_ended(processes)
 
 
-def test_a_hub_that_is_killed_takes_fronts_and_engine_with_it(tiny_folder: Path) -> None:
-    """Nothing that it started outlives it."""
-    with three_fronts(tiny_folder) as server, ExitStack() as stack, server.client() as client:
+@pytest.fixture(scope="module")
+def small_server(tiny_folder: Path) -> Iterator[RunningServer]:
+    with three_fronts(tiny_folder, "--connections", "6") as server:
+        yield server
+
+
+def test_connections_have_one_bound_for_all_fronts(small_server: RunningServer) -> None:
+    """As many as fit are open, over all processes; one more gets a bare 503. A connection that closes makes room."""
+    server = small_server
+    host, port = server.address.removeprefix("http://").split(":")
+
+    def answer(connection: socket.socket) -> bytes:
+        with contextlib.suppress(ConnectionError):  # it was closed at once
+            connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            return connection.recv(1 << 16)[:12]
+        return b""
+
+    with ExitStack() as stack:
+        opened: list[socket.socket] = []
+
+        def all_fit() -> bool:
+            """Connections of those who asked whether it is ready may still be there at first."""
+            while opened:
+                opened.pop().close()
+            opened.extend(stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(6))
+            return [answer(one) for one in opened] == [b"HTTP/1.1 200"] * 6
+
+        server.until("six fit", all_fit)
+        with socket.create_connection((host, int(port))) as one_more:
+            assert one_more.recv(1 << 16).startswith(b"HTTP/1.1 503")
+        opened[0].close()
+
+        def fits() -> bool:
+            with socket.create_connection((host, int(port))) as next_one:
+                return answer(next_one) == b"HTTP/1.1 200"
+
+        server.until("there is room again", fits)
+    assert "6 connections already" in server.told("http")[0]["message"]
+
+
+def test_a_hub_that_is_killed_takes_fronts_and_engine_with_it(small_server: RunningServer) -> None:
+    """Nothing that it started outlives it. The last test of this server."""
+    server = small_server
+    server.until("connections of the test before are closed", server.is_ready)
+    with ExitStack() as stack, server.client() as client:
         lines = lines_of(stack, client, 480)
         processes = [server.engine, *(process_of(server, front) for front in FRONTS)]
         server.kill()
@@ -153,45 +195,11 @@ def test_a_hub_that_is_killed_takes_fronts_and_engine_with_it(tiny_folder: Path)
             list(lines)
 
 
-def test_connections_have_one_bound_for_all_fronts(tiny_folder: Path) -> None:
-    """As many as fit are open, over all processes; one more gets a bare 503. A connection that closes makes room."""
-    with three_fronts(tiny_folder, "--connections", "6") as server:
-        host, port = server.address.removeprefix("http://").split(":")
-
-        def answer(connection: socket.socket) -> bytes:
-            with contextlib.suppress(ConnectionError):  # it was closed at once
-                connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n")
-                return connection.recv(1 << 16)[:12]
-            return b""
-
-        with ExitStack() as stack:
-            opened: list[socket.socket] = []
-
-            def all_fit() -> bool:
-                """Connections of those who asked whether it is ready may still be there at first."""
-                while opened:
-                    opened.pop().close()
-                opened.extend(stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(6))
-                return [answer(one) for one in opened] == [b"HTTP/1.1 200"] * 6
-
-            server.until("six fit", all_fit)
-            with socket.create_connection((host, int(port))) as one_more:
-                assert one_more.recv(1 << 16).startswith(b"HTTP/1.1 503")
-            opened[0].close()
-
-            def fits() -> bool:
-                with socket.create_connection((host, int(port))) as next_one:
-                    return answer(next_one) == b"HTTP/1.1 200"
-
-            server.until("there is room again", fits)
-        assert "6 connections already" in server.told("http")[0]["message"]
-
-
 def test_a_front_that_cannot_start_ends_the_server_with_its_error(tiny_folder: Path, tmp_path: Path) -> None:
     """As one process does: with the message and the exit code of what is wrong."""
     broken = tmp_path / "broken"
     shutil.copytree(tiny_folder, broken)
-    (broken / "tokenizer.json").unlink()
+    (broken / "tokenizer.json").write_text('{"version": ')
     command = [sys.executable, "-m", "quire.cli.main", "serve", str(broken), *SIZE, "--port", "0"]
     ends = [
         subprocess.run([*command, "--http-processes", count], capture_output=True, text=True, timeout=WAIT_SECONDS)
@@ -199,6 +207,8 @@ def test_a_front_that_cannot_start_ends_the_server_with_its_error(tiny_folder: P
     ]
     assert (ends[0].returncode, ends[1].returncode) == (2, 2)
     assert ends[0].stderr.splitlines()[-1] == ends[1].stderr.splitlines()[-1]
+    assert f"{broken / 'tokenizer.json'} cannot be read as a tokenizer" in ends[0].stderr.splitlines()[-1]
+    assert "Traceback" not in ends[0].stderr + ends[1].stderr
 
 
 @pytest.mark.soak

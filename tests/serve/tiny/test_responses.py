@@ -60,6 +60,20 @@ def test_a_response_repeats_what_was_asked_and_counts_its_tokens(alice: OpenAI) 
     assert answer.output_text
 
 
+def test_the_tokens_of_a_call_are_counted_before_it_is_made(alice: OpenAI, bob: OpenAI) -> None:
+    """With the conversation that it continues, which is the key's own, instructions and tools."""
+    tool: Any = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
+    before = respond(alice)
+    given: Any = {"input": "and then?", "previous_response_id": before.id, "instructions": "Be brief.", "tools": [tool]}
+    counted = alice.responses.input_tokens.count(model="tiny", **given)
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == respond(alice, **given).usage.input_tokens > before.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match="of this key is stored"):
+        bob.responses.input_tokens.count(model="tiny", **given)
+    with pytest.raises(openai.NotFoundError, match="is not here"):
+        alice.responses.input_tokens.count(model="other", input="x")
+
+
 def test_a_stream_ends_with_the_response_that_is_stored(alice: OpenAI) -> None:
     """The same one is found by its id, and a call that is not streamed has the same text."""
     events = list(respond(alice, stream=True, include=LOGPROBS, top_logprobs=2))

@@ -10,6 +10,7 @@ from gguf import GGMLQuantizationType
 from huggingface_hub import constants
 
 from command import refused, run_json
+from gguf_models import ARCHITECTURES, write_parts
 from hub_models import SMALL, tokens
 from quire import LLM
 from quire.build.identity import weights_identity
@@ -58,7 +59,7 @@ def test_one_of_several_files_is_named_by_its_name_or_a_part_of_it(
     said = refused(capsys, "plan", "org/tiny-gguf:q4_k")
     assert "2 of its 4 GGUF files match: write org/tiny-gguf:FILE, one of Tiny-Q4_K_M.gguf, Tiny-Q4_K_S.gguf" in said
     assert "0 of its 4 GGUF files match" in refused(capsys, "plan", "org/tiny-gguf:Q2")
-    assert "is one part of several, which are not joined" in refused(capsys, "plan", "org/tiny-gguf:F16")
+    assert "lacks 1 of the 2 parts of big/Tiny-F16-00001-of-00002.gguf" in refused(capsys, "plan", "org/tiny-gguf:F16")
 
 
 def test_a_gguf_file_is_planned_from_its_first_bytes(
@@ -72,6 +73,20 @@ def test_a_gguf_file_is_planned_from_its_first_bytes(
     assert [asked for *_, asked in hub.asked if asked] == ["bytes=0-63", f"bytes=0-{(1 << 14) - 1}"]
     assert hub.weight_bytes() == 64 + (1 << 14)
     assert not list(Path(constants.HF_HUB_CACHE).rglob("*.gguf"))
+
+
+def test_a_model_in_several_files_is_planned_downloaded_and_run_as_one(
+    hub: SmallHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = write_parts(tmp_path / "big.gguf", ARCHITECTURES["qwen2"], (GGMLQuantizationType.Q8_0,), 12)
+    hub.add("org/big", {f"Q8_0/{part.name}": part.read_bytes() for part in parts} | {"big-Q4.gguf": b"x"})
+    ours, theirs = (run_json(capsys, name, "--memory", "1GiB") for name in ("org/big:q8_0", str(parts[0])))
+    assert ours["ranks"] == theirs["ranks"]
+    assert not list(Path(constants.HF_HUB_CACHE).rglob("*.gguf")), "a plan reads headers"
+    with LLM("org/big:q8_0", device="cpu", **SMALL) as llm:  # type: ignore[arg-type]
+        found = llm.generate([[5, 6, 7]], max_tokens=4)[0].token_ids
+    with LLM(parts[0], device="cpu", **SMALL) as llm:  # type: ignore[arg-type]
+        assert llm.generate([[5, 6, 7]], max_tokens=4)[0].token_ids == found
 
 
 def test_a_file_that_is_no_gguf_is_refused_by_its_name(hub: SmallHub, capsys: pytest.CaptureFixture[str]) -> None:

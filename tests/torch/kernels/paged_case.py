@@ -106,6 +106,9 @@ def _row(
     raw = torch.einsum("qhd,khd->hqk", query, keys) * scores.scale
     if scores.softcap is not None:
         raw = scores.softcap * torch.tanh(raw / scores.softcap)
+    if scores.slopes is not None:
+        distance = torch.arange(end, device=DEVICE) - torch.arange(end - len(query), end, device=DEVICE)[:, None]
+        raw = raw + scores.slopes.double()[:, None, None] * distance
     seen = torch.tensor([[_sees(position, token, sight) for token in range(end)]
                          for position in range(end - len(query), end)], dtype=torch.bool, device=DEVICE)  # fmt: skip
     raw = raw.masked_fill(~seen.view(len(query), end), -torch.inf)

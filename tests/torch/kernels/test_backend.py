@@ -10,8 +10,8 @@ from quire.worker.backends.triton_backend import Triton
 from quire.worker.mixers.packed import PackedMixer
 from tiny_models import Service, plan_of
 
-NAMES = ("gpt_oss", "llama4_text", "deepseek_v3", "bamba", "qwen3_next", "lfm2")
-"""Windows, sink logits and heads that share keys; chunks; latents; Mamba-2, a delta rule, short convolutions."""
+NAMES = ("gpt_oss", "llama4_text", "deepseek_v3", "bamba", "qwen3_next", "lfm2", "bloom")
+"""Windows, sink logits and heads that share keys; chunks; latents; Mamba-2, a delta rule, short convolutions; ALiBi."""
 PROMPTS = (0, 5)
 """Of the reference: one token, and longer than a window."""
 OUTPUTS = 3

@@ -153,7 +153,7 @@ def test_it_takes_what_it_can_run_and_says_why_not() -> None:
     (latent,) = choose(stage_of("deepseek_v3"), "cpu", both)
     assert latent.describe() == "latent on triton (flashinfer does not know latent)"
     (full,) = choose(stage_of("llama"), "cpu", both)
-    left = "decoding, sink logits, soft caps and queries in another dtype than the pages"
+    left = "decoding, sink logits, soft caps, ALiBi and queries in another dtype than the pages"
     assert full.describe() == f"full on flashinfer ({left}: triton)"
     narrow = stage_of("llama", head_dim=16).kinds[0]
     assert "needs keys and values of 64 or 128 or 256 numbers, not 16" in both[0].accepts.refusal(narrow, "cpu")

@@ -32,6 +32,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     softcap: float | None = None
     sink_logits: bool = False
+    has_slopes: bool = False
     columns: int = 0
     sink_columns: int = 0
     writes: bool = False
@@ -46,7 +47,8 @@ def error(case: Case) -> float:
     new = pages.take_newest() if case.writes else None
     query = torch.randn(sum(counts), case.heads.query, case.heads.width).to(DEVICE, case.dtype)
     logits = torch.randn(case.heads.query, device=DEVICE) if case.sink_logits else None
-    scores = Scores(case.heads.width**-0.5, case.softcap, logits)
+    slopes = torch.rand(case.heads.query, device=DEVICE) if case.has_slopes else None
+    scores = Scores(case.heads.width**-0.5, case.softcap, logits, slopes)
     group = case.heads.query // case.heads.key
     launch = launch_of(rows_of(counts, ends), case.sight, case.tiles, group, case.piece_tokens, DEVICE)
     out = torch.full((sum(counts), case.heads.query, case.heads.value_width), torch.nan).to(DEVICE, case.dtype)
@@ -75,6 +77,13 @@ CASES = {
     "fp16": Case(dtype=torch.float16, piece_tokens=32),
     "soft-capped, sink logits": Case(softcap=2.0, sink_logits=True),
     "soft-capped, sink logits, in pieces": Case(softcap=2.0, sink_logits=True, piece_tokens=32),
+    "scores lose with distance": Case(has_slopes=True),
+    "scores lose with distance, in pieces": Case(has_slopes=True, heads=Heads(6, 2, 24, 40), piece_tokens=32),
+    "scores lose with distance, soft-capped, sink logits": Case(
+        has_slopes=True, softcap=2.0, sink_logits=True, counts=(1, 8, 3)
+    ),
+    "scores lose with distance, prompts": Case(counts=CHUNK, ends=BEHIND, tiles=MANY, has_slopes=True),
+    "newest tokens from registers, scores lose with distance": replace(NEW, has_slopes=True, dtype=torch.bfloat16),
     "newest tokens from registers": NEW,
     "newest tokens from registers, in pieces": replace(NEW, piece_tokens=32, heads=Heads(4, 2, 24, 40)),
     "newest tokens from registers, soft-capped, sink logits": replace(NEW, softcap=2.0, sink_logits=True),

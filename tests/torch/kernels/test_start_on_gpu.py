@@ -16,9 +16,10 @@ from command import run_text
 from quire.build.engine import Prepared, build_engine
 from quire.build.plan import read_shape, run_settings
 from quire.core.dtypes import DType
-from quire.core.errors import DoesNotFit, InputError
+from quire.core.errors import DoesNotFit, InputError, ModelError
 from quire.core.events import TokensDrafted
 from quire.core.step import Step
+from quire.fetch.find import converted
 from quire.llm import LLM
 from quire.models.draft_model import with_draft_model
 from quire.options.run import RunOptions
@@ -107,6 +108,14 @@ def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) 
     assert told[1] == "kernels: full on triton"
     assert told[2].startswith("memory: weights 3.00 MiB, planned ")
     assert told[3].startswith("memory: activations 1.00 MiB, planned ")
+
+
+def test_packed_weights_are_multiplied_by_kernels(tmp_path: Path) -> None:
+    folder = converted(make_folder(tmp_path, layers=1), weights="int4")
+    llm = on_gpu(folder)
+    assert llm.generate("the fox", max_tokens=3) == on_cpu(folder).generate("the fox", max_tokens=3)
+    with pytest.raises(ModelError, match=r"whose weight is packed, is not computed in an order"):
+        on_gpu(folder, deterministic=True)
 
 
 @pytest.mark.parametrize(

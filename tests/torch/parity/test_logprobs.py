@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -99,17 +100,19 @@ def test_who_has_ended_asks_about_nobody_elses_tokens() -> None:
 def test_logits_of_prompts_take_no_more_room_than_the_ledger_has(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight prompts of up to 64 tokens at once, and never more rows of logits than eight requests draw from."""
     plan = plan_of("llama", batch_tokens=512)
-    service, forward, alive = Service("llama", plan), TorchModel.forward, []
+    service, pieces, alive = Service("llama", plan), TorchModel.pieces, []
 
-    def watched(self: TorchModel, *given: Any) -> torch.Tensor:
-        assert all(logits() is None for logits in alive), "a piece is still held when the next one is computed"
-        logits = forward(self, *given)
-        rows.append(len(logits))
-        alive.append(weakref.ref(logits))
-        return logits
+    def watched(self: TorchModel, *given: Any) -> Iterator[torch.Tensor]:
+        found, held = pieces(self, *given), []
+        for _ in given[2]:
+            assert all(logits() is None for logits in alive), "a piece is still held when the next one is computed"
+            held.append(next(found))
+            rows.append(len(held[0]))
+            alive.append(weakref.ref(held[0]))
+            yield held.pop()
 
     rows: list[int] = []
-    monkeypatch.setattr(TorchModel, "forward", watched)
+    monkeypatch.setattr(TorchModel, "pieces", watched)
     streams = send(service)
     service.engine.drain()
     check(service, streams)

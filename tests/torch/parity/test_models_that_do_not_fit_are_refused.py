@@ -41,7 +41,7 @@ def stage_of(*memories: Memory) -> StagePlan:
         ("mistral", [PLAIN] * 4, "layer 0 hides token 0 from token 1048576"),
         ("olmo_hybrid", [PLAIN] * 4, "layer 0 asks for attention 0 times"),
         ("recurrent_gemma", [PLAIN] * 4, "asks for attention 0 times, full is planned"),
-        ("bloom", [PLAIN] * 4, "has attention code of its own"),
+        ("rembert", [PLAIN] * 4, "has attention code of its own"),
         ("diffllama", [full(Heads(4, 2, 16, 32))] * 4, "layer 0 asks for attention 2 times"),
         ("deepseek_v32", [latent(16, 8)] * 4, "layer 0 asks attention for indices, which latent does not take"),
         ("deepseek_v3", [INDEXED] * 4, "layer 0 passes no indices to attention, indexed-19 is planned"),
@@ -90,9 +90,9 @@ def test_the_sweep_tells_pass_from_refused(capsys: pytest.CaptureFixture[str]) -
     out, error = run_text(capsys, "models", "--check", "--only", "qwen3")
     assert out.splitlines()[-1] == "1 pass, 0 refused by name, 0 fail"
     assert error == "1/1 qwen3: pass\n"
-    out, _ = run_text(capsys, "models", "--check", "--only", "bloom", "--json")
+    out, _ = run_text(capsys, "models", "--check", "--only", "rembert", "--json")
     (finding,) = json.loads(out)
-    assert (finding["type"], finding["verdict"]) == ("bloom", "refused")
+    assert (finding["type"], finding["verdict"]) == ("rembert", "refused")
     assert "no such family" in finding["reason"]
 
 

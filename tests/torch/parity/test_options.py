@@ -77,5 +77,5 @@ def test_the_command_checks_the_options_of_one_type(capsys: pytest.CaptureFixtur
     assert error == "1/1 nanochat: low soft cap: pass\n"
     _, error = run_text(capsys, "models", "--options", code=2)
     assert "--options chooses what is checked: add --check" in error
-    _, error = run_text(capsys, "models", "--check", "--options", "--only", "bloom", code=2)
-    assert "nothing is checked of bloom beyond its defaults" in error
+    _, error = run_text(capsys, "models", "--check", "--options", "--only", "rembert", code=2)
+    assert "nothing is checked of rembert beyond its defaults" in error

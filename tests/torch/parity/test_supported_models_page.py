@@ -13,7 +13,7 @@ import supported
 from quire.sweep import Case, sweep, types
 
 ROWS = dict(re.findall(r"^(?=\| `([^`]+)`)(.+)$", supported.DOCUMENT.read_text(), re.MULTILINE))
-SAMPLED = ("bloom", "deepseek_v32", "glm_moe_dsa", "hunyuan_v1_dense", "lfm2", "llama", "olmo_hybrid")
+SAMPLED = ("bloom", "deepseek_v32", "glm_moe_dsa", "gpt_neo", "lfm2", "llama", "rembert")
 """Types that are run here as well; `make bench-supported` runs all of them."""
 
 

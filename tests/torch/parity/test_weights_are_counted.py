@@ -19,7 +19,7 @@ from quire.build.plan import plan_checkpoint
 from quire.core.dtypes import DType
 from quire.core.units import GIB
 from quire.models import weight_layout
-from quire.models.families import dense, sparse
+from quire.models.families import dense, older, sparse
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
@@ -51,6 +51,13 @@ LAID_OUT += [
     "falcon_h1",
 ]
 
+COUNTED = [family.model_type for family in (*dense.FAMILIES, *older.FAMILIES, *sparse.FAMILIES)]
+COUNTED += [
+    *("glm4_moe_lite", "axk1", "youtu", "minicpm3", "mimo_v2_flash", "olmo_hybrid", "internlm3"),
+    *("recurrent_gemma", "zamba2"),
+]
+"""Types whose tiny models are weighed."""
+
 OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("opt", {"word_embed_proj_dim": 32}),
     ("opt", {"word_embed_proj_dim": 32, "do_layer_norm_before": False}),
@@ -58,6 +65,9 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
     ("laguna", {"num_attention_heads_per_layer": [4, 8, 2, 6]}),
     ("laguna", {"gating": "per-element", "attention_bias": True}),
     ("falcon_h1", {"mamba_rms_norm": True, "mamba_n_groups": 2}),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "bias": True}),
+    ("falcon", {"parallel_attn": False, "multi_query": False, "num_kv_heads": 4}),
+    ("zamba2", {"num_mem_blocks": 2, "use_shared_attention_adapter": True, "add_bias_linear": True}),
     ("falcon_h1", {"mamba_proj_bias": True, "mamba_conv_bias": False, "projectors_bias": True, "mlp_bias": True}),
 ]
 """Configurations that say otherwise than their class's defaults."""
@@ -74,7 +84,7 @@ def test_a_tiny_model_with_other_options_weighs_what_its_configuration_says(name
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-@pytest.mark.parametrize("name", [family.model_type for family in (*dense.FAMILIES, *sparse.FAMILIES)])
+@pytest.mark.parametrize("name", COUNTED)
 def test_a_tiny_model_weighs_what_its_configuration_says(name: str) -> None:
     """What a checkpoint would hold; tied tensors once."""
     config = tiny_config(name)

@@ -57,6 +57,24 @@ def test_an_answer_in_which_nothing_is_looked_for_has_the_same_pieces(tokenizer:
     assert plain.output_tokens == searched.output_tokens == len(tokens)
 
 
+@pytest.mark.parametrize("stops", [(), ["§§"], ["fox"]])
+def test_the_shortest_way_for_a_token_gives_its_text_or_leaves_everything_as_it_was(
+    tokenizer: Tokenizer, stops: Sequence[str]
+) -> None:
+    """The first token, halves of characters, stop tokens and stop strings take the other way, to the same pieces."""
+    tokens = [*tokenizer.encode("die Füße 🤗 of the fox"), END, *tokenizer.encode("é the end")]
+    short, whole = Answer(tokenizer, (END,), stops), Answer(tokenizer, (END,), stops)
+    taken = 0
+    for token in tokens:
+        text = short.feed_plain(token)
+        taken += bool(text)
+        delta = whole.feed((token,))
+        assert (text or short.feed((token,)).text) == delta.text
+        assert (short.output_tokens, short.ending) == (whole.output_tokens, whole.ending)
+    assert short.feed((), (), "length") == whole.feed((), (), "length")
+    assert (taken > len(tokens) // 2) is (not stops)
+
+
 def test_a_stop_string_ends_the_answer_and_what_follows_it_is_not_counted(tokenizer: Tokenizer) -> None:
     tokens = tokenizer.encode("the fox STOP the dog")
     answer = Answer(tokenizer, (), ["STOP"])

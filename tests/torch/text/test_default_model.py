@@ -20,15 +20,17 @@ def folder() -> Path:
     return fetch_default()
 
 
-def test_the_capital_of_france_is_paris(folder: Path) -> None:
+def test_the_capital_of_france_is_paris(folder: Path, tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
+    from quire.worker.weights.expand import expand
+
     tokenizer = Tokenizer.load(folder)
     prompts = Prompts(tokenizer, tokenizer.vocab_size)
     prompt = prompts.encode(prompts.render(QUESTION), add_special_tokens=False).tolist()
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert prompt == theirs.apply_chat_template(QUESTION, add_generation_prompt=True, return_dict=False)
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(expand(folder, tmp_path / "plain"))
     tokens = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=16)[0, len(prompt) :].tolist()
     assert tokenizer.decode(tokens) == "The capital of France is Paris."
     assert tokens[-1] in tokenizer.eos_token_ids

@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFWriter
+from gguf import GGMLQuantizationType
 
 from quire.cli.main import main
 from quire.core.errors import ModelError
-from quire.fetch.convert import convert_gguf, folder_of_gguf
+from quire.fetch.convert import configuration_of, convert_gguf, folder_of_gguf
 from quire.fetch.find import find_folder
 from quire.fetch.folder import in_silence
 from quire.text.gguf import tokenizer_config, tokenizer_of
 from quire.text.prompts import Prompts
 from quire.text.tokenizer import Tokenizer
-from quire.worker.weights.gguf import gguf_config, open_gguf
+from quire.worker.weights.gguf import open_gguf
 from quire.worker.weights.gguf_header import read_header
 from quire.worker.weights.safetensors import read_checkpoint
 from quire.worker.weights.write import write_checkpoint
@@ -40,23 +40,9 @@ def test_parameters_come_back_under_the_names_and_in_the_order_transformers_has(
     file = open_gguf(tmp_path / "m.gguf")
     read = dict(file.read())
     assert read.keys() == parameters.keys()
-    assert dict(file.parameters()) == {name: values.shape for name, values in parameters.items()}
+    assert list(file.parameters()) == [(name, "F32", values.shape) for name, values in parameters.items()]
     for name, values in parameters.items():
         assert np.array_equal(read[name], values), name
-    assert file.bytes == sum(values.nbytes for values in parameters.values())
-
-
-@pytest.mark.parametrize(
-    ("sort", "relative_error"), [("F16", 1e-3), ("BF16", 8e-3), ("Q8_0", 1e-2), ("Q4_0", 0.15), ("Q4_1", 0.15)]
-)
-def test_quantised_parameters_are_close_to_what_they_were(
-    tokenizer: Tokenizer, tmp_path: Path, sort: str, relative_error: float
-) -> None:
-    parameters = write_gguf(tmp_path / "m.gguf", tokenizer.inner, GGMLQuantizationType[sort])
-    for name, values in open_gguf(tmp_path / "m.gguf").read():
-        assert values.dtype == np.float32
-        error = np.linalg.norm(values - parameters[name]) / np.linalg.norm(parameters[name])
-        assert error < relative_error, name
 
 
 def test_a_converted_file_is_a_folder_like_any_other(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -116,8 +102,8 @@ def test_digits_stand_alone_before_smollm_merges(tokenizer: Tokenizer, tmp_path:
     fields = {**open_gguf(tmp_path / "m.gguf").fields, "tokenizer.ggml.pre": "smollm"}
     split = tokenizer_of(fields).pre_tokenizer.pre_tokenize_str("a 123")
     assert [piece for piece, _ in split] == ["a", "Ġ", "1", "2", "3"]
-    with pytest.raises(ModelError, match="tokenizer is gpt2 / tekken; read are gpt2 with one of gpt-2, smollm"):
-        tokenizer_of({**fields, "tokenizer.ggml.pre": "tekken"})
+    with pytest.raises(ModelError, match="tokenizer is gpt2 / poro-chat; read are llama, and gpt2 with one of gpt-2, "):
+        tokenizer_of({**fields, "tokenizer.ggml.pre": "poro-chat"})
 
 
 def fields_of(tokenizer: Tokenizer, folder: Path, **more: object) -> dict[str, Any]:
@@ -171,32 +157,10 @@ def test_a_word_of_the_vocabulary_needs_no_merges_in_files_of_llama_3(tokenizer:
     assert len(merged) == 3
 
 
-@pytest.mark.parametrize(
-    ("architecture", "field", "message"),
-    [
-        ("mamba", {}, "is of architecture mamba"),
-        ("llama", {"llama.rope.scaling.type": "yarn"}, "stretches its rotary embedding"),
-        ("llama", {"llama.expert_count": 8}, "has experts"),
-    ],
-)
-def test_what_would_be_read_wrongly_is_refused_by_name(
-    tmp_path: Path, architecture: str, field: dict[str, str | int], message: str
-) -> None:
-    writer = GGUFWriter(tmp_path / "m.gguf", architecture)
-    for name, value in field.items():
-        writer.add_string(name, value) if isinstance(value, str) else writer.add_uint32(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    for read in (open_gguf, gguf_config):
-        with pytest.raises(ModelError, match=message):
-            read(tmp_path / "m.gguf")
-
-
 def test_a_file_that_is_not_gguf_says_so(tmp_path: Path) -> None:
     for data in (b"not a model at all, but long enough", b"", b"GGUF", b"GGUF" + b"\xff" * 40):
         (tmp_path / "m.gguf").write_bytes(data)
-        for read in (open_gguf, gguf_config):
+        for read in (open_gguf, configuration_of):
             with pytest.raises(ModelError, match="cannot be read as GGUF"):
                 read(tmp_path / "m.gguf")
 
@@ -208,20 +172,20 @@ def test_a_header_that_is_torn_anywhere_is_refused(tokenizer: Tokenizer, tmp_pat
     for size in range(4, header, 997):
         (tmp_path / "torn.gguf").write_bytes(whole[:size])
         with pytest.raises(ModelError, match="cannot be read as GGUF"):
-            gguf_config(tmp_path / "torn.gguf")
+            configuration_of(tmp_path / "torn.gguf")
 
 
 def test_what_a_header_says_is_what_the_whole_file_says(tokenizer: Tokenizer, tmp_path: Path) -> None:
     for sort in (GGMLQuantizationType.F32, GGMLQuantizationType.Q8_0):
         write_gguf(tmp_path / "m.gguf", tokenizer.inner, sort)
-        assert gguf_config(tmp_path / "m.gguf") == open_gguf(tmp_path / "m.gguf").config()
+        assert configuration_of(tmp_path / "m.gguf") == open_gguf(tmp_path / "m.gguf").config()
 
 
 def test_a_checkpoint_of_several_files_is_read_through_its_index(tmp_path: Path) -> None:
     names = {"a": "one.safetensors", "b": "two.safetensors"}
     for name, file in names.items():
         values = np.full((2, 3), ord(name), dtype=np.float32)
-        write_checkpoint(tmp_path / file, [(name, (2, 3))], [(name, values)])
+        write_checkpoint(tmp_path / file, [(name, "F32", (2, 3))], [(name, values)])
     with pytest.raises(ModelError, match=r"has 2 files .* and no index: 1 is expected"):
         list(read_checkpoint(tmp_path))
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))

@@ -115,6 +115,16 @@ def test_what_nobody_accepts_is_refused_with_what_each_says(name: str, pages: in
         choose(stage, device, (InKernelPages(),))
 
 
+def test_a_backend_without_alibi_is_refused_for_layers_that_have_it() -> None:
+    """The reference has it for kinds that see every token, and for no others."""
+    (full,) = plan_of("llama", batch_tokens=32).stages[0].kinds
+    (window,) = plan_of("mistral", batch_tokens=32).stages[0].kinds
+    without = "does not take from the scores of full by distance (ALiBi)"
+    assert InKernelPages.accepts.refusal(full, "cpu", has_slopes=True) == without
+    assert REFERENCE.accepts.refusal(full, "cpu", has_slopes=True) == ""
+    assert REFERENCE.accepts.refusal(window, "cpu", has_slopes=True) != ""
+
+
 def test_a_dtype_that_a_backend_does_not_read_is_named() -> None:
     (kind,) = plan_of("llama", batch_tokens=32).stages[0].kinds
     accepts = Accepts(frozenset({"full"}), dtypes=frozenset({"bf16"}))

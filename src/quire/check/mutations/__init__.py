@@ -14,6 +14,7 @@ from quire.check.mutations.policy import POLICY
 from quire.check.mutations.reuse import REUSE
 from quire.check.mutations.scale import SCALE
 from quire.check.mutations.steps import STEPS
+from quire.check.mutations.tier_leases import TIER_LEASES
 from quire.check.mutations.tiers import TIERS
 
 __all__ = ["MUTATIONS", "Mutation", "planted"]
@@ -29,6 +30,7 @@ MUTATIONS: dict[str, Mutation] = {
     **TIERS,
     **LEASES,
     **FORKS,
+    **TIER_LEASES,
 }
 
 

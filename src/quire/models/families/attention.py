@@ -23,7 +23,7 @@ from quire.models.families.common import (
 )
 from quire.models.fields import Fields
 from quire.models.memories import Heads
-from quire.models.weights import AttentionStyle, attention, draft_glue, norms
+from quire.models.weights import AttentionStyle, attention, draft_glue, mlp, norms
 
 
 def plain(_fields: Fields) -> AttentionStyle:
@@ -38,6 +38,18 @@ def stated_bias(output: bool = True, qk_norm: str = "none", absent: bool = False
         return AttentionStyle(bias, bias and output, qk_norm)
 
     return read
+
+
+def _internlm3_style(fields: Fields) -> AttentionStyle:
+    """Its own spelling says `qkv_bias`."""
+    bias = fields.flag("qkv_bias" if fields.raw("qkv_bias") is not None else "attention_bias")
+    return AttentionStyle(bias, bias)
+
+
+def _internlm3_feed(fields: Fields, hidden: int, layers: int) -> feedforward.FeedForward:
+    width = fields.integer("intermediate_size")
+    bias = fields.flag("bias" if fields.raw("bias") is not None else "mlp_bias")
+    return feedforward.uniform(mlp(hidden, width, bias), layers, width)
 
 
 def qwen2_style(fields: Fields) -> AttentionStyle:
@@ -165,6 +177,14 @@ _MIXTRAL_DEFAULTS = {
 
 FAMILIES = (
     family("llama", "LlamaForCausalLM", _LLAMA, _LLAMA_DEFAULTS),
+    family("internlm3", "InternLM3ForCausalLM", Design(_internlm3_style, feed_forward=_internlm3_feed), {
+        "vocab_size": 128512, "intermediate_size": 10240, "max_position_embeddings": 32768, "num_key_value_heads": 2,
+        "head_dim": 128,
+    }),
+    family("iquestcoder", "IQuestCoderForCausalLM", _LLAMA, {
+        "vocab_size": 76800, "intermediate_size": 27648, "max_position_embeddings": 131072, "num_key_value_heads": 8,
+        "head_dim": 128,
+    }),
     family("granite", "GraniteForCausalLM", _LLAMA, _LLAMA_DEFAULTS),
     family("mistral", "MistralForCausalLM", Design(windows=always), _MISTRAL_DEFAULTS),
     family("ministral", "MinistralForCausalLM", Design(windows=always), _MISTRAL_DEFAULTS),

@@ -62,6 +62,12 @@ def must_divide(whole: int, part: int, whole_name: str, part_name: str, why: str
     return whole // part
 
 
+def must_be(fields: Fields, name: str, value: object) -> None:
+    """transformers computes it one way, whatever the configuration says."""
+    if fields.raw(name) not in (None, value):
+        raise fields.wrong(name, fields.raw(name), f"transformers computes it as {value}")
+
+
 def read_heads(fields: Fields, hidden: int) -> Heads:
     query = fields.integer("num_attention_heads", "n_head", "num_heads")
     default = fields.defaults.get("num_key_value_heads")

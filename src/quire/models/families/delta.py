@@ -1,4 +1,5 @@
-"""Gated DeltaNet among full attention (Qwen3-Next, Qwen3.5), and Kimi's delta attention among MLA (Kimi-Linear)."""
+"""Gated DeltaNet among full attention (Qwen3-Next, Qwen3.5, OLMo Hybrid), and Kimi's delta attention among MLA
+(Kimi-Linear)."""
 
 from __future__ import annotations
 
@@ -85,6 +86,40 @@ def read_qwen_moe(fields: Fields) -> Blueprint:
     return _read_qwen(fields, feedforward.qwen_moe)
 
 
+def _olmo_kinds(fields: Fields, layers: int) -> list[str]:
+    """Every fourth layer has attention, and the last one where there are fewer."""
+    usual = ["full" if layer % 4 == 3 else "delta" for layer in range(layers)]
+    if layers < 4:
+        usual[-1] = "full"
+    return fields.kinds("layer_types", layers, _WORDS) or usual
+
+
+def _olmo_mixer(fields: Fields, hidden: int, query: int) -> GatedDelta:
+    """As many heads as the attention has, and three quarters of the model's width for keys, unless stated."""
+    keys, values = (fields.integer(f"linear_num_{part}_heads", absent=query) for part in ("key", "value"))
+    must_divide(values, keys, "linear_num_value_heads", "linear_num_key_heads", "each key serves equally many")
+    key_dim = fields.integer("linear_key_head_dim", absent=int(0.75 * hidden / keys))
+    value_dim = fields.integer("linear_value_head_dim", absent=2 * key_dim)
+    fields.raw("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
+    fields.flag("linear_allow_neg_eigval")
+    kernel = fields.integer("linear_conv_kernel_dim", absent=4, minimum=2)
+    return GatedDelta(keys, values, key_dim, value_dim, kernel, state_dtype(fields))
+
+
+def read_olmo(fields: Fields) -> Blueprint:
+    trunk = read_trunk(fields)
+    heads = read_heads(fields, trunk.hidden)
+    kinds = _olmo_kinds(fields, trunk.layers)
+    feed, bias = feedforward.dense(fields, trunk.hidden, trunk.layers), fields.flag("attention_bias")
+    mixer = _olmo_mixer(fields, trunk.hidden, heads.query)
+    rest = feed.sparse + norms(2 * trunk.hidden)
+    own = {
+        "full": Block((full(heads),), attention(trunk.hidden, heads, AttentionStyle(bias, bias, "all")) + rest),
+        "delta": Block((mixer.memory(),), mixer.weights(trunk.hidden) + rest),
+    }
+    return trunk.blueprint([own[kind] for kind in kinds], query_heads=heads.query, intermediate=feed.width)
+
+
 def _one_based(section: Fields, layers: int) -> list[str] | None:
     """`kda_layers` and `full_attn_layers` count from one and together name every layer once."""
     delta, wide = section.integers("kda_layers", minimum=1), section.integers("full_attn_layers", minimum=1)
@@ -157,6 +192,9 @@ FAMILIES = (
            ("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration")),
     Family("qwen3_5_moe_text", read_qwen_moe, _QWEN3_5 | _MOE | {"num_key_value_heads": 2},
            ("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration")),
+    Family("olmo_hybrid", read_olmo, {
+        "vocab_size": 100352, "intermediate_size": 11008, "max_position_embeddings": 65536,
+    }, ("OlmoHybridForCausalLM",)),
     Family("kimi_linear", read_kimi_linear, {
         "vocab_size": 163840, "intermediate_size": 9216, "moe_intermediate_size": 1024, "kv_lora_rank": 512,
         "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128, "max_position_embeddings": 1048576,

@@ -34,7 +34,7 @@ def use_bias(absent: bool = False) -> Callable[[Fields], AttentionStyle]:
     return read
 
 
-def _biased(_fields: Fields) -> AttentionStyle:
+def biased(_fields: Fields) -> AttentionStyle:
     return AttentionStyle(True, True)
 
 
@@ -56,7 +56,7 @@ def _used_bias(fields: Fields, hidden: int, layers: int) -> FeedForward:
     return uniform(mlp(hidden, width, fields.flag("use_bias")), layers, width)
 
 
-def _wide(*names: str, bias: str | None = None) -> FeedForwardReader:
+def wide(*names: str, bias: str | None = None) -> FeedForwardReader:
     """Two matrices with biases; four times as wide as the model where no width is stated."""
 
     def read(fields: Fields, hidden: int, layers: int) -> FeedForward:
@@ -99,7 +99,7 @@ def _one_head(fields: Fields, hidden: int) -> Heads:
     )
 
 
-_OPT = Design(_opt_style, feed_forward=_wide("ffn_dim", bias="enable_bias"), norm_bias=True, tied=True, positions=2)
+_OPT = Design(_opt_style, feed_forward=wide("ffn_dim", bias="enable_bias"), norm_bias=True, tied=True, positions=2)
 
 
 def _read_opt(fields: Fields) -> Blueprint:
@@ -160,7 +160,7 @@ FAMILIES = (
     }),
     family("hyperclovax", "HyperCLOVAXForCausalLM", Design(stated_bias(), more=_hyperclova_more), _SMALL),
     family("jais2", "Jais2ForCausalLM", Design(
-        stated_bias(absent=True), feed_forward=_wide("intermediate_size", bias="mlp_bias"), norm_bias=True,
+        stated_bias(absent=True), feed_forward=wide("intermediate_size", bias="mlp_bias"), norm_bias=True,
     ), {"vocab_size": 150272, "max_position_embeddings": 8192, "num_key_value_heads": 26, "head_dim": 128}),
     family("nanochat", "NanoChatForCausalLM", Design(stated_bias(), feed_forward=ungated, norms=0), {
         "vocab_size": 50304, "intermediate_size": 8192, "max_position_embeddings": 2048, "num_key_value_heads": 6,
@@ -177,25 +177,25 @@ FAMILIES = (
         "vocab_size": 50304, "intermediate_size": 6912, "max_position_embeddings": 4096, "num_key_value_heads": 32,
     }),
     family("starcoder2", "Starcoder2ForCausalLM", Design(
-        use_bias(True), always, _wide("intermediate_size", bias="use_bias"), norm_bias=True, tied=True,
+        use_bias(True), always, wide("intermediate_size", bias="use_bias"), norm_bias=True, tied=True,
     ), {"vocab_size": 49152, "max_position_embeddings": 4096, "num_key_value_heads": 2}),
     family("phi", "PhiForCausalLM", Design(
-        _biased, feed_forward=_wide("intermediate_size"), norms=1, norm_bias=True, more=_head_norms, head_bias=True,
+        biased, feed_forward=wide("intermediate_size"), norms=1, norm_bias=True, more=_head_norms, head_bias=True,
     ), {"vocab_size": 51200, "max_position_embeddings": 2048}),
     family("persimmon", "PersimmonForCausalLM", Design(
-        _biased, feed_forward=_wide("intermediate_size"), norm_bias=True, more=_head_norms,
+        biased, feed_forward=wide("intermediate_size"), norm_bias=True, more=_head_norms,
     ), {"vocab_size": 262144, "max_position_embeddings": 16384}),
     family("gpt_neox", "GPTNeoXForCausalLM", Design(
-        stated_bias(absent=True), feed_forward=_wide("intermediate_size"), norm_bias=True,
+        stated_bias(absent=True), feed_forward=wide("intermediate_size"), norm_bias=True,
     ), {"vocab_size": 50432, "max_position_embeddings": 2048}),
     family("gpt2", "GPT2LMHeadModel", Design(
-        _biased, feed_forward=_wide("n_inner"), norm_bias=True, tied=True, positions=0,
+        biased, feed_forward=wide("n_inner"), norm_bias=True, tied=True, positions=0,
     ), _GPT),
     family("gpt_bigcode", "GPTBigCodeForCausalLM", Design(
-        _biased, feed_forward=_wide("n_inner"), norm_bias=True, tied=True, positions=0, heads=_one_head,
+        biased, feed_forward=wide("n_inner"), norm_bias=True, tied=True, positions=0, heads=_one_head,
     ), _GPT),
     Family("opt", _read_opt, {"vocab_size": 50272, "max_position_embeddings": 2048}, ("OPTForCausalLM",)),
     family("biogpt", "BioGptForCausalLM", Design(
-        _biased, feed_forward=_wide("intermediate_size"), norm_bias=True, tied=True, positions=2,
+        biased, feed_forward=wide("intermediate_size"), norm_bias=True, tied=True, positions=2,
     ), {"vocab_size": 42384, "max_position_embeddings": 1024}),
 )  # fmt: skip

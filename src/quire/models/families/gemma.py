@@ -152,7 +152,7 @@ def read_gemma4(fields: Fields) -> Blueprint:
     window = read_window(fields, kinds.count("window")) if "window" in kinds else None
     one_projection, bias = fields.flag("attention_k_eq_v"), fields.flag("attention_bias")
     width, double = fields.integer("intermediate_size"), fields.flag("use_double_wide_mlp")
-    small = fields.integer("hidden_size_per_layer_input", minimum=0)
+    small = fields.integer("hidden_size_per_layer_input", minimum=0) if "unified" not in fields.family else 0
     rest, moe_width = _gemma4_rest(fields, trunk.hidden, small)
     blocks = []
     for kind, heads, source in zip(kinds, _layer_heads(fields, kinds, local), sharing(fields, kinds), strict=True):
@@ -186,4 +186,7 @@ FAMILIES = (
         "vocab_size": 262144, "sliding_window": 512, "global_head_dim": 512, "hidden_size_per_layer_input": 256,
         "vocab_size_per_layer_input": 262144,
     }, ("Gemma4ForCausalLM", "Gemma4ForConditionalGeneration")),
+    Family("gemma4_unified_text", read_gemma4, _GEMMA3 | {
+        "vocab_size": 262144, "sliding_window": 1024, "global_head_dim": 512, "max_position_embeddings": 262144,
+    }, ("Gemma4UnifiedForCausalLM", "Gemma4UnifiedForConditionalGeneration")),
 )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from quire.models.blueprint import Weights
 from quire.models.families.attention import Design, family, plain, stated_bias
-from quire.models.families.common import every, must_divide, never, qwen
+from quire.models.families.common import WINDOW_WORDS, every, must_divide, never, qwen
 from quire.models.families.dense import first_full, use_bias
 from quire.models.families.feedforward import (
     EXPERTS,
@@ -116,6 +116,44 @@ def _hunyuan(fields: Fields, hidden: int, layers: int) -> FeedForward:
     return uniform(one.sparse + mlp(hidden, one.width), layers, one.width)
 
 
+def _cohere_windows(fields: Fields, layers: int) -> list[str]:
+    """Dense layers come first and have a pattern of their own; each pattern ends with a full layer."""
+    given = fields.kinds("layer_types", layers, WINDOW_WORDS)
+    dense = fields.integer("first_k_dense_replace", absent=0, minimum=0)
+    first = fields.integer("prefix_dense_sliding_window_pattern", absent=1)
+    rest = fields.integer("sliding_window_pattern", absent=4)
+    counted = [(layer, first) if layer < dense else (layer - dense, rest) for layer in range(layers)]
+    return given or ["window" if (layer + 1) % pattern else "full" for layer, pattern in counted]
+
+
+def _cohere_experts(fields: Fields, hidden: int, layers: int) -> FeedForward:
+    """Experts and shared experts as wide as `intermediate_size`; dense layers may be wider."""
+    fields.text("shared_expert_combination_strategy")
+    one = with_shared("intermediate_size")(fields, hidden, layers)
+    wide = fields.integer("prefix_dense_intermediate_size", absent=fields.integer("intermediate_size"))
+    given = fields.kinds("mlp_layer_types", layers, {"dense": "dense", "sparse": "sparse"})
+    dense = fields.integer("first_k_dense_replace", absent=0, minimum=0)
+    is_sparse = [kind == "sparse" for kind in given] if given else [layer >= dense for layer in range(layers)]
+    return mixed(mlp(hidden, wide), one.sparse, is_sparse, max(one.width, wide))
+
+
+def _jetmoe_heads(fields: Fields, _hidden: int) -> Heads:
+    """Each expert that a token chooses has a query for every K/V head; transformers repeats K and V for them."""
+    kv, chosen = fields.integer("num_key_value_heads"), fields.integer("num_experts_per_tok")
+    fields.raw("num_attention_heads")
+    dim = fields.integer("kv_channels", "head_dim")
+    return Heads(kv * chosen, kv * chosen, dim, dim, "num_key_value_heads × num_experts_per_tok", "kv_channels")
+
+
+def _jetmoe_more(fields: Fields, hidden: int, heads: Heads) -> Weights:
+    """Queries and outputs are projected by experts, K and V by one matrix for all that repeat them."""
+    count, chosen = fields.integer("num_local_experts"), fields.integer("num_experts_per_tok")
+    kv = heads.kv // chosen * heads.key_dim
+    plain = 4 * hidden * heads.kv * heads.key_dim  # what four projections of all heads would have
+    biases = Weights(plain=2 * hidden) + router(hidden, count)
+    return Weights(matrices=2 * hidden * kv - plain, experts=2 * count * hidden * kv) + biases
+
+
 def _stated_gate(fields: Fields, hidden: int, heads: Heads) -> Weights:
     """One number for each head, or for each number of its output."""
     is_per_head = fields.raw("gating") in (None, True, "per-head")
@@ -143,6 +181,12 @@ FAMILIES = (
         "vocab_size": 151936, "intermediate_size": 20480, "max_position_embeddings": 8192, "sliding_window": 512,
         "moe_intermediate_size": 2560, "num_experts": 256, "num_key_value_heads": 8, "head_dim": 128,
         "first_k_dense_replace": 3,
+    }),
+    family("cohere2_moe", "Cohere2MoeForCausalLM", Design(
+        stated_bias(), _cohere_windows, _cohere_experts, norms=1, tied=True,
+    ), {
+        "vocab_size": 256000, "intermediate_size": 22528, "max_position_embeddings": 8192, "sliding_window": 4096,
+        "num_experts": 8, "head_dim": 128,
     }),
     family("dots1", "Dots1ForCausalLM", Design(
         stated_bias(output=False, qk_norm="head"), qwen, deepseek(True),
@@ -189,6 +233,12 @@ FAMILIES = (
     ), {
         "vocab_size": 120832, "intermediate_size": 13312, "max_position_embeddings": 131072, "num_experts": 192,
         "moe_intermediate_size": 1536, "num_key_value_heads": 8, "head_dim": 128,
+    }),
+    family("jetmoe", "JetMoeForCausalLM", Design(
+        feed_forward=mixtral, heads=_jetmoe_heads, more=_jetmoe_more, tied=True,
+    ), {
+        "vocab_size": 32000, "intermediate_size": 5632, "max_position_embeddings": 4096, "num_local_experts": 8,
+        "num_experts_per_tok": 2, "num_key_value_heads": 16, "kv_channels": 128,
     }),
     family("kolibri1", "Kolibri1ForCausalLM", Design(
         lambda _: AttentionStyle(qk_norm="head"), every(5),

@@ -13,7 +13,7 @@ from quire.serve.errors import ApiError, json_response
 from quire.serve.generation import ANSWERS, answer
 from quire.serve.responses.conversation import Conversation
 from quire.serve.responses.form import PREFIX, ResponseFormat, head_of
-from quire.serve.responses.items import ReferenceItem
+from quire.serve.responses.items import ItemValue, ReferenceItem
 from quire.serve.responses.output import Json
 from quire.serve.responses.schemas import ResponseBody
 from quire.serve.responses.store import ResponseStore, Stored
@@ -29,10 +29,8 @@ MOST_LISTED = 100
 async def respond(body: ResponseBody, request: Request) -> Response:
     service: Service = request.app.state.service
     tenant, store = request.state.tenant, service.responses
-    stores = is_stored(body, store)
-    needs_time, size = _needs_time(body), len(await request.body())
-    reading = Conversation(await store.fetch(tenant, Conversation.responses(body)), tenant)
-    items = await service.read(lambda: reading.items(body), tenant, size, needs_time)
+    stores, needs_time = is_stored(body, store), _needs_time(body)
+    items = await _items(body, request)
     call = await service.open_call(lambda: service.reader.chat(chat_of(body, items), NAMES), request, needs_time)
 
     def keep(response: Json) -> None:
@@ -41,6 +39,25 @@ async def respond(body: ResponseBody, request: Request) -> Response:
     spelling = service.spelling if body.wants_logprobs else None
     form = ResponseFormat(call, head_of(body, stores), spelling, keep if stores else _forget)
     return await answer(request, bool(body.stream), form)
+
+
+@router.post("/v1/responses/input_tokens")
+async def input_tokens(body: ResponseBody, request: Request) -> Response:
+    """Tokens of the prompt that the same call would have; the engine is not asked."""
+    service, items = _service(request), await _items(body, request)
+
+    def count() -> int:
+        return len(service.reader.conversation(chat_of(body, items), NAMES)[1])
+
+    counted = await service.read(count, request.state.tenant, len(await request.body()), _needs_time(body))
+    return json_response({"object": "response.input_tokens", "input_tokens": counted})
+
+
+async def _items(body: ResponseBody, request: Request) -> list[ItemValue]:
+    """The whole conversation."""
+    service, tenant = _service(request), request.state.tenant
+    reading = Conversation(await service.responses.fetch(tenant, Conversation.responses(body)), tenant)
+    return await service.read(lambda: reading.items(body), tenant, len(await request.body()), _needs_time(body))
 
 
 def _forget(response: Json) -> None:

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from quire.sweep.case import Case
-from quire.sweep.options import experts, heads, ropes, states, windows
+from quire.sweep.options import experts, heads, older, ropes, states, windows
 
-CASES: tuple[Case, ...] = (*ropes.CASES, *heads.CASES, *windows.CASES, *experts.CASES, *states.CASES)
+CASES: tuple[Case, ...] = (*ropes.CASES, *heads.CASES, *windows.CASES, *experts.CASES, *states.CASES, *older.CASES)

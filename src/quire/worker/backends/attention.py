@@ -25,6 +25,8 @@ class Scores:
     softcap: float | None = None
     sinks: torch.Tensor | None = None
     """(head,): logits of a token that is always seen and has no value."""
+    slopes: torch.Tensor | None = None
+    """(head,): what a score loses with each token of distance (ALiBi), in fp32; for kinds that see every token."""
 
 
 def write(kind: KindBatch, part: PartView, values: torch.Tensor) -> None:
@@ -81,7 +83,7 @@ def mix(
     """(row, head, query, width) over (row, key head, token, width); the mask is (row, query, token). `is_causal`: it is
     the plain causal mask, half of which need not be computed."""
     seen = None if mask is None else mask[:, None]
-    if scores.softcap is None and scores.sinks is None:
+    if scores.softcap is None and scores.sinks is None and scores.slopes is None:
         if is_causal and mask is not None:
             return functional.scaled_dot_product_attention(
                 query, key, value, is_causal=True, scale=scores.scale, enable_gqa=query.shape[1] != key.shape[1]
@@ -92,6 +94,8 @@ def mix(
     raw = torch.matmul(query, key.transpose(2, 3)) * scores.scale
     if scores.softcap is not None:
         raw = scores.softcap * torch.tanh(raw / scores.softcap)
+    if scores.slopes is not None:
+        raw = raw + scores.slopes.float()[:, None, None] * _distances(mask, key.shape[2], key.device)[:, None]
     if seen is not None:
         raw = raw.masked_fill(~seen, float("-inf"))
     if scores.sinks is not None:
@@ -99,6 +103,12 @@ def mix(
         raw = torch.cat([raw, sinks], dim=-1)
     weights = torch.softmax(raw.float(), dim=-1).to(value.dtype)[..., : value.shape[2]]
     return torch.matmul(weights, value)
+
+
+def _distances(mask: torch.Tensor | None, tokens: int, device: torch.device) -> torch.Tensor:
+    """(row, query, token): from a query back to each token, negative, where queries see all tokens up to their own."""
+    own = torch.full((1, 1, 1), tokens - 1, device=device) if mask is None else mask.sum(dim=-1, keepdim=True) - 1
+    return torch.arange(tokens, device=device) - own
 
 
 def _plain(

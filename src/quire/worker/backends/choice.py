@@ -47,11 +47,15 @@ class Accepts:
     """Pages must lie at index × page bytes."""
     bounds_masks: bool = False
     """It knows masks that are bounded by a window, a chunk or sinks (`Kind.mask_bounds`), no others."""
+    adds_slopes: bool = False
+    """It takes from scores by distance (ALiBi)."""
     but: str = ""
     """What it leaves to another backend, and to which."""
 
-    def refusal(self, plan: KindPlan, device: str, sheet_bytes: int = 0) -> str:
-        """Why it does not run this kind; empty if it does."""
+    def refusal(self, plan: KindPlan, device: str, sheet_bytes: int = 0, has_slopes: bool = False) -> str:
+        """Why it does not run this kind; empty if it does. `has_slopes`: layers have ALiBi."""
+        if has_slopes and plan.manifest and not (self.adds_slopes and plan.kind.kind == "full"):
+            return f"does not take from the scores of {plan.kind.kind} by distance (ALiBi)"
         stored = {entry.dtype for entry in plan.manifest}
         if (self.kinds and plan.kind.kind not in self.kinds) or not plan.kind.is_shareable:
             return f"does not know {plan.kind.kind}"
@@ -120,7 +124,7 @@ class Reference:
     """Plain torch, every kind, any page, any device."""
 
     name = "reference"
-    accepts = Accepts(dtypes=frozenset({"bf16", "fp16", "fp32", "fp8"}))
+    accepts = Accepts(dtypes=frozenset({"bf16", "fp16", "fp32", "fp8"}), adds_slopes=True)
 
     def prepare(self, plan: KindPlan, table: TableView, packed: Packed, device: torch.device) -> KindBatch:
         return prepare(plan, table, packed, device)
@@ -150,11 +154,13 @@ class BackendChoice:
         return f"{self.kind} on {self.backend.name}" + (f" ({notes})" if notes else "")
 
 
-def choose(stage: StagePlan, device: str, backends: Sequence[Backend] = (REFERENCE,)) -> tuple[BackendChoice, ...]:
+def choose(
+    stage: StagePlan, device: str, backends: Sequence[Backend] = (REFERENCE,), has_slopes: bool = False
+) -> tuple[BackendChoice, ...]:
     """For each kind the first backend that accepts it. Raises PlanError with each backend's refusal."""
     chosen = []
     for plan in stage.kinds:
-        answers = [(backend, backend.accepts.refusal(plan, device, stage.sheet_bytes)) for backend in backends]
+        answers = [(one, one.accepts.refusal(plan, device, stage.sheet_bytes, has_slopes)) for one in backends]
         refusals = tuple(f"{backend.name} {why}" for backend, why in itertools.takewhile(lambda one: one[1], answers))
         if len(refusals) == len(backends):
             raise PlanError(

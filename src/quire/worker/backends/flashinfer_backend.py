@@ -1,8 +1,8 @@
 """The backend `flashinfer`: prompts on FlashInfer's kernels, which are faster there; the rest as in `triton`.
 
 It needs pages at index × page bytes; the plan's sheets may or may not allow that. A window's prompt gets the pages from
-the first that it sees, because only distances matter. Layers with soft caps, sink logits or queries in another dtype
-than their pages stay with Triton.
+the first that it sees, because only distances matter. Layers with soft caps, sink logits, ALiBi or queries in another
+dtype than their pages stay with Triton.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class FlashInfer(Triton):
         dtypes=frozenset({"bf16", "fp16"}),
         head_widths=frozenset({64, 128, 256}),
         needs_index=True,
-        but="decoding, sink logits, soft caps and queries in another dtype than the pages: triton",
+        adds_slopes=True,
+        but="decoding, sink logits, soft caps, ALiBi and queries in another dtype than the pages: triton",
     )
 
     def __init__(self, library: Any = None) -> None:
@@ -100,7 +101,8 @@ class FlashInfer(Triton):
         out: torch.Tensor, new: Pair[torch.Tensor] | None,
     ) -> None:  # fmt: skip
         assert isinstance(step, IndexedKind), "this backend prepared the step"
-        is_plain = scores.softcap is None and scores.sinks is None and query.dtype == parts[0].tensor.dtype
+        is_changed = any(one is not None for one in (scores.softcap, scores.sinks, scores.slopes))
+        is_plain = not is_changed and query.dtype == parts[0].tensor.dtype
         if step.prompts is None or not is_plain:
             super().attend_rows(step, heads, parts, query, scores, out, new)
             return

@@ -125,12 +125,13 @@ def _read_items(
     partial: tuple[torch.Tensor, torch.Tensor], shape: Shape, new: tuple[torch.Tensor, torch.Tensor] | None,
 ) -> None:  # fmt: skip
     tiles, addresses = launch.tiles, table.addresses
-    sinks = query if scores.sinks is None else scores.sinks
+    by_head = [one for one in (scores.sinks, scores.slopes) if one is not None] or [query]
     rope = memory.key if memory.rope is None else memory.rope
     key_scales = memory.row_scales if memory.key_scales is None else memory.key_scales
     scales = [partial[1] if given is None else given for given in (key_scales, memory.value_scales)]
     attend_items[(query.shape[1] // shape.group, len(launch.items))](
-        query, memory.key, memory.value, rope, out, *partial, addresses, launch.items, sinks, *scales,
+        query, memory.key, memory.value, rope, out, *partial, addresses, launch.items,
+        by_head[0] if len(by_head) == 1 else torch.cat(by_head), *scales,
         *(new or (query, query)), scores.scale, scores.softcap or 1.0, query.stride(0), out.stride(0),
         addresses.stride(0), *_strides(new), shape, tiles.tokens, tiles.is_peeled,
         num_warps=tiles.warps, num_stages=tiles.stages,
@@ -150,7 +151,7 @@ def _read_latents(
 
 
 def _in_quarters(memory: LayerViews, shape: Shape) -> bool:
-    is_plain = memory.row_scales is None and not (shape.has_softcap or shape.has_sink_logits)
+    is_plain = memory.row_scales is None and not (shape.has_softcap or shape.has_sink_logits or shape.has_slopes)
     return shape.is_latent and is_plain and shape.keys.padded >= WIDE_LATENT
 
 
@@ -181,6 +182,7 @@ def _shape(
         sinks=sight.sinks,
         has_softcap=scores.softcap is not None,
         has_sink_logits=scores.sinks is not None,
+        has_slopes=scores.slopes is not None,
         is_alike=launch.is_alike,
         writes=writes,
         is_invariant=launch.is_invariant,

@@ -86,6 +86,7 @@ class Triton:
         devices=frozenset({"cpu" if INTERPRETED.value else "cuda"}),
         dtypes=frozenset({"bf16", "fp16", "fp32", "fp8"}),
         states=STATES,
+        adds_slopes=True,
     )
 
     def __init__(self, is_invariant: bool = False) -> None:

@@ -19,6 +19,7 @@ from quire.worker.kernels.tile import (
     mix_tile,
     rescale,
     sees,
+    slope_by_distance,
     soften,
     store_rows,
     to_eight,
@@ -28,11 +29,11 @@ from quire.worker.kernels.tile import (
 
 @triton.jit
 def attend_items(
-    query, key, value, rope, out, partial, partial_exponent, table, items, sink_logits, key_scales, value_scales,
+    query, key, value, rope, out, partial, partial_exponent, table, items, by_head, key_scales, value_scales,
     new_key, new_value, scale, softcap, query_stride, out_stride, table_stride, key_token, key_head, value_token,
     value_head, shape: tl.constexpr, tile_tokens: tl.constexpr, is_peeled: tl.constexpr,
 ):  # fmt: skip
-    """Grid (key head, item). *_token and *_head are strides of what is new."""
+    """Grid (key head, item). *_token and *_head are strides of what is new. `by_head`: sink logits, then slopes."""
     key_shape: tl.constexpr = shape.keys
     value_shape: tl.constexpr = shape.values
     head = tl.program_id(0)
@@ -43,7 +44,8 @@ def attend_items(
     row = tl.arange(0, shape.rows)
     asks = row < queries * shape.group
     token, heads = (place + row // shape.group).to(tl.int64), head * shape.group + row % shape.group
-    asked = load_queries(query + token * query_stride + heads * shape.query_head, position, row, asks, shape)
+    asks_at = query + token * query_stride + heads * shape.query_head
+    asked = load_queries(asks_at, by_head, position, (row, asks, heads), shape)
     if shape.has_scales:
         scale *= tl.load(key_scales + head)
     layer = (key + head * shape.keys.head, value + head * shape.values.head, rope, key_scales, table, scale, softcap)
@@ -79,7 +81,7 @@ def attend_items(
         state = (peak, total, mixed * tl.load(value_scales + head))
     if pieces == 1:
         if shape.has_sink_logits:
-            state = add_sink(state, tl.load(sink_logits + heads, mask=asks, other=0.0))
+            state = add_sink(state, tl.load(by_head + heads, mask=asks, other=0.0))
         store_rows(out, state, token * out_stride + heads * value_shape.width, asks, value_shape)
     else:
         line = (slot * tl.num_programs(0) + head).to(tl.int64) * shape.rows + row
@@ -106,7 +108,7 @@ def write_token(new, part, scale, table, position, is_there, shape: tl.constexpr
 @triton.jit
 def start_with(asked, key_row, value_row, scale, softcap, is_there, shape: tl.constexpr):
     """The state after reading only a row's newest token, from registers; or the empty state."""
-    plain, _, _ = asked
+    plain = asked[0]
     scores = soften(tl.sum(plain.to(tl.float32) * key_row[None, :], 1), scale, softcap, shape)
     factor = LOG2_E if shape.has_softcap else scale * LOG2_E
     peak = tl.where(is_there, scores * factor, float("-inf"))
@@ -115,8 +117,9 @@ def start_with(asked, key_row, value_row, scale, softcap, is_there, shape: tl.co
 
 
 @triton.jit
-def load_queries(query, position, row, asks, shape: tl.constexpr):
-    """(for keys, for rotary keys of latents, positions) of a block; the rotary part follows the other."""
+def load_queries(query, by_head, position, rows, shape: tl.constexpr):
+    """(for keys, for rotary keys of latents, positions, slopes) of a block; the rotary part follows the other."""
+    row, asks, heads = rows
     key_shape: tl.constexpr = shape.keys
     plain = load_numbers(query, asks, key_shape)
     if shape.has_scales:
@@ -125,7 +128,11 @@ def load_queries(query, position, row, asks, shape: tl.constexpr):
     if shape.is_latent:
         rope_shape: tl.constexpr = shape.ropes
         turned = load_numbers(query + key_shape.width, asks, rope_shape)
-    return plain, turned, position + row // shape.group
+    slope = tl.full([shape.rows], 0.0, tl.float32)
+    if shape.has_slopes:
+        first = tl.num_programs(0) * shape.group if shape.has_sink_logits else 0
+        slope = tl.load(by_head + first + heads, mask=asks, other=0.0).to(tl.float32)
+    return plain, turned, position + row // shape.group, slope
 
 
 @triton.jit
@@ -137,7 +144,7 @@ def read_tiles(
     key_shape: tl.constexpr = shape.keys
     value_shape: tl.constexpr = shape.values
     rope_shape: tl.constexpr = shape.ropes
-    plain, turned, positions = asked
+    plain, turned, positions, slope = asked
     key, value, rope, key_scales, table, scale, softcap = layer
     factor = scale * LOG2_E
     if shape.has_softcap:
@@ -164,6 +171,8 @@ def read_tiles(
         else:
             values = load_tokens(value, addresses, slots, there, value_shape, all_there).to(plain.dtype)
         scores = soften(scores, scale, softcap, shape)
+        if shape.has_slopes:
+            scores += slope_by_distance(slope, positions, tokens, factor)
         if is_masked:
             scores = tl.where(sees(positions, tokens, shape) & there[None, :], scores, float("-inf"))
         elif not all_there:

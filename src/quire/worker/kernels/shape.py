@@ -92,6 +92,8 @@ class Shape:
     sinks: int
     has_softcap: bool
     has_sink_logits: bool
+    has_slopes: bool
+    """Scores lose with distance, each head by its own slope (ALiBi)."""
     is_alike: bool
     """One query in each block: then it sees all tokens of its pieces."""
     writes: bool = False

@@ -108,6 +108,13 @@ def soften(scores, scale, softcap, shape: tl.constexpr):
 
 
 @triton.jit
+def slope_by_distance(slope, positions, tokens, factor):
+    """(query, token): what scores lose with distance, before `mix_tile` multiplies them by `factor`."""
+    distance = (tokens[None, :] - positions[:, None]).to(tl.float32)
+    return distance * (slope * LOG2_E / factor)[:, None]
+
+
+@triton.jit
 def mix_tile(state, scores, factor, values, some_see_nothing: tl.constexpr):
     """Adds a tile to the state: (greatest exponent, sum of weights, weighted sum of values) of each query.
 

@@ -13,7 +13,7 @@ import torch
 
 from quire.core.errors import ModelError
 from quire.worker.backends.recurrent import Recurrent
-from quire.worker.mixers import indexed, latent
+from quire.worker.mixers import griffin, indexed, latent, lightning
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.mixers.packed import PackedMixer
 from quire.worker.mixers.states import Form, StateMixer
@@ -36,12 +36,23 @@ STATES = {
     "Mamba2Mixer": _MAMBA2,
     "MambaMixer": _MAMBA1,
     "NemotronHMamba2Mixer": _MAMBA2,
+    "OlmoHybridGatedDeltaNet": _GATED_DELTA,
     "Qwen3NextGatedDeltaNet": _GATED_DELTA,
     "Qwen3_5GatedDeltaNet": _GATED_DELTA,
     "Qwen3_5MoeGatedDeltaNet": _GATED_DELTA,
+    "Zamba2MambaMixer": _MAMBA2,
 }
 
-LATENTS = frozenset({"DeepseekV2Attention", "DeepseekV3Attention", "KimiLinearAttention"})
+PAIRED: dict[str, tuple[Callable[..., Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]] = {
+    "MiniMaxLightningAttention": (lightning.LightningMixer, lightning.mix_alone),
+    "RecurrentGemmaRecurrentBlock": (griffin.GriffinMixer, griffin.mix_alone),
+}
+"""States whose own code cannot continue from a page: what replaces it, and the same for tokens alone. Layers expect a
+pair of results."""
+LATENTS = frozenset({
+    "AXK1Attention", "DeepseekV2Attention", "DeepseekV3Attention", "Glm4MoeLiteAttention", "KimiLinearAttention",
+    "LongcatFlashMLA", "MiniCPM3Attention", "YoutuAttention",
+})  # fmt: skip
 INDEXED = frozenset({"DeepseekV32Attention", "GlmMoeDsaAttention"})
 """Latents of which an `indexer` selects those that a query reads. None: the layer uses an earlier one's selection."""
 
@@ -50,7 +61,9 @@ def attach(model: Any, context: ForwardContext) -> None:
     """Connects every layer of the model to the context's arena."""
     for module in model.modules():
         if getattr(module, "layer_idx", None) is not None:  # some MLPs have the attribute without a number
-            context.take(module, _mixer(module, context) if type(module).__name__ in STATES else None)
+            context.take(module, _mixer(module, context))
+            if type(module).__name__ in PAIRED:
+                module.forward = partial(_paired, module.forward)
             if type(module).__name__ in LATENTS:
                 latent.attach(module)
             if type(module).__name__ in INDEXED:
@@ -60,8 +73,17 @@ def attach(model: Any, context: ForwardContext) -> None:
     _refuse_unknown(model, context)
 
 
-def _mixer(module: Any, context: ForwardContext) -> Callable[..., torch.Tensor]:
-    """Runs all rows at once where the backend computes states itself, otherwise group by group."""
+def _paired(forward: Callable[..., torch.Tensor], hidden_states: torch.Tensor, **_options: Any) -> Any:
+    return forward(hidden_states), None
+
+
+def _mixer(module: Any, context: ForwardContext) -> Callable[..., torch.Tensor] | None:
+    """Runs all rows at once where the backend computes states itself, otherwise group by group. None: the layer keeps
+    tokens."""
+    if type(module).__name__ in PAIRED:
+        return PAIRED[type(module).__name__][0](module, context)
+    if type(module).__name__ not in STATES:
+        return None
     kept = (part for name, part in context.arena.layers[module.layer_idx].items() if name not in ("key", "value"))
     backend = context.backends[next(kept).kind]
     if isinstance(backend, Recurrent):
@@ -93,7 +115,7 @@ def _refuse_unknown(model: Any, context: ForwardContext) -> None:
             classes.setdefault(module.layer_idx, set()).add(type(module).__name__)
     for layer, parts in context.arena.layers.items():
         kept = sorted(parts.keys() - {"key", "value"})
-        known = INDEXED if "index" in kept else STATES.keys() | LATENTS | INDEXED
+        known = INDEXED if "index" in kept else STATES.keys() | PAIRED.keys() | LATENTS | INDEXED
         if kept and not known & classes.get(layer, set()):
             names = ", ".join(sorted(classes.get(layer, ()))) or "no layer"
             raise ModelError(f"layer {layer} keeps {', '.join(kept)}, and nothing here runs {names} on it")

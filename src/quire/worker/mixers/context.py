@@ -61,8 +61,9 @@ class ForwardContext:
             return self.attend_now(module.layer_idx, query, key, value, scores)
         softcap = scores.softcap or 0.0
         found: torch.Tensor = attend_operation(
-            query, key, value, scores.sinks, module.quire_layer, self.number, scores.scale, softcap, width
-        )
+            query, key, value, scores.sinks, scores.slopes, module.quire_layer, self.number, scores.scale, softcap,
+            width=width,
+        )  # fmt: skip
         return found
 
     def attend_now(
@@ -97,15 +98,18 @@ def attend_operation(
     key: torch.Tensor,
     value: torch.Tensor,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
     layer: torch.Tensor,
     context: int,
     scale: float,
     softcap: float,
+    *,
     width: int,
 ) -> torch.Tensor:
     """`softcap` 0: none. `width`: numbers per head of the result."""
     del width
-    return _contexts[context].attend_now(int(layer), query, key, value, Scores(scale, softcap or None, sinks))
+    scores = Scores(scale, softcap or None, sinks, slopes)
+    return _contexts[context].attend_now(int(layer), query, key, value, scores)
 
 
 @attend_operation.register_fake
@@ -114,13 +118,15 @@ def _(
     key: torch.Tensor,
     value: torch.Tensor,
     sinks: torch.Tensor | None,
+    slopes: torch.Tensor | None,
     layer: torch.Tensor,
     context: int,
     scale: float,
     softcap: float,
+    *,
     width: int,
 ) -> torch.Tensor:
-    del key, value, sinks, context, layer, scale, softcap
+    del key, value, sinks, slopes, context, layer, scale, softcap
     return query.new_empty(query.shape[0], query.shape[1], width)
 
 

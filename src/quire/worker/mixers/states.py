@@ -122,10 +122,10 @@ class StateMixer:
         return torch.cat([self.forward(piece, **{self.cache_name: states}) for piece in pieces], dim=1)
 
     def _read(self, group: StateGroup, dtype: torch.dtype) -> RowStates:
-        columns = [self._unfold(name, _rows(part, group.pages)) for name, part in self.convolutions.items()]
+        columns = [self._unfold(name, read_rows(part, group.pages)) for name, part in self.convolutions.items()]
         matrix = None
         if self.recurrent is not None:
-            kept = _rows(self.recurrent, group.pages)
+            kept = read_rows(self.recurrent, group.pages)
             matrix = kept.view(*kept.shape[:2], *self.matrix_shape)
         return RowStates(torch.cat(columns, dim=1).to(dtype), matrix)
 
@@ -141,17 +141,17 @@ class StateMixer:
             count = heads * width // self.column_count
             channels = states.columns[:, begin : begin + count]
             blocks = channels.reshape(len(channels), BLOCKS.get(name, 1), heads, -1, self.column_count)
-            _keep(part, pages, blocks.transpose(1, 2))
+            keep_rows(part, pages, blocks.transpose(1, 2))
             begin += count
         if self.recurrent is not None and states.matrix is not None:
-            _keep(self.recurrent, pages, states.matrix)
+            keep_rows(self.recurrent, pages, states.matrix)
 
 
-def _rows(part: PartView, pages: torch.Tensor) -> torch.Tensor:
+def read_rows(part: PartView, pages: torch.Tensor) -> torch.Tensor:
     """(row, head, number) of pages (group, row), a copy."""
     return part.pages(pages[part.group])[:, 0]
 
 
-def _keep(part: PartView, pages: torch.Tensor, values: torch.Tensor) -> None:
+def keep_rows(part: PartView, pages: torch.Tensor, values: torch.Tensor) -> None:
     kept = values.reshape(len(values), *part.tensor.shape[2:]).to(part.tensor.dtype)
     part.tensor[pages[part.group], 0] = kept

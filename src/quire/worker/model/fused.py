@@ -16,6 +16,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from quire.worker.model.packed_linear import PackedLinear, PackedProduct, joined
+
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of children that transformers' classes give them."""
 GATED = ["act_fn", "down_proj", "gate_proj", "up_proj"]
@@ -30,6 +32,7 @@ class FusedProduct(nn.Module):
     def __init__(self, linears: list[nn.Linear]) -> None:
         super().__init__()
         self.weight = _stack([linear.weight for linear in linears])
+        self.out_features, self.in_features = self.weight.shape
         self.bias = None if linears[0].bias is None else _stack([linear.bias for linear in linears])
         self.product: Product | None = None
         """Default: torch's."""
@@ -39,23 +42,15 @@ class FusedProduct(nn.Module):
     def multiply(self, tokens: torch.Tensor) -> torch.Tensor:
         return (self.product or functional.linear)(tokens, self.weight, self.bias)
 
-    def take(self, tokens: torch.Tensor, begin: int, end: int, is_last: bool) -> torch.Tensor:
-        if self.found is None or self.tokens is not tokens:
-            self.tokens, self.found = tokens, self.multiply(tokens)
-        part = self.found[..., begin:end]
-        if is_last:
-            self.tokens = self.found = None
-        return part
-
 
 class FusedPart(nn.Module):
     """Replaces one of the linear layers."""
 
-    def __init__(self, share: FusedProduct, begin: int, end: int) -> None:
+    def __init__(self, share: FusedProduct | PackedProduct, begin: int, end: int) -> None:
         super().__init__()
         self.share, self.begin, self.end = share, begin, end
-        self.is_last = end == len(share.weight)
-        self.in_features, self.out_features = share.weight.shape[1], end - begin
+        self.is_last = end == share.out_features
+        self.in_features, self.out_features = share.in_features, end - begin
 
     @property
     def weight(self) -> torch.Tensor:
@@ -66,7 +61,13 @@ class FusedPart(nn.Module):
         return None if self.share.bias is None else self.share.bias[self.begin : self.end]
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.share.take(tokens, self.begin, self.end, self.is_last)
+        share = self.share
+        if share.found is None or share.tokens is not tokens:
+            share.tokens, share.found = tokens, share.multiply(tokens)
+        part = share.found[..., self.begin : self.end]
+        if self.is_last:
+            share.tokens = share.found = None
+        return part
 
 
 def _stack(tensors: Sequence[torch.Tensor]) -> nn.Parameter:
@@ -76,9 +77,17 @@ def _stack(tensors: Sequence[torch.Tensor]) -> nn.Parameter:
 def fuse(model: nn.Module) -> int:
     """Fuses linear layers; returns how many products replace several."""
     places = [(module, names) for module in model.modules() for names in TOGETHER if _fit(_named(module, names))]
-    for module, names in places:  # replaced weights are freed at once: they are never all there twice
-        _replace(module, names, _named(module, names))  # type: ignore[arg-type]
-    return len(places)
+    return sum(_fuse(module, names) for module, names in places)
+
+
+def _fuse(module: nn.Module, names: tuple[str, ...]) -> bool:
+    """Replaced weights are freed at once: they are never all there twice."""
+    linears = _named(module, names)
+    packed = [linear for linear in linears if isinstance(linear, PackedLinear)]
+    share = joined(packed) if packed else FusedProduct(linears)  # type: ignore[arg-type]
+    if share is not None:
+        _replace(module, names, share, [linear.out_features for linear in linears])  # type: ignore[union-attr, misc]
+    return share is not None
 
 
 def _named(module: nn.Module, names: tuple[str, ...]) -> list[nn.Module | None]:
@@ -86,6 +95,8 @@ def _named(module: nn.Module, names: tuple[str, ...]) -> list[nn.Module | None]:
 
 
 def _fit(linears: list[nn.Module | None]) -> bool:
+    if all(isinstance(linear, PackedLinear) for linear in linears):
+        return True
     if not all(type(linear) is nn.Linear for linear in linears):
         return False
     sorts = {
@@ -96,16 +107,18 @@ def _fit(linears: list[nn.Module | None]) -> bool:
     return len(sorts) == 1
 
 
-def _replace(module: nn.Module, names: tuple[str, ...], linears: list[nn.Linear]) -> None:
-    share, begin = FusedProduct(linears), 0
-    for name, linear in zip(names, linears, strict=True):
-        setattr(module, name, FusedPart(share, begin, begin + linear.out_features))
-        begin += linear.out_features
+def _replace(
+    module: nn.Module, names: tuple[str, ...], share: FusedProduct | PackedProduct, outputs: list[int]
+) -> None:
+    begin = 0
+    for name, count in zip(names, outputs, strict=True):
+        setattr(module, name, FusedPart(share, begin, begin + count))
+        begin += count
 
 
 def gate(model: nn.Module, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
     """Lets gated MLPs compute both halves by `product`, from the tokens and both halves' weight; returns how many."""
-    gates = [module for module in model.modules() if is_gated(module)]
+    gates = [module for module in model.modules() if is_gated(module) and type(module.gate_proj.share) is FusedProduct]  # type: ignore[union-attr]
     for module in gates:
         module.product = product  # type: ignore[assignment]
         module.__class__ = Gated

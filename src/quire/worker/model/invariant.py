@@ -15,6 +15,7 @@ from quire.plan.plan import StagePlan
 from quire.worker.kernels.product import product
 from quire.worker.model.compilation import holds_layers
 from quire.worker.model.fused import FusedPart, FusedProduct
+from quire.worker.model.packed_linear import Packed
 
 KINDS = frozenset({"full", "window", "chunked"})
 PRODUCTS = (nn.Linear, FusedProduct, FusedPart)
@@ -36,6 +37,8 @@ def require_invariant(model: nn.Module, stage: StagePlan) -> None:
     if others:
         _refuse(f"layers of kind {', '.join(others)} are")
     for name, module in model.named_modules():
+        if isinstance(module, Packed):
+            _refuse(f"{name}, whose weight is packed, is")
         if type(module) in PRODUCTS or isinstance(module, nn.Embedding):
             continue
         if any(own.dim() > 1 for own in module.parameters(recurse=False)):

@@ -24,6 +24,7 @@ from torch.nn import functional
 from quire.core.units import ceil_div
 from quire.models.weight_layout import panels as panels_of
 from quire.worker.model.fused import FusedProduct, fuse, is_gated
+from quire.worker.model.packed_cpu import lay_out_packed
 
 FEW_TOKENS = 128
 """With more tokens than this, concatenating the panels' outputs costs more than multiplying panel by panel."""
@@ -73,6 +74,7 @@ def lay_out(model: nn.Module) -> int:
     """Changes the layout of weights; returns how many, without heads that got a copy."""
     if _gains(next(model.parameters())):
         _join(model)
+    lay_out_packed(model)
     embedded = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     owners: dict[int, list[Any]] = {}
     for module in model.modules():

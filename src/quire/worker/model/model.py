@@ -23,15 +23,21 @@ from quire.worker.mixers import latent
 from quire.worker.mixers.attach import attach
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
+from quire.worker.model.lean import LeanModel, is_near, refusal
 from quire.worker.model.linears import lay_out
+from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_blocks, stated_type
+from quire.worker.model.packed_loading import load_packed
 from quire.worker.model.positions import chosen_ropes
-from quire.worker.model.scales import find_scales
+from quire.worker.model.scales import find_scales, most_tokens, probe
 from quire.worker.pages.arena import Arena
 from quire.worker.pages.uploads import Upload
+from quire.worker.weights.formats.choice import packed_readers
 from quire.worker.weights.loading import load_checkpoint
 from quire.worker.weights.write import Advance
 
 NAME = "quire"
+LEAN_TOKENS = 16
+"""Tokens for which lean layers are compared with transformers'."""
 
 
 def _attention(
@@ -46,13 +52,14 @@ def _attention(
     s_aux: torch.Tensor | None = None,
     *,
     indices: KindBatch | None = None,
+    alibi: torch.Tensor | None = None,
     **_others: Any,
 ) -> tuple[torch.Tensor, None]:
     """The attention function of transformers' interface: (1, head, token, width) in. `indices`: the result
-    of an indexer (`mixers/indexed.py`)."""
+    of an indexer (`mixers/indexed.py`). `alibi`: slopes (head,) by which scores lose with distance."""
     del attention_mask, dropout
     context: ForwardContext = module.quire_context
-    scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
+    scores = Scores(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux, alibi)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if getattr(module, "quire_is_latent", False):
         return latent.attend(module, context, q, k, v, scores, selected=indices)[None], None
@@ -83,20 +90,32 @@ class TorchModel:
         """Rotary frequencies that depend on the plan's longest length, by the plan's names for them."""
         lay_out(model)
         self.vocab_size: int = model.config.get_text_config().vocab_size
-        if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds):
-            is_compiled = False  # layers pass each other selections, which are not tensors
-        self.choices = choose(arena.stage, arena.bytes.device.type, backends)
+        if any(plan.kind.selects and plan.manifest for plan in arena.stage.kinds) or shares_blocks(model):
+            is_compiled = False  # layers pass each other selections, which are not tensors; a shared block has no layer
+        self.choices = choose(arena.stage, arena.bytes.device.type, backends, has_slopes(model))
         self.context = ForwardContext(arena, tuple(choice.backend for choice in self.choices), is_compiled)
         attach(model, self.context)
         self.scales = find_scales(self.context, self.vocab_size, self._probe)
         """Identifies the scales of keys and values in 8 bits; empty: there are none."""
         if is_compiled:
             compilation.compile_layers(model, is_invariant)
+        self.lean = None if is_compiled else self._make_lean()
+        """Runs the model without transformers' modelling code."""
+
+    def _make_lean(self) -> LeanModel | None:
+        decoder, arena = _decoder(self.model), self.context.arena
+        count = min(LEAN_TOKENS, most_tokens(arena.stage))
+        if not count or refusal(decoder, self.context):
+            return None
+        step, self.lean = probe(arena, self.vocab_size, count), None
+        expected = self._probe(step)
+        self.lean = LeanModel(self.model, decoder, self.context)
+        return self.lean if is_near(self.model, self._probe(step), expected) else None
 
     def _probe(self, step: Step) -> torch.Tensor:
-        device = self.context.arena.bytes.device
-        ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(device)
-        return self.forward(ids, self.prepare(step), torch.zeros(1, dtype=torch.int64, device=device))
+        """Logits of all tokens."""
+        ids = torch.from_numpy(step.token_ids.astype(np.int64)).to(self.context.arena.bytes.device)
+        return self.logits(ids, self.prepare(step), 0)
 
     def prepare(self, step: Step, upload: Upload | None = None, padding: Padding | None = None) -> StepBatch:
         """The step, spelled out for each kind's backend."""
@@ -115,6 +134,11 @@ class TorchModel:
         if len(places) == 1:
             yield self.forward(token_ids, batch, places[0])
             return
+        if self.lean is not None:
+            hidden = self._hidden(self.lean, token_ids, batch)
+            for wanted in places:
+                yield self._by_head(self.lean, hidden, wanted).float()
+            return
         decoder, kept = _decoder(self.model), []
         hook = decoder.register_forward_hook(lambda _module, _given, output: kept.append(output))
         try:
@@ -130,6 +154,8 @@ class TorchModel:
     @torch.inference_mode()
     def logits(self, token_ids: torch.Tensor, batch: StepBatch, last: torch.Tensor | int) -> torch.Tensor:
         """The same in the model's dtype; `last` 0: of all tokens."""
+        if self.lean is not None:
+            return self._by_head(self.lean, self._hidden(self.lean, token_ids, batch), last)
         self.context.batch = batch
         is_alone = self.context.is_compiled and len(token_ids) == 1
         try:
@@ -145,6 +171,18 @@ class TorchModel:
             self.context.batch = None
         logits: torch.Tensor = out.logits
         return logits[0]
+
+    @torch.inference_mode()
+    def _hidden(self, lean: LeanModel, token_ids: torch.Tensor, batch: StepBatch) -> torch.Tensor:
+        self.context.batch = batch
+        try:
+            return lean.hidden(token_ids, batch.positions)
+        finally:
+            self.context.batch = None
+
+    @torch.inference_mode()
+    def _by_head(self, lean: LeanModel, hidden: torch.Tensor, places: torch.Tensor | int) -> torch.Tensor:
+        return lean.head(hidden if isinstance(places, int) else hidden[places])
 
 
 def _decoder(model: Any) -> Any:
@@ -166,12 +204,22 @@ def _fixed_output(module: Any, output: Any) -> Iterator[None]:
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> Any:
     """A model with random weights, from its configuration."""
     register()
-    return AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+    allow(config.model_type, NAME)
+    model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         config, attn_implementation=NAME, dtype=dtype
     )
+    adapt(model)
+    return model
 
 
 def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> Any:
     """A model with the weights of a checkpoint folder."""
     register()
-    return load_checkpoint(folder, dtype, NAME, advance)
+    allow(stated_type(folder), NAME)
+    with packed_readers(folder) as readers:
+        if readers is None:
+            model = load_checkpoint(folder, dtype, NAME, advance)
+        else:
+            model = load_packed(folder, readers, dtype, NAME, advance)
+    adapt(model)
+    return model

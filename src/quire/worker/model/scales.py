@@ -60,7 +60,7 @@ def find_scales(context: ForwardContext, vocab_size: int, run: Callable[[Step], 
     """Sets the scales of all parts that have some. Returns what identifies them: pages with other scales differ."""
     arena = context.arena
     quantised = [part for parts in arena.layers.values() for part in parts.values() if part.scales is not None]
-    count = _most_tokens(arena.stage)
+    count = most_tokens(arena.stage)
     if not quantised or not count:  # an arena without room for one token only measures memory
         return ""
     largest: dict[int, torch.Tensor] = {}
@@ -98,7 +98,8 @@ def probe(arena: Arena, vocab_size: int, count: int) -> Step:
     return Step(0, 0 * one, 0 * one, count * one, one > 0, one, ids, tables=(tuple(tables),))
 
 
-def _most_tokens(stage: StagePlan) -> int:
+def most_tokens(stage: StagePlan) -> int:
+    """Of a probe: 0 if there is no room for one token."""
     return next((tokens for tokens in range(MOST_TOKENS, 0, -1) if _sheets(stage, tokens) <= stage.sheets), 0)
 
 

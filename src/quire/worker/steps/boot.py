@@ -26,6 +26,8 @@ from quire.worker.model.drafting import DraftModel
 from quire.worker.model.fused import fuse, gate
 from quire.worker.model.invariant import make_invariant, require_invariant
 from quire.worker.model.model import TorchModel
+from quire.worker.model.packed_kernels import packed_grouped, packed_product
+from quire.worker.model.packed_linear import use_products
 from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
 from quire.worker.sampling.sampler import Sampler
@@ -49,6 +51,7 @@ def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions
     for model, part in models:
         fix_positions(model, plan.max_length)
         fuse(model)
+        use_products(model, packed_product, packed_grouped)
         if options.deterministic:
             require_invariant(model, part)
             make_invariant(model)

@@ -31,6 +31,8 @@ KNOWN_OPTIONS = {
 }  # fmt: skip
 """Options of an attention call that are obeyed or do not change the result. Any other that is set is refused."""
 
+SLOPES = "alibi"
+"""The option with which a layer passes slopes by which scores lose with distance."""
 SELECTION = "indices"
 """The option with which a layer passes what its indexer selected."""
 FAR_QUERY = 1 << 20
@@ -49,7 +51,7 @@ def check_model(model: Any, stage: StagePlan) -> None:
         raise ModelError(f"{name} has an encoder: only decoder-only models run")
     longest = getattr(model, "quire_length", stage.max_length)
     far = torch.tensor(far_positions(model.config, longest), dtype=torch.int64)
-    vocab = model.get_input_embeddings().weight.shape[0]
+    vocab = model.config.get_text_config(decoder=True).vocab_size
     tokens = torch.arange(2, 8) * 5 % vocab
     others = torch.arange(len(far)) * 7 % vocab
     order = torch.tensor([3, 4, 5, 0, 1])
@@ -87,7 +89,7 @@ def _compare_call(where: str, call: AttentionCall, kind: Kind, parts: Parts) -> 
     stored = {name: (part.shape[1], part.shape[3]) for name, part in (("key", call.key), ("value", call.value))}
     if not kind.holds_latents and stored != parts:
         raise ModelError(f"{where} stores {_format(stored)}, planned is {_format(parts)}")
-    known = KNOWN_OPTIONS | ({SELECTION} if kind.selects else set())
+    known = KNOWN_OPTIONS | ({SELECTION} if kind.selects else set()) | ({SLOPES} if kind.kind == "full" else set())
     strange = [key for key, value in call.options.items() if value is not None and key not in known]
     if strange:
         raise ModelError(f"{where} asks attention for {strange[0]}, which {kind.name} does not take")

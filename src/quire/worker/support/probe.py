@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from quire.core.errors import ModelError
-from quire.worker.mixers.attach import INDEXED, STATES, flat_norms, flatten
+from quire.worker.mixers.attach import INDEXED, PAIRED, STATES, flat_norms, flatten
 
 PROBE = "quire_probe"
 MASKED_TOKENS = 64
@@ -64,7 +64,8 @@ def probe_attention(model: Any) -> Iterator[None]:
         raise ModelError(
             f"{type(model).__name__} has attention code of its own: it does not ask the attention interface"
         )
-    mixers, norms = [module for module in model.modules() if type(module).__name__ in STATES], flat_norms(model)
+    known, norms = STATES.keys() | PAIRED.keys(), flat_norms(model)
+    mixers = [module for module in model.modules() if type(module).__name__ in known]
     for module in mixers:
         module.forward = partial(_each_alone, module)
     for norm in norms:
@@ -90,13 +91,18 @@ def _select_itself(*_given: Any, **_options: Any) -> torch.Tensor:
     return _running().places
 
 
-def _each_alone(module: Any, hidden_states: torch.Tensor, **_options: Any) -> torch.Tensor:
+def _each_alone(module: Any, hidden_states: torch.Tensor, **_options: Any) -> Any:
     """Computes every recorded token as the beginning of its own sequence, and no others."""
     record = _running()
     record.mixers.add(module.layer_idx)
     out = torch.zeros_like(hidden_states)
-    out[0, record.places] = type(module).forward(module, hidden_states[0, record.places][:, None])[:, 0]
-    return out
+    alone, name = hidden_states[0, record.places][:, None], type(module).__name__
+    if name not in PAIRED:
+        out[0, record.places] = type(module).forward(module, alone)[:, 0]
+        return out
+    positions = record.positions[record.places][:, None]
+    out[0, record.places] = PAIRED[name][1](module, alone, positions)[:, 0]
+    return out, None
 
 
 def _running() -> ProbeRecord:
@@ -108,7 +114,7 @@ def _running() -> ProbeRecord:
 def run(model: Any, tokens: torch.Tensor, positions: torch.Tensor, places: torch.Tensor | None = None) -> ProbeRecord:
     """Runs one call. `places`: of the tokens that are recorded; default: all."""
     global _record
-    device = model.get_input_embeddings().weight.device
+    device = next(model.parameters()).device
     kept = torch.arange(len(tokens)) if places is None else places
     _record = record = ProbeRecord(positions.to(device), kept.to(device))
     asked = {} if places is None else {"logits_to_keep": record.places}

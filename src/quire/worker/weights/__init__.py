@@ -1,1 +1,1 @@
-"""Reads weights from GGUF files and folders of safetensors; only `loading` and `safetensors` need torch."""
+"""Reads weights from GGUF files, which needs no torch, and from folders of safetensors, packed or not."""

@@ -1,179 +1,222 @@
-"""A GGUF file of the llama architecture: configuration, and parameters by the names transformers uses.
+"""A GGUF file: configuration, and parameters by the names transformers uses. Needs no torch.
 
-GGUF keeps the two halves of each rotated head interleaved, transformers keeps them one after the other:
+    files ──▶ headers ──▶ facts ──▶ config.json          (gguf_parts, gguf_header, gguf_facts, gguf_config, gguf_ropes)
+                              └──▶ parameters            (gguf_names)
+    data ──▶ blocks ──▶ codes, scales, minimums; floats as they are          (gguf_blocks)
 
-    in the file     a0 b0 a1 b1 a2 b2        rows of one head of q or k: pairs that rotate together
-    here            a0 a1 a2 b0 b1 b2
+Quantised weights of linear layers, embeddings and experts stay quantised, in the form of `packed.py`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf.quants
 import numpy as np
-import numpy.typing as npt
-from gguf import GGMLQuantizationType, GGUFReader, ReaderTensor
+from gguf import GGMLQuantizationType
 from gguf.quants import dequantize
 
 from quire.core.errors import ModelError
-from quire.worker.weights.gguf_header import read_header
+from quire.models.stored_bits import STORED
+from quire.models.weight_layout import plane_bits
+from quire.worker.weights.gguf_blocks import FLOATS, PACKINGS, Array, Packing, Stored, common, pack
+from quire.worker.weights.gguf_config import EMBEDDING, read_config
+from quire.worker.weights.gguf_facts import Facts, shown
+from quire.worker.weights.gguf_names import Parameter, parameters_of
+from quire.worker.weights.gguf_parts import Parts, open_parts
 
-Floats = npt.NDArray[np.float32]
-
-_WHOLE = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
-}
-_OF_A_LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-READ = {"F32", "F16", *(sort.name for sort in gguf.quants._type_traits)}
-"""Formats of tensors that `gguf` can decode."""
-_SORTS = {int(sort): sort.name for sort in GGMLQuantizationType}
-_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_TORCH = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+_NUMPY = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}
+Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GgufFile:
-    """An open file, mapped into memory."""
+    """An open file, or several that are parts of one model."""
 
-    path: Path
-    fields: dict[str, Any]
-    """The metadata: `llama.block_count`, `tokenizer.ggml.tokens` and so on."""
-    tensors: tuple[ReaderTensor, ...]
+    parts: Parts
+    facts: Facts
 
     @property
-    def bytes(self) -> int:
-        """Size of the parameters as 32-bit floats."""
-        return sum(4 * int(tensor.n_elements) for tensor in self.tensors)
+    def path(self) -> Path:
+        return self.parts.path
 
-    def parameters(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names in transformers, and shapes; no values are read."""
-        for tensor in self.tensors:
-            yield _name(self.path, tensor.name), tuple(int(size) for size in reversed(tensor.shape))
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """The metadata: `llama.block_count`, `tokenizer.ggml.tokens` and so on."""
+        return self.facts.fields
 
-    def read(self) -> Iterator[tuple[str, Floats]]:
-        """The same, with their values: one at a time, in the file's order."""
-        facts = Facts(self.path.name, self.fields)
-        heads = {"attn_q": facts.number("attention.head_count"), "attn_k": facts.key_value_heads}
-        for tensor, (name, shape) in zip(self.tensors, self.parameters(), strict=True):
-            values = dequantize(tensor.data, tensor.tensor_type).reshape(shape)
-            match = _LAYER.fullmatch(tensor.name)
-            if match and match[2] in heads:
-                values = _join_halves(values, heads[match[2]])
-            yield name, np.ascontiguousarray(values, dtype=np.float32)
+    def parameters(self) -> Iterator[tuple[str, str, Shape]]:
+        """Names in a folder of Quire's, types and shapes; no values are read."""
+        for parameter in parameters_of(self.facts):
+            for end, (dtype, shape) in self._form(parameter).items():
+                yield f"{parameter.name}{end}", dtype, shape
+
+    def read(self) -> Iterator[tuple[str, Array]]:
+        """The same, with their values: one parameter at a time, in the file's order."""
+        for parameter in parameters_of(self.facts):
+            for end, stored in self._values(parameter).items():
+                yield f"{parameter.name}{end}", stored.values
 
     def config(self) -> dict[str, Any]:
-        names = {tensor.name for tensor in self.tensors}
-        return Facts(self.path.name, self.fields).config(names, len(self.fields["tokenizer.ggml.tokens"]))
+        return config_of(self.facts)
+
+    def _form(self, parameter: Parameter) -> dict[str, tuple[str, Shape]]:
+        packing, shape = _packing(self.facts, parameter), _shape(self.facts, parameter)
+        if packing is not None:
+            return {f".{name}": part for name, part in packing.parts(shape).items()}
+        return {"": (_float(self.facts, parameter), _as_in_transformers(parameter, shape))}
+
+    def _values(self, parameter: Parameter) -> dict[str, Stored]:
+        packing = _packing(self.facts, parameter)
+        found = [self._source(name, packing) for name in parameter.sources]
+        if packing is None:
+            found = [{"": _widened(one[""], _float(self.facts, parameter))} for one in found]
+        joined = {part: _joined([one[part] for one in found], parameter) for part in found[0]}
+        self._require_finite(parameter, joined)
+        if packing is not None:
+            return {f".{name}": stored for name, stored in joined.items()}
+        values = joined[""].values - np.float32(parameter.minus) if parameter.minus else joined[""].values
+        if parameter.is_transposed:
+            values = values.swapaxes(-1, -2)
+        shape = _as_in_transformers(parameter, _shape(self.facts, parameter))
+        return {"": Stored(np.ascontiguousarray(values.reshape(shape)), joined[""].dtype)}
+
+    def _source(self, name: str, packing: Packing | None) -> dict[str, Stored]:
+        tensor, data = self.facts.tensors[name], self.parts.data(name)
+        sort = GGMLQuantizationType(tensor.sort)
+        if packing is not None:
+            return pack(data, sort, tensor.shape, packing)
+        if sort in FLOATS:
+            return {"": Stored(data.view(_NUMPY[FLOATS[sort]]).reshape(tensor.shape), FLOATS[sort])}
+        rows = data.reshape(math.prod(tensor.shape[:-1]), -1)
+        return {"": Stored(dequantize(rows, sort).reshape(tensor.shape), "F32")}
+
+    def _require_finite(self, parameter: Parameter, parts: Mapping[str, Stored]) -> None:
+        """The scales of a damaged file are seldom all numbers."""
+        for name, stored in parts.items():
+            values = stored.values
+            if stored.dtype == "BF16":
+                is_whole = bool(((values & 0x7F80) != 0x7F80).all())
+            else:
+                is_whole = values.dtype.kind != "f" or bool(np.isfinite(values).all())
+            if not is_whole:
+                what = name or "values"
+                raise ModelError(
+                    f"{self.path.name}: {what} of tensor {shown(parameter.sources[0])} are not all finite: "
+                    "the file is damaged, download it again"
+                )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Facts:
-    """The metadata of a file of that name."""
-
-    name: str
-    fields: Mapping[str, Any]
-
-    @property
-    def key_value_heads(self) -> int:
-        return int(self.fields.get("llama.attention.head_count_kv", self.number("attention.head_count")))
-
-    def config(self, names: Container[str], vocabulary: int) -> dict[str, Any]:
-        """What transformers' LlamaConfig reads from config.json."""
-        heads, width = self.number("attention.head_count"), self.number("embedding_length")
-        rope_theta = _short(self.fields.get("llama.rope.freq_base", 10_000.0))
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            "dtype": "float32",
-            "vocab_size": vocabulary,
-            "hidden_size": width,
-            "intermediate_size": self.number("feed_forward_length"),
-            "num_hidden_layers": self.number("block_count"),
-            "num_attention_heads": heads,
-            "num_key_value_heads": self.key_value_heads,
-            "head_dim": int(self.fields.get("llama.attention.key_length", width // heads)),
-            "hidden_act": "silu",
-            "max_position_embeddings": self.number("context_length"),
-            "rms_norm_eps": _short(self.fields["llama.attention.layer_norm_rms_epsilon"]),
-            "rope_theta": rope_theta,
-            "rope_parameters": {"rope_type": "default", "rope_theta": rope_theta},
-            "attention_bias": "blk.0.attn_q.bias" in names,
-            "mlp_bias": "blk.0.ffn_gate.bias" in names,
-            "tie_word_embeddings": "output.weight" not in names,
-            "bos_token_id": self.fields.get("tokenizer.ggml.bos_token_id"),
-            "eos_token_id": self.fields.get("tokenizer.ggml.eos_token_id"),
-            "pad_token_id": self.fields.get("tokenizer.ggml.padding_token_id"),
-        }
-
-    def number(self, name: str) -> int:
-        value = self.fields.get(f"llama.{name}")
-        if not isinstance(value, int):
-            raise ModelError(f"{self.name} has no number llama.{name}: is the file whole?")
-        return value
+def _shape(facts: Facts, parameter: Parameter) -> Shape:
+    """As (…, out, in)."""
+    *rest, last = facts.shape(parameter.sources[0])
+    rows = facts.shape(parameter.sources[0])[0]
+    if parameter.heads and rows % (2 * parameter.heads):
+        where = f"{facts.name} has {parameter.sources[0]} with {rows} rows"
+        raise ModelError(f"{where}, which are not pairs of {parameter.heads} heads: is the file whole?")
+    if len(parameter.sources) == 1:
+        return (*rest, last)
+    shapes = {facts.shape(name) for name in parameter.sources}
+    if len(shapes) > 1:
+        raise ModelError(f"{facts.name} has {' and '.join(parameter.sources)} of different shapes: is the file whole?")
+    axis = -1 if parameter.name.endswith("_bias") else -2
+    whole = [*rest, last]
+    whole[axis] *= len(parameter.sources)
+    return tuple(whole)
 
 
-def open_gguf(path: Path) -> GgufFile:
-    """Maps the file; refuses by name what would be read wrongly."""
+def _as_in_transformers(parameter: Parameter, shape: Shape) -> Shape:
+    if parameter.name.endswith("shared_expert_gate.weight") and len(shape) == 1:
+        return (1, *shape)
+    return (*shape[:-2], shape[-1], shape[-2]) if parameter.is_transposed else shape
+
+
+def _packing(facts: Facts, parameter: Parameter) -> Packing | None:
+    """None: it is written as floats."""
+    sorts = [GGMLQuantizationType(facts.tensors[name].sort) for name in parameter.sources]
+    if not parameter.may_pack or any(sort not in PACKINGS for sort in sorts):
+        return None
     try:
-        reader = GGUFReader(path)
-    except (OSError, ValueError, OverflowError, IndexError) as error:
-        raise ModelError(f"{path} cannot be read as GGUF: {error}") from None
-    fields = {name: field.contents() for name, field in reader.fields.items()}
-    _refuse(path.name, fields, {tensor.name: tensor.tensor_type for tensor in reader.tensors})
-    return GgufFile(path, fields, tuple(reader.tensors))
+        return common([PACKINGS[sort] for sort in sorts])
+    except ValueError as error:
+        raise ModelError(f"{facts.name} has {' and '.join(parameter.sources)} as {error}: give safetensors") from None
 
 
-def gguf_config(path: Path) -> dict[str, Any]:
-    """The configuration alone, without reading tokens or tensors."""
-    header = read_header(path)
-    _refuse(path.name, header.fields, header.sorts)
-    return Facts(path.name, header.fields).config(header.sorts, header.lengths.get("tokenizer.ggml.tokens", 0))
+def _float(facts: Facts, parameter: Parameter) -> str:
+    """The type of a parameter that is not packed."""
+    sorts = {GGMLQuantizationType(facts.tensors[name].sort) for name in parameter.sources}
+    if len(sorts) > 1 or parameter.minus or not sorts <= FLOATS.keys():
+        return "F32"
+    return FLOATS[sorts.pop()]
 
 
-def _refuse(name: str, fields: Mapping[str, Any], sorts: Mapping[str, int]) -> None:
-    architecture = fields.get("general.architecture")
-    if architecture != "llama":
-        raise ModelError(f"{name} is of architecture {architecture}: GGUF files of llama are read, give safetensors")
-    scaling = fields.get("llama.rope.scaling.type", "none")
-    if scaling != "none" or any(tensor.startswith("rope_") for tensor in sorts):
-        raise ModelError(f"{name} stretches its rotary embedding, which is not read from GGUF: give safetensors")
-    if fields.get("llama.expert_count", 0):
-        raise ModelError(f"{name} has experts, which are not read from GGUF: give safetensors")
-    stored = {_SORTS.get(int(sort), f"type {sort}") for sort in sorts.values()}
-    if unread := sorted(stored - READ):
-        raise ModelError(f"{name} has tensors quantised as {', '.join(unread)}, which is not read: give safetensors")
+def _widened(stored: Stored, dtype: str) -> Stored:
+    if stored.dtype == dtype:
+        return stored
+    if stored.dtype == "BF16":
+        return Stored((stored.values.astype(np.uint32) << 16).view(np.float32), "F32")
+    return Stored(stored.values.astype(np.float32), "F32")
 
 
-def _name(path: Path, name: str) -> str:
-    match = _LAYER.fullmatch(name)
-    if match and match[2] in _OF_A_LAYER:
-        return f"model.layers.{match[1]}.{_OF_A_LAYER[match[2]]}.{match[3]}"
-    if name in _WHOLE:
-        return _WHOLE[name]
-    raise ModelError(f"{path.name} has a tensor {name} that llama has no place for: give safetensors")
+def _joined(parts: Sequence[Stored], parameter: Parameter) -> Stored:
+    """Rows of all sources together, in the order that transformers has."""
+    values = parts[0].values
+    if len(parts) > 1:
+        axis = -1 if parameter.name.endswith("_bias") else -2
+        arrays = [part.values for part in parts]
+        place = values.ndim + axis
+        joined = np.stack(arrays, place + 1) if parameter.is_alternating else np.concatenate(arrays, place)
+        shape = list(values.shape)
+        shape[place] *= len(parts)
+        values = joined.reshape(shape)
+    if parameter.heads:
+        values = join_halves(values, parameter.heads)
+    return Stored(values, parts[0].dtype)
 
 
-def _join_halves(values: Floats, heads: int) -> Floats:
+def join_halves(values: Array, heads: int) -> Array:
     half = values.shape[0] // heads // 2
     return values.reshape(heads, half, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
 
 
-def _short(value: float) -> float:
-    """0.00001 rather than 9.999999747378752e-06: the shortest number that is the same 32-bit float."""
-    return float(str(np.float32(value)))
+def open_gguf(path: Path) -> GgufFile:
+    """Reads the headers; refuses by name what would be read wrongly."""
+    parts = open_parts(path, with_lists=True)
+    opened = GgufFile(parts, parts.facts())
+    opened.config()
+    for _ in opened.parameters():
+        pass
+    return opened
+
+
+def config_of(facts: Facts) -> dict[str, Any]:
+    """config.json, with what the weights are stored as, for plans (`models/stored_bits.py`)."""
+    config, sizes = read_config(facts), _sizes(facts)
+    sort = GGMLQuantizationType(facts.tensors[EMBEDDING].sort)
+    config["dtype"] = _TORCH[FLOATS[sort]] if sort in FLOATS else "bfloat16"
+    if any(packed for _, packed, *_ in sizes.values()):
+        config["quantization_config"] = {"quant_method": "quire", STORED: sizes}
+    return config
+
+
+def _sizes(facts: Facts) -> dict[str, list[int]]:
+    """By sort of weights, as `models/stored_bits.py` measures them."""
+    found: dict[str, list[int]] = {}
+    for parameter in parameters_of(facts):
+        if parameter.may_pack:
+            packing, shape = _packing(facts, parameter), _shape(facts, parameter)
+            own = [0, 0, math.prod(shape), 0] if packing is None else _packed_sizes(packing, parameter.sort, shape)
+            before = found.get(parameter.sort, [0, 0, 0, 0])
+            found[parameter.sort] = [one + other for one, other in zip(before, own, strict=True)]
+    return found
+
+
+def _packed_sizes(packing: Packing, sort: str, shape: tuple[int, ...]) -> list[int]:
+    count = math.prod(shape)
+    bits, width = int(count * packing.bits), {"int4": 4, "int8": 8}.get(packing.codes)
+    planes = None if width is None or sort == "experts" else plane_bits(width, shape[0], shape[1], packing.columns)
+    return [bits, count, 0, bits if planes is None else planes]

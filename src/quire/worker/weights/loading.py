@@ -22,6 +22,15 @@ NAMED = 3
 
 def load_checkpoint(folder: Path, dtype: torch.dtype, attention: str, advance: Advance | None = None) -> Any:
     """transformers reads and converts the tensors. Parameters that it would initialise randomly are refused."""
+    model, missing = read_model(folder, dtype, attention, advance)
+    require_all(folder, "has no weights for", sorted(missing))
+    return model
+
+
+def read_model(
+    folder: Path, dtype: torch.dtype, attention: str, advance: Advance | None, config: Any = None
+) -> tuple[Any, set[str]]:
+    """A model, and which parameters the checkpoint lacks. `config`: instead of the folder's."""
     size = sum(file.stat().st_size for file in checkpoint_files(folder))
     options: dict[str, Any] = {
         "attn_implementation": attention,
@@ -29,19 +38,18 @@ def load_checkpoint(folder: Path, dtype: torch.dtype, attention: str, advance: A
         "use_safetensors": True,
         "trust_remote_code": False,
         "ignore_mismatched_sizes": True,
-    }
+    } | ({} if config is None else {"config": config})
     try:
         with _report_progress(size, advance):
             loaded: Any = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True, **options)
     except (SafetensorError, OSError) as error:
         raise ModelError(f"the weights of {folder} cannot be read: {' '.join(str(error).split())}") from None
     model, found = loaded
-    _require_all(folder, "has no weights for", sorted(found["missing_keys"]))
-    _require_all(folder, "has weights of another shape for", sorted(str(key[0]) for key in found["mismatched_keys"]))
-    return model
+    require_all(folder, "has weights of another shape for", sorted(str(key[0]) for key in found["mismatched_keys"]))
+    return model, set(found["missing_keys"])
 
 
-def _require_all(folder: Path, problem: str, names: list[str]) -> None:
+def require_all(folder: Path, problem: str, names: list[str]) -> None:
     if names:
         others = f" and {len(names) - NAMED} others" if len(names) > NAMED else ""
         raise ModelError(f"{folder} {problem} {', '.join(names[:NAMED])}{others}: is the checkpoint whole?")

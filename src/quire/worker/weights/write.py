@@ -11,39 +11,40 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Advance = Callable[[int, int], None]
 """Called with the bytes done and the total."""
+BYTES = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1, "I8": 1}
+"""Of a number, by the name of its type."""
 
 
 def write_checkpoint(
     file: Path,
-    parameters: Iterable[tuple[str, tuple[int, ...]]],
-    values: Iterable[tuple[str, npt.NDArray[np.float32]]],
+    parameters: Iterable[tuple[str, str, tuple[int, ...]]],
+    values: Iterable[tuple[str, npt.NDArray[Any]]],
     advance: Advance | None = None,
 ) -> None:
-    """Writes one file of 32-bit floats. `parameters` has the names and shapes of `values`, in the same order."""
-    spans: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    """Writes one file. `parameters` has the names, types and shapes of `values`, in the same order."""
+    spans: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     total = 0
-    for name, shape in parameters:
-        spans[name] = _span(shape, total)
-        total += 4 * math.prod(shape)
+    for name, dtype, shape in parameters:
+        end = total + BYTES[dtype] * math.prod(shape)
+        spans[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [total, end]}
+        total = end
     header = json.dumps(spans).encode()
     header += b" " * (-len(header) % 8)
     with file.open("wb") as target:
         target.write(len(header).to_bytes(8, "little") + header)
         done = 0
         for name, value in values:
-            assert spans[name] == _span(value.shape, done), name
+            assert spans[name]["shape"] == list(value.shape), name
+            assert spans[name]["data_offsets"] == [done, done + value.nbytes], name
             target.write(np.ascontiguousarray(value).data)
             done += value.nbytes
             if advance:
                 advance(done, total)
     assert done == total
-
-
-def _span(shape: tuple[int, ...], start: int) -> dict[str, object]:
-    return {"dtype": "F32", "shape": list(shape), "data_offsets": [start, start + 4 * math.prod(shape)]}

@@ -1,0 +1,191 @@
+"""Leases in a tier: a session that pauses long leaves the pool, and its next request finds all of its tokens."""
+
+from __future__ import annotations
+
+import pytest
+
+from cached_traffic import Clock, Traffic, joined, with_leases, words
+from quire.core.events import LoadFailed, LoadFinished
+from quire.core.request import Retain, Tokens
+from quire.core.step import Step
+from quire.core.tier import Load, TransferFailed
+from quire.plan.plan import Plan
+from quire.plan.records import Records
+from quire.prefix.leases import (
+    LeaseAnswer,
+    LeaseEnded,
+    LeaseEnding,
+    LeaseMoved,
+    LeaseRefusal,
+    LeaseTerms,
+    Where,
+)
+from quire.tiers.host_leases import LEASE_SHARE
+from quire.tiers.in_memory import InMemoryStore, Transfer
+from scenes_of_tiers import Idle
+
+MIXES = [("full",), ("full", "window"), ("full", "state"), ("window", "state"), ("state",)]
+
+
+class Host(InMemoryStore):
+    """Host memory whose loads can be made to fail, and whose duration is given."""
+
+    fails = False
+    return_seconds: float | None = None
+
+    def transfer(self, load: Load) -> Transfer:
+        transfer = super().transfer(load)
+        if not self.fails:
+            return transfer
+        return Transfer(load, TransferFailed(load.number, "broken"), transfer.begun, transfer.due, transfer.records)
+
+    def seconds_to_load(self, size_bytes: int) -> float | None:
+        del size_bytes
+        return self.return_seconds
+
+
+class Copying(Idle):
+    """A runner that copies what a step stores and loads."""
+
+    def __init__(self, host: Host) -> None:
+        super().__init__()
+        self._host = host
+
+    def launch(self, step: Step) -> None:
+        for store in step.stores:
+            self._host.note_stored(store.place.number)
+        for number, _ in step.loads:
+            self._host.note_landed(number)
+        super().launch(step)
+
+
+class Tiered(Traffic):
+    """Traffic on a clock that the test sets, with host memory for a number of blocks."""
+
+    def __init__(self, plan: Plan, blocks: int = 400) -> None:
+        self.clock = Clock()
+        self.host = Host(Records(plan), blocks, self.clock)
+        super().__init__(plan, tier=self.host, keeper=self.host)
+        self.engine.runner, self.engine.clock = Copying(self.host), self.clock
+
+    def lease(self, name: str, tokens: Tokens, seconds: float = 1000.0) -> LeaseAnswer:
+        return self.engine.lease(LeaseTerms(name, "", seconds), "", tokens)
+
+    def turns(self, count: int, pause: float) -> Tokens:
+        """A session that pauses between its turns; returns all that was said."""
+        said = words("history", 30)
+        for turn in range(count):
+            stream = self.submit(f"turn {turn}", said, 7, retain=Retain(1000, session="agent"))
+            self.finish()
+            said = joined(said, stream.tokens(), words(f"tool {turn}", 5))
+            self.clock.now += pause
+        self.step()
+        return said
+
+    def endings(self) -> list[LeaseEnding]:
+        return [event.ending for event in self.events if isinstance(event, LeaseEnded)]
+
+    def where(self) -> list[Where]:
+        return [lease.where for lease in self.engine.leases()]
+
+
+@pytest.mark.parametrize("names", MIXES)
+def test_a_lease_that_the_pool_has_no_room_for_is_kept_in_host_memory(names: tuple[str, ...]) -> None:
+    """The answer says where. Its pages may be evicted; a request that continues it loads all of its tokens."""
+    traffic, history = Tiered(with_leases(*names, lease_sheets=0)), words("history", 60)
+    traffic.ask("first", history, 5)
+    answer = traffic.lease("kept", history)
+    assert (answer.refusal, answer.where) == (None, Where.HOST)
+    traffic.finish()
+    traffic.evict_all()
+    again = traffic.submit("again", joined(history, words("more", 9)), 3)
+    traffic.finish()
+    assert again.ended is not None
+    (loaded,) = [event for event in traffic.events if isinstance(event, LoadFinished)]
+    assert loaded.tokens == answer.tokens > 0
+    assert traffic.where() == [Where.HOST]
+
+
+def test_a_session_that_pauses_for_long_leaves_the_pool_and_comes_back() -> None:
+    """Usual pause above twice the time to return: after its second turn, whose pause is known. The next turn moves the
+    lease back to the pool, where its end is."""
+    traffic = Tiered(with_leases("full", "state"))
+    traffic.host.return_seconds = 4.0
+    said = traffic.turns(2, pause=9.0)
+    assert traffic.where() == [Where.HOST]
+    assert [event.lease for event in traffic.events if isinstance(event, LeaseMoved)] == ["agent"]
+    traffic.evict_all()
+    traffic.host.return_seconds = 5.0
+    traffic.submit("turn 2", said, 7, retain=Retain(1000, session="agent"))
+    traffic.finish()
+    traffic.step()
+    assert [event.tokens for event in traffic.events if isinstance(event, LoadFinished)] == [len(said) - 5 - 1]
+    assert traffic.where() == [Where.POOL]
+    assert set(traffic.endings()) == {LeaseEnding.REPLACED}
+
+
+@pytest.mark.parametrize("pause", [0.0, 7.9])
+def test_a_session_that_returns_soon_stays_in_the_pool(pause: float) -> None:
+    traffic = Tiered(with_leases("full", "state"))
+    traffic.host.return_seconds = 4.0
+    traffic.turns(4, pause=pause)
+    assert traffic.where() == [Where.POOL]
+
+
+def test_a_lease_that_cannot_be_loaded_is_broken_visibly() -> None:
+    """Its request computes its tokens; the lease ends with a reason of its own, and takes nothing any more."""
+    traffic, history = Tiered(with_leases("full", "state", lease_sheets=0)), words("history", 60)
+    traffic.ask("first", history, 5)
+    traffic.lease("kept", history)
+    traffic.finish()
+    traffic.evict_all()
+    traffic.host.fails = True
+    again = traffic.submit("again", joined(history, words("more", 9)), 3)
+    traffic.finish()
+    assert again.ended is not None
+    assert sum(isinstance(event, LoadFailed) for event in traffic.events) == 1
+    assert traffic.endings() == [LeaseEnding.TIER]
+    assert traffic.engine.leases() == []
+    assert not traffic.host.cache.leased
+
+
+def test_host_memory_evicts_no_lease_and_keeps_leases_to_its_share() -> None:
+    """Leases are refused when their share is full, with the time at which the pool has room and a tier that has."""
+    plan = with_leases("full", lease_sheets=0)
+    traffic, blocks = Tiered(plan, blocks=16), []
+    for number in range(4):
+        history = words(f"history {number}", 33)
+        traffic.ask(f"first {number}", history, 1)
+        blocks.append(traffic.lease(f"kept {number}", history).refusal)
+        traffic.finish()
+    held = int(LEASE_SHARE * 16) // 4
+    assert blocks == [None] * held + [LeaseRefusal.MEMORY] * (4 - held)
+    for number in range(6):
+        traffic.ask(f"other {number}", words(f"other {number}", 100), 1)
+    assert len(traffic.engine.leases()) == held
+    traffic.evict_all()
+    traffic.submit("again", joined(words("history 0", 33), words("more", 9)), 1)
+    traffic.finish()
+    (loaded,) = [event for event in traffic.events if isinstance(event, LoadFinished)]
+    assert loaded.tokens == 32
+
+
+def test_a_refused_request_is_told_of_the_tier_that_has_room() -> None:
+    """Lease memory is full; the prefix can be leased in host memory once it is computed."""
+    traffic = Tiered(with_leases("full", "state", lease_sheets=0))
+    stream = traffic.submit("first", words("history", 40), 5, retain=Retain(60))
+    assert stream.lease is not None
+    assert (stream.lease.refusal, stream.lease.elsewhere) == (LeaseRefusal.MEMORY, Where.HOST)
+
+
+def test_a_lease_in_a_tier_ends_in_time_and_with_its_scope() -> None:
+    traffic, history = Tiered(with_leases("full", "state", lease_sheets=0)), words("history", 60)
+    traffic.ask("first", history, 5)
+    traffic.lease("short", history, seconds=10.0)
+    traffic.lease("long", history)
+    traffic.clock.now = 11.0
+    traffic.step()
+    assert traffic.endings() == [LeaseEnding.EXPIRED]
+    traffic.engine.drop_cache()
+    assert traffic.endings() == [LeaseEnding.EXPIRED, LeaseEnding.DROPPED]
+    assert not traffic.host.cache.leased

@@ -1,0 +1,94 @@
+"""Products with packed weights in one launch, compared with the dequantised weight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from paged_case import DEVICE
+from torch.nn import functional
+
+from quantised_folders import logits, packed_modules, write_pair
+from quantised_formats import FORMATS
+from quire.worker.model.fused import fuse
+from quire.worker.model.model import load
+from quire.worker.model.packed_experts import multiply_each
+from quire.worker.model.packed_kernels import packed_grouped, packed_product
+from quire.worker.model.packed_linear import use_products
+from quire.worker.weights.packed import Codes, PackedWeight
+
+FORMS = {
+    "int8 by output": (Codes.INT8, 1, 0, torch.float32, False),
+    "int8 by group": (Codes.INT8, 1, 32, torch.float16, False),
+    "int4": (Codes.INT4, 1, 32, torch.float16, True),
+    "sint4": (Codes.SINT4, 1, 16, torch.bfloat16, False),
+    "fp8 in blocks": (Codes.FP8, 48, 32, torch.float32, False),
+    "MXFP4": (Codes.FP4, 1, 32, torch.float8_e8m0fnu, False),
+    "NVFP4": (Codes.FP4, 1, 16, torch.float8_e4m3fn, False),
+}
+
+
+def weight(form: str, *shape: int) -> PackedWeight:
+    kind, rows, columns, dtype, has_minimums = FORMS[form]
+    *experts, outputs, inputs = shape
+    torch.manual_seed(outputs)
+    codes = torch.randint(0, 256, (*experts, outputs, inputs // (2 if kind.has_nibbles else 1)), dtype=torch.uint8)
+    if kind is Codes.FP8:
+        codes[codes & 127 == 127] = 1  # no NaN; below the least normal number
+    blocks = (*experts, -(-outputs // rows), -(-inputs // (columns or inputs)))
+    scales = torch.randint(118, 122, blocks, dtype=torch.uint8).view(dtype) if dtype is torch.float8_e8m0fnu else None
+    scales = (torch.rand(blocks) * 0.1).to(dtype) if scales is None else scales
+    minimums = torch.randn(blocks).half() if has_minimums else None
+    factors = torch.rand(*experts, outputs, 1) if form == "NVFP4" else None
+    made = PackedWeight("w", kind, codes.view(kind.stored), scales, minimums, factors, rows=rows, columns=columns)
+    return made.mapped(lambda tensor: tensor.to(DEVICE))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(3, 80, 96), (70, 64, 64)])
+def test_a_product_is_that_of_the_dequantised_weight(form: str, tokens: int, outputs: int, inputs: int) -> None:
+    packed, given = weight(form, outputs, inputs), torch.randn(1, tokens, inputs, device=DEVICE)
+    bias = torch.randn(outputs, device=DEVICE)
+    expected = functional.linear(given, packed.dequantised(), bias)
+    torch.testing.assert_close(packed_product(given, packed, bias), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_inputs_in_another_order_are_multiplied_in_it() -> None:
+    plain, order = weight("int4", 64, 64), torch.randperm(64, dtype=torch.int32).to(DEVICE)
+    packed = plain.having({"order": order} | plain.tensors)
+    given = torch.randn(5, 64, device=DEVICE)
+    expected = functional.linear(given, packed.dequantised())
+    torch.testing.assert_close(packed_product(given, packed, None), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", ["int4", "MXFP4", "fp8 in blocks"])
+@pytest.mark.parametrize("ends", [[3, 3, 20, 21, 40], [0, 0, 0, 0, 40], [40, 40, 40, 40, 40]])
+def test_each_expert_multiplies_its_own_pairs(form: str, ends: list[int]) -> None:
+    packed, given = weight(form, 5, 96, 64), torch.randn(40, 64, device=DEVICE)
+    places = torch.tensor(ends, device=DEVICE)
+    expected = multiply_each(given, packed, places)
+    torch.testing.assert_close(packed_grouped(given, packed, places), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "sort"), [("llama", "int4 packed act-order"), ("gpt_oss", "MXFP4"), ("qwen3_moe", "NVFP4, ModelOpt")]
+)
+def test_a_model_computes_the_same_on_kernels(name: str, sort: str, tmp_path: Path) -> None:
+    case = FORMATS[sort]
+    model = load(write_pair(tmp_path, name, case.of_matrices(), case.section).packed, torch.float32)
+    expected = logits(model)
+    fuse(model)
+    assert use_products(model, packed_product, packed_grouped) == len(list(packed_modules(model)))
+    torch.testing.assert_close(logits(model), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_a_product_is_one_operation_for_the_compiler(is_grouped: bool) -> None:
+    packed = weight("int4", 5, 96, 64) if is_grouped else weight("int4", 96, 64)
+    given, ends = torch.randn(40, 64, device=DEVICE), torch.tensor([3, 3, 20, 21, 40], device=DEVICE)
+
+    def run(tokens: torch.Tensor) -> torch.Tensor:
+        return packed_grouped(tokens, packed, ends) if is_grouped else packed_product(tokens, packed, None)
+
+    torch.testing.assert_close(torch.compile(run, backend="eager", fullgraph=True)(given), run(given))
