@@ -51,12 +51,6 @@ def known_tokens(scheduler: Scheduler, name: str) -> int:
     return len(one.request.prompt) + len(one.outputs)
 
 
-def find_known(scheduler: Scheduler, name: str) -> int | None:
-    """The same; None: it has ended."""
-    is_here = name in scheduler.rows.row_of or scheduler.queue.find(name) is not None
-    return known_tokens(scheduler, name) if is_here else None
-
-
 def point(scheduler: Scheduler, name: str) -> int | None:
     """Tokens after which a running request stops for others to branch off; None: nowhere."""
     point = scheduler.reuse.points.ahead.get(scheduler.rows.row_of.get(name, -1))
