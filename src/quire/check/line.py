@@ -205,6 +205,8 @@ class Line(Law):
             return True
         if self._is_coming(seat, running) or self._tries or not self._has_first_page(seat):
             return True
+        if state.leased_tokens(self.scheduler, seat.name):
+            return True  # it waits until it may stay, and has room to load all of it (`tier_leases.py`)
         return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
 
     def may_stay(self, seat: Seat, running: list[Seat]) -> bool:

@@ -332,6 +332,12 @@ def held_leases(scheduler: Scheduler) -> set[str]:
     return {lease.terms.name for lease in scheduler.leasing.held()}
 
 
+def leased_tokens(scheduler: Scheduler, name: str) -> int:
+    """Of a lease in a tier that a queued request continues."""
+    one = scheduler.queue.find(name)
+    return one.leased if one else 0
+
+
 def ends_a_lease(scheduler: Scheduler, node: int) -> bool:
     return bool(scheduler.reuse.index.nodes.lease_ends[node])
 

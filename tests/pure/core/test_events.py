@@ -38,7 +38,7 @@ def test_a_preemption_has_the_costs_of_both_ways_among_its_numbers() -> None:
 
 def test_every_event_has_a_name_of_its_own() -> None:
     assert {LeaseHeld.name, LeaseEnded.name, RequestForked.name} < set(event_classes())
-    assert len(event_classes()) == 19
+    assert len(event_classes()) == 20
     for name, kind in event_classes().items():
         assert kind.name == name
         assert counted_fields(kind) == tuple(f.name for f in fields(kind) if f.type == "int")[1:]
