@@ -155,8 +155,7 @@ class StageMemory:
         return [table.plan.groups * (kind in own) for kind, table in enumerate(self.tables)]
 
     def part(self, kind: int, row: int, boundary: int) -> tuple[Pages, Pages]:
-        """Replaces the page that a row shares and writes to after `boundary` by its own: copy on write. The caller has
-        made room."""
+        """Replaces the page that a row shares and writes to after `boundary` by a copy. The caller has made room."""
         table = self.tables[kind]
         page = 0 if table.kind.keeps is Keeps.STATE else boundary // table.plan.page_tokens
         column = int(table.column(np.asarray(page)))

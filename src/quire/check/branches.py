@@ -18,7 +18,7 @@ from quire.check import state
 from quire.check.actors import Actor, StepFailed
 from quire.check.coverage import Mechanism
 from quire.check.definitions import Violation
-from quire.check.prefixes import Prefixes
+from quire.check.prefixes import Prefixes, find_known
 from quire.check.requests import Arrival
 from quire.core.request import Request, Tokens
 from quire.forks.forks import ForkRefused, Forks
@@ -83,7 +83,7 @@ class Forkers(Actor):
     def _tokens(self, parent: Request) -> Tokens | None:
         """What the fork continues, compared with the parent's script; None: the parent is forgotten, or was refused."""
         name, script = parent.name, self.episode.runner.scripts[parent.name].tokens
-        known = state.find_known(self.scheduler, name) or len(parent.prompt)
+        known = find_known(self.scheduler, name) or len(parent.prompt)
         at = self.random.choice((None, len(parent.prompt), self.random.randint(1, known), known - min(known - 1, 2)))
         is_running = name in state.running(self.scheduler)
         try:
@@ -113,7 +113,7 @@ class Forkers(Actor):
             raise Violation(f"request {parent.name} is forked after {at} tokens, and none can start after {at - 1}")
 
     def _check_refusals(self, parent: Request) -> None:
-        known = state.find_known(self.scheduler, parent.name)
+        known = find_known(self.scheduler, parent.name)
         wrong = [("nobody", 1, parent.tenant, parent.scope), (parent.name, 1, parent.tenant, parent.scope + "!")]
         wrong.append((parent.name, 1, parent.tenant + "!", parent.scope))
         if known is not None:

@@ -21,6 +21,7 @@ from quire.check.definitions import Ints, Violation
 from quire.check.essence import check_known, check_leaves, essence
 from quire.check.leaks import check_owners
 from quire.check.leases import broken_leases, leased_tokens
+from quire.check.prefixes import find_known
 from quire.check.promises import check_books, check_ended, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.small import Small
@@ -140,7 +141,7 @@ class World:
     def _has_tokens(self, number: int) -> bool:
         """A fork comes when its parent has the tokens that it continues, or will not have them any more."""
         parent = self.small.parent(number)
-        known = None if parent is None else state.find_known(self.scheduler, parent)
+        known = None if parent is None else find_known(self.scheduler, parent)
         return known is None or known >= len(self.requests[number].prompt)
 
     def _submit(self, number: int) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from quire.check import state
 from quire.check.definitions import Violation, pages_at
 from quire.check.laws import Law
+from quire.check.preference import Preference, preference_of, shared_pages
 from quire.check.prefixes import Prefixes
 from quire.check.seats import MOST_PREEMPTIONS, Seat, Seats
 from quire.check.staying import Capacity, Pages
@@ -49,7 +50,7 @@ class Line(Law):
         """Let in during this turn, to compute."""
         self._served: dict[str, float] = {}
         """By tenant, before this turn."""
-        self._preferences: dict[str, state.Preference] = {}
+        self._preferences: dict[str, Preference] = {}
         """Of those that waited when the first of this turn could be let in."""
         self._claiming = ""
         """The request that took a row from another one in this turn."""
@@ -71,7 +72,7 @@ class Line(Law):
 
     def _before_admission(self) -> None:
         self._leased = state.leased_sheets(self.scheduler)
-        self._preferences = {name: state.preference(self.scheduler, name) for name in state.waiting(self.scheduler)}
+        self._preferences = {name: preference_of(self.scheduler, name) for name in state.waiting(self.scheduler)}
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, RequestAccepted):
@@ -94,7 +95,7 @@ class Line(Law):
     def _before_start(self, row: int, waiting: Ticket) -> None:
         del row
         self._tries += 1
-        self.shared = state.shared_pages(self.scheduler, waiting)
+        self.shared = shared_pages(self.scheduler, waiting)
 
     def _check_bound(self) -> None:
         if (waiting := len(self.seats.waiting())) >= self.rules.queue_bound:
@@ -130,9 +131,9 @@ class Line(Law):
         patient = list(takewhile(self._is_overdue, line))
         return patient + sorted(line[len(patient) :], key=lambda seat: (-self._cached(seat), seat.arrival))
 
-    def _preference(self, seat: Seat) -> state.Preference:
+    def _preference(self, seat: Seat) -> Preference:
         """Who came to wait during this turn was not there to be preferred."""
-        return self._preferences.get(seat.name) or state.preference(self.scheduler, seat.name)
+        return self._preferences.get(seat.name) or preference_of(self.scheduler, seat.name)
 
     def _cached(self, seat: Seat) -> int:
         return self._preference(seat).cached
@@ -181,7 +182,7 @@ class Line(Law):
             if self._cached(seat) < refused and not self._is_overdue(seat):
                 return
             if not seat.is_running:
-                refused = max(refused, state.preference(self.scheduler, seat.name).cached)
+                refused = max(refused, preference_of(self.scheduler, seat.name).cached)
             if not seat.is_running and not self._has_reason(seat, running, lasting):
                 raise Violation(f"request {seat.name} waits, and nothing keeps it from running")
 
@@ -193,7 +194,7 @@ class Line(Law):
     def _has_reason(self, seat: Seat, running: list[Seat], lasting: Pages) -> bool:
         capacity = self.capacity
         length = capacity.likely(seat, self.seats.typical_output)
-        before, after = self._preference(seat), state.preference(self.scheduler, seat.name)
+        before, after = self._preference(seat), preference_of(self.scheduler, seat.name)
         share = max(before.hot_share, after.hot_share)
         newcomer = capacity.at(seat, length)
         if share or before.is_shared or after.is_shared:
@@ -205,6 +206,8 @@ class Line(Law):
             return True
         if self._is_coming(seat, running) or self._tries or not self._has_first_page(seat):
             return True
+        if state.leased_tokens(self.scheduler, seat.name):
+            return True  # it waits until it may stay, and has room to load all of it (`tier_leases.py`)
         return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
 
     def may_stay(self, seat: Seat, running: list[Seat]) -> bool:

@@ -25,6 +25,12 @@ from quire.prefix.keys import end_key, keys_of
 from quire.scheduler.scheduler import Scheduler
 
 
+def find_known(scheduler: Scheduler, name: str) -> int | None:
+    """Prompt and outputs so far of a request; None: it has ended."""
+    is_here = name in scheduler.rows.row_of or scheduler.queue.find(name) is not None
+    return state.known_tokens(scheduler, name) if is_here else None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Boundary:
     """A place in a request's tokens, and the nodes that lead there: one per unit, and one for the tokens after them."""

@@ -92,6 +92,10 @@ class Generation:
     def failure(self) -> str:
         return self._stream.failure
 
+    def raise_failure(self) -> None:
+        if self.failure:
+            raise InputError(self.failure)
+
     @property
     def is_over(self) -> bool:
         return bool(self._answer.ending)

@@ -33,7 +33,7 @@ from quire.llm.options import run_options, signature_of
 from quire.llm.questions import Options, Prompt, Questions, one_for_each, require_prompts, require_seconds
 from quire.llm.schema import Schema, with_grammar
 from quire.llm.turn import whole_turn
-from quire.llm.warm import warm_up
+from quire.llm.warm import expect_next, warm_up
 from quire.options.extras import naming_extras
 from quire.options.run import RunOptions
 from quire.plan.settings import Budget, Settings
@@ -44,7 +44,6 @@ from quire.text.next_turn import Spoken
 from quire.text.question import Question
 from quire.text.spelling import Spelling
 from quire.text.templates import Message
-from quire.warm.work import TurnEnd
 
 DEFAULT_TOKENS = 256
 
@@ -239,7 +238,7 @@ class LLM:
                 await asyncio.to_thread(self._step, [generation])
                 if text := generation.take().text:
                     yield text
-            _raise_failure(generation)
+            generation.raise_failure()
         finally:
             self._cancel([generation])
 
@@ -298,8 +297,6 @@ class LLM:
         """Computes what the next turns of conversations begin with, and a prompt that is expected, until all of it is
         in the cache, time is over or a request arrives. Returns the tokens that were computed."""
         self._require_open("warm was called")
-        if self._warm is None:
-            raise InputError("nothing is computed ahead: make the LLM with next_turn='on', for a model with reuse")
         tokens = None if prompt is None else self._questions.tokens(prompt, raw)
         return warm_up(self._warm, self._turn, tokens, seconds)
 
@@ -339,7 +336,7 @@ class LLM:
                     groups.append(error)
             while unfinished := [generation for generation in begun if not generation.is_over]:
                 self._step(unfinished)
-            self._expect_next(begun)
+            expect_next(self._warm, self._turn, self._questions.ahead, begun)
         finally:
             self._cancel(begun)
         spelling = Spelling(self.tokenizer)
@@ -357,14 +354,6 @@ class LLM:
                     self._step([generation for generation in begun if not generation.is_over])
         return begun[first:]
 
-    def _expect_next(self, generations: Sequence[Generation]) -> None:
-        """Keeps what the next turns of these conversations begin with."""
-        for generation in generations if self._warm is not None else ():
-            turn = generation.next_turn(self._questions.ahead)
-            if turn is not None and self._warm is not None:
-                with whole_turn(self._turn):
-                    self._warm.end_turn(TurnEnd(turn.now, turn.recurring, turn.nexts))
-
     def _deltas(self, question: Question) -> Iterator[Delta]:
         generation = self._submit_one(question)
         try:
@@ -372,8 +361,8 @@ class LLM:
                 self._step([generation])
                 if not (delta := generation.take()).is_empty:
                     yield delta
-            _raise_failure(generation)
-            self._expect_next([generation])
+            generation.raise_failure()
+            expect_next(self._warm, self._turn, self._questions.ahead, [generation])
         finally:
             self._cancel([generation])
 
@@ -408,8 +397,3 @@ class LLM:
 
 
 LLM.__signature__ = signature_of(LLM.__init__)  # type: ignore[attr-defined]
-
-
-def _raise_failure(generation: Generation) -> None:
-    if generation.failure:
-        raise InputError(generation.failure)

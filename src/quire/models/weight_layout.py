@@ -61,9 +61,16 @@ def has_nibble_products() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64")
 
 
+def plane_inputs(inputs: int, columns: int) -> tuple[int, int]:
+    """Inputs on planes, and how many share a scale: half a group is filled up with zeros."""
+    half = PLANE_GROUPS[-1] // 2
+    return (2 * inputs, 2 * half) if columns == half else (inputs, columns or inputs)
+
+
 def plane_group(inputs: int, columns: int) -> int | None:
     """The largest group for inputs of which `columns` share a scale (0: all do). None: planes cannot hold them."""
-    return next((group for group in PLANE_GROUPS if not inputs % group and not (columns or inputs) % group), None)
+    filled, shared = plane_inputs(inputs, columns)
+    return next((group for group in PLANE_GROUPS if not filled % group and not shared % group), None)
 
 
 def plane_bits(bits: int, outputs: int, inputs: int, columns: int) -> int | None:
@@ -71,5 +78,5 @@ def plane_bits(bits: int, outputs: int, inputs: int, columns: int) -> int | None
     group = plane_group(inputs, columns)
     if group is None or bits not in (4, 8):
         return None
-    filled = ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME
+    filled, (inputs, _) = ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME, plane_inputs(inputs, columns)
     return bits // 4 * filled * (4 * inputs + 32 * inputs // group)

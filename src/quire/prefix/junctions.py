@@ -52,6 +52,11 @@ class Junctions:
         if len(self.wanted) > MOST_WANTED:
             del self.wanted[next(iter(self.wanted))]
 
+    def marks(self, keys: Sequence[bytes], begin: int, end: int) -> list[int]:
+        """Units after which a row keeps a boundary that computes those after `begin` up to `end`: the nearest last."""
+        inner = range(end - 1, begin, -1) if self.wanted else ()
+        return [end, *(unit for unit in inner if keys[unit - 1] in self.wanted)] if end > begin else []
+
     def go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
         """A row has computed `done` units of a prompt, and is going to compute the others."""
         self.leave(row)

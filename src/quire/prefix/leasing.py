@@ -143,7 +143,7 @@ class Leasing:
 
     def _grant_in_tier(self, terms: LeaseTerms, hit: Hit, now: float) -> LeaseAnswer | None:
         """The pool has no room: a tier keeps the lease from the next step on."""
-        lease = self.tier.take(terms, hit.chain, now + terms.seconds)
+        lease = self.tier.take(terms, self.tier.storable(hit.chain), now + terms.seconds)
         if lease is None:
             return None
         before = self._leases.held.get(terms.name)

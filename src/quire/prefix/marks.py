@@ -12,14 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-import numpy as np
-
 from quire.prefix.captures import Captures
 from quire.prefix.forecast import Origin
 from quire.prefix.hit import Turn
 from quire.prefix.index import PrefixIndex
-
-NO_POINT = np.iinfo(np.int64).max
 
 
 class Marks:
@@ -69,9 +65,9 @@ class Marks:
 
     # ── points ────────────────────────────────────────────────────────────
 
-    def next_point(self, row: int) -> int:
-        points = self._points.get(row)
-        return points[-1] if points else NO_POINT
+    def next_place(self, row: int, unit_end: int) -> int:
+        """After how many settled tokens the row is looked at again: at the end of a unit, or at a point before it."""
+        return min([unit_end, *self._points[row][-1:]])
 
     def pop_points(self, row: int, settled: int) -> list[int]:
         """Points that have settled."""

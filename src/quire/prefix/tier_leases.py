@@ -114,8 +114,9 @@ class TierLeases:
     # ── holding and ending ────────────────────────────────────────────────
 
     def take(self, terms: LeaseTerms, chain: Chain, until: float) -> Lease | None:
-        """Keeps the prefix along a chain, which the pool has. None: the tier has no room, or cannot promise."""
-        if self.keeper is None or self._stores is None:
+        """Keeps the prefix along a chain, which the pool has. None: the tier has no room, cannot promise, or cannot
+        have all of the chain."""
+        if self.keeper is None or self._stores is None or not len(chain) or len(self.storable(chain)) < len(chain):
             return None
         keys, tokens = self._nodes.key[chain].tolist(), self._nodes.tokens.item(chain.item(-1))
         units = tokens // self._unit
@@ -127,6 +128,13 @@ class TierLeases:
         lease = Lease(terms, tokens, until, NO_NODES, sum(size for _, size in wanted), Where.HOST)
         self._held[terms.name] = Named(lease, tuple(keys[:units]), end)
         return lease
+
+    def storable(self, chain: Chain) -> Chain:
+        """The part of a chain that a tier can have: only whole units where every kind grows, and the cache has ends
+        between units for forks alone."""
+        if self._stores is None or self._stores.records.has_boundaries or not len(chain):
+            return chain
+        return chain[: self._nodes.tokens.item(chain.item(-1)) // self._unit]
 
     def let_go(self, name: str) -> Lease | None:
         """None: there is no lease of this name."""

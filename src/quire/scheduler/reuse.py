@@ -164,10 +164,7 @@ class Reuse:
     def _set_out(self, row: int, ticket: Ticket, keys: list[bytes], begin: int) -> None:
         """Registers what the row is going to compute of its prompt, and where it will keep boundaries."""
         end = (self.rows.prompt.item(row) - 1) // self.index.unit
-        wanted = self.junctions.wanted
-        marks = [end] if self.index.coverage.has_boundaries and end > begin else []
-        if marks and wanted:
-            marks += [unit for unit in range(end - 1, begin, -1) if keys[unit - 1] in wanted]
+        marks = self.junctions.marks(keys, begin, end) if self.index.coverage.has_boundaries else []
         self._chains[row], self._tickets[row] = NO_NODES, ticket
         self.marks.enter(row, marks, ticket.request.points, ticket.hit_tokens)
         self._go_on(row, keys, begin, end)
@@ -177,11 +174,8 @@ class Reuse:
 
     def _go_on(self, row: int, keys: Sequence[bytes], done: int, units: int) -> None:
         self.junctions.go_on(row, keys, done, units)
-        self._set_next(row, (done + 1) * self.index.unit if done < units else NEVER)
-
-    def _set_next(self, row: int, unit_end: int) -> None:
-        """Sets after how many settled tokens the row is looked at again: at the end of a unit, or at a point."""
-        self.rows.next_unit[row] = min(unit_end, self.marks.next_point(row))
+        unit_end = (done + 1) * self.index.unit if done < units else NEVER
+        self.rows.next_unit[row] = self.marks.next_place(row, unit_end)
 
     def skip(self, row: int) -> None:
         """A load provides the row's tokens up to `computed`: the row keeps no boundaries before that."""
@@ -259,7 +253,8 @@ class Reuse:
             if not known:
                 self.beginnings.note(self.rows.requests[row])
             self._settled[row] = units
-        self._set_next(row, (max(units, known) + 1) * self.index.unit if row in self.junctions.ahead else NEVER)
+        unit_end = (max(units, known) + 1) * self.index.unit if row in self.junctions.ahead else NEVER
+        self.rows.next_unit[row] = self.marks.next_place(row, unit_end)
 
     def _keep_point(self, row: int, point: int) -> None:
         """Keeps a boundary after exactly `point` tokens."""

@@ -126,7 +126,8 @@ class BodyReader:
     ) -> tuple[str, Tokens, ToolUse]:
         """The conversation as text and as tokens, and the tools that it mentions."""
         self.require_model(body.model)
-        _require_one_beginning(body, bool(body.messages), names.prompt, forked)
+        if names is CHAT_NAMES:
+            _require_one_beginning(body, forked)
         with naming_field("tools"):
             choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, Body) else body.tool_choice
             tools = self.prompts.tool_use(tools_of(body.tools), choice, body.parallel_tool_calls is not False)
@@ -263,13 +264,12 @@ class BodyReader:
         return wanted.grammar
 
 
-def _require_one_beginning(body: ChatBody, has_messages: bool, name: str, forked: Forked | None) -> None:
+def _require_one_beginning(body: ChatBody, forked: Forked | None) -> None:
     """Messages, or what a fork continues."""
-    if forked is None and not has_messages:
+    if forked is None and not body.messages:
         given = "[]: give at least 1 item" if "messages" in body.model_fields_set else "missing: give it"
-        told = f"{name} is {given}"
-        raise ApiError(400, told, "invalid_value", name)
-    if forked is not None and has_messages:
+        raise ApiError(400, f"messages is {given}", "invalid_value", "messages")
+    if forked is not None and body.messages:
         message = "fork_from continues another answer: leave messages out, or give an empty list"
         raise ApiError(400, message, "invalid_value", "fork_from")
 

@@ -21,6 +21,7 @@ from quire.engine.history import Counters
 from quire.explain.events import reason_of
 from quire.prefix.leases import LeaseEnded, LeaseHeld
 from quire.prefix.points import RequestForked
+from quire.warm.work import PrefixWarmed, TurnEnded, WarmEnded
 
 
 def test_counts_at_their_default_are_left_out() -> None:
@@ -37,8 +38,9 @@ def test_a_preemption_has_the_costs_of_both_ways_among_its_numbers() -> None:
 
 
 def test_every_event_has_a_name_of_its_own() -> None:
-    assert {LeaseHeld.name, LeaseEnded.name, RequestForked.name} < set(event_classes())
-    assert len(event_classes()) == 19
+    others = {LeaseHeld, LeaseEnded, RequestForked, PrefixWarmed, WarmEnded, TurnEnded}
+    assert {kind.name for kind in others} < set(event_classes())
+    assert len(event_classes()) == 23
     for name, kind in event_classes().items():
         assert kind.name == name
         assert counted_fields(kind) == tuple(f.name for f in fields(kind) if f.type == "int")[1:]

@@ -30,7 +30,7 @@ def kind_of(origin: Origin, line: int = 0, uses: int = 0) -> int:
     return int(class_of(np.array(origin), np.array(line), np.array(uses)))
 
 
-TURN, PROMPT, JUNCTION, SPARE, PASSED = map(kind_of, Origin)
+TURN, PROMPT, JUNCTION, SPARE, PASSED, BEYOND = map(kind_of, Origin)
 
 
 def worth(times: ReuseTimes, kind: int, age: float) -> float:

@@ -106,6 +106,21 @@ def test_a_lease_that_the_pool_has_no_room_for_is_kept_in_host_memory(names: tup
     assert traffic.where() == [Where.HOST]
 
 
+@pytest.mark.story
+@pytest.mark.parametrize("names", MIXES)
+def test_a_lease_of_a_prompt_with_branches_is_kept_in_host_memory(names: tuple[str, ...]) -> None:
+    """Branches begin between two units. Where every kind grows, a tier has whole units alone, and so has the lease."""
+    traffic, history = Tiered(with_leases(*names, lease_sheets=0)), words("history", 60)
+    traffic.ask("first", history, 5, is_branch=True)
+    answer = traffic.lease("kept", history)
+    assert (answer.refusal, answer.where, answer.tokens) == (None, Where.HOST, 56 if names == ("full",) else 59)
+    traffic.finish()
+    traffic.evict_all()
+    traffic.submit("again", joined(history, words("more", 9)), 3)
+    traffic.finish()
+    assert [event.tokens for event in traffic.events if isinstance(event, LoadFinished)] == [answer.tokens]
+
+
 def test_a_session_that_pauses_for_long_leaves_the_pool_and_comes_back() -> None:
     """Usual pause above twice the time to return: after its second turn, whose pause is known. The next turn moves the
     lease back to the pool, where its end is."""

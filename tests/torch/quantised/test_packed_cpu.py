@@ -8,7 +8,7 @@ from torch import nn
 
 from quire.worker.model import packed_cpu
 from quire.worker.model.fused import fuse
-from quire.worker.model.packed_cpu import LinearOnPlanes, ProductOnPlanes, lay_out_packed
+from quire.worker.model.packed_cpu import HeadOnPlanes, LinearOnPlanes, ProductOnPlanes, lay_out_packed
 from quire.worker.model.packed_linear import PackedEmbedding, PackedLinear, multiply
 from quire.worker.weights.packed import Codes, PackedWeight
 
@@ -55,6 +55,8 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
         (Codes.INT8, 64, 64, 32, False, 1),
         (Codes.INT8, 100, 576, 0, False, 1),
         (Codes.INT8, 49, 320, 64, True, 1),
+        (Codes.INT4, 32, 80, 16, True, 1),
+        (Codes.INT8, 20, 256, 16, False, 1),
     ],
 )
 def test_a_product_is_the_references(
@@ -88,10 +90,10 @@ def test_inputs_in_an_order_of_their_own_are_brought_into_it() -> None:
     [
         packed(Codes.FP8, 32, 64, 32),
         packed(Codes.FP4, 32, 64, 32),
-        packed(Codes.INT4, 32, 64, 16),
+        packed(Codes.INT4, 32, 64, 8),
         packed(Codes.INT8, 32, 48, 0),
     ],
-    ids=["fp8", "fp4", "groups of 16", "48 inputs"],
+    ids=["fp8", "fp4", "groups of 8", "48 inputs"],
 )
 def test_what_does_not_fit_stays_with_the_reference(weight: PackedWeight, caplog: pytest.LogCaptureFixture) -> None:
     """And the log says that it is slow."""
@@ -134,3 +136,21 @@ def test_a_tied_head_leaves_the_embedding_its_weight_and_memory_is_what_the_plan
     assert_near(heads[1](torch.eye(64)).T, weight.dequantised())
     found = sum(buffer.nbytes for buffer in {id(one): one for one in heads[0].buffers()}.values())
     assert found == 64 * 64 * 10 // 8  # outputs are filled up to 64; 4 bits and two numbers in bf16 for 32, twice
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_greatest_logits_of_a_tied_head_are_exact(has_bias: bool) -> None:
+    """For any number of tokens; the others are near."""
+    weight, bias = packed(Codes.INT8, 200, 64, 32), torch.randn(200) if has_bias else None
+    embedding, head = PackedEmbedding(200, 64, torch.float32), linear(weight, bias)
+    embedding.hold(weight)
+    head.share(embedding)
+    assert lay_out_packed(nn.ModuleList([embedding, head])) == 1
+    assert isinstance(head, HeadOnPlanes)
+    for tokens in (0, 1, 40):
+        x = torch.randn(1, tokens, 64)
+        found, expected = head(x), multiply(x, weight, bias)
+        assert_near(found, expected)
+        best = expected.topk(5).indices
+        torch.testing.assert_close(found.gather(-1, best), expected.gather(-1, best))
+        assert found.argmax(-1).equal(expected.argmax(-1))

@@ -33,7 +33,8 @@ _LOG = logging.getLogger(__name__)
 FAMILIES = ("Llama", "Mistral", "Ministral", "Qwen2", "Qwen3", "SmolLM3")
 LAYERS = frozenset(f"{family}DecoderLayer" for family in FAMILIES)
 EXACT, ROUNDED = 1e-4, 5e-2
-"""How far logits may be from transformers', relative to them: with products in fp32, and in bf16."""
+"""How far logits may be from transformers', relative to them: where products are in fp32, and where they are in bf16 or
+keys and values in 8 bits."""
 Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
@@ -121,6 +122,12 @@ class LeanModel:
         self.embed, self.rotary, self.norm = decoder.embed_tokens, decoder.rotary_emb, _norm(decoder.norm)
         self.layers = [_layer(layer, context) for layer in decoder.layers]
         self.head: Product = model.lm_head
+        self.name, parts = (
+            type(model).__name__,
+            [part for own in context.arena.layers.values() for part in own.values()],
+        )
+        self.is_rounded = any(isinstance(module, OnPlanes) for module in model.modules())
+        self.is_rounded |= any(map(is_quantised, parts))
 
     def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """(token, hidden), before the head. The running step is the context's."""
@@ -130,23 +137,22 @@ class LeanModel:
             layer.add_to(x, rotation)
         return self.norm(x)
 
+    def is_near(self, found: torch.Tensor, expected: torch.Tensor) -> bool:
+        """Whether these logits are transformers'; reports it if not."""
+        off = float((found - expected).norm() / expected.norm())
+        most = ROUNDED if self.is_rounded else EXACT
+        if not off <= most:
+            _LOG.warning(
+                "%s runs transformers' own layers, because lean ones are off by %.1e where %.0e is allowed",
+                self.name, off, most,
+            )  # fmt: skip
+        return off <= most
+
     def _rotation(self, x: torch.Tensor, positions: torch.Tensor) -> Rotation:
         """(token, 1, width): rotating a half is rolling by it, with the first half's sine negated."""
         cosines, sines = (found[0, :, None] for found in self.rotary(x, positions[None]))
         half = sines.shape[-1] // 2
         return cosines, torch.cat((-sines[..., :half], sines[..., half:]), dim=-1)
-
-
-def is_near(model: Any, found: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether the lean model's logits are transformers'; reports it if not."""
-    off = float((found - expected).norm() / expected.norm())
-    most = ROUNDED if any(isinstance(module, OnPlanes) for module in model.modules()) else EXACT
-    if not off <= most:
-        _LOG.warning(
-            "%s runs transformers' own layers, because lean ones are off by %.1e where %.0e is allowed",
-            type(model).__name__, off, most,
-        )  # fmt: skip
-    return off <= most
 
 
 def refusal(decoder: Any, context: ForwardContext) -> str:

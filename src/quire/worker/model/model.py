@@ -23,7 +23,7 @@ from quire.worker.mixers import latent
 from quire.worker.mixers.attach import attach
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
-from quire.worker.model.lean import LeanModel, is_near, refusal
+from quire.worker.model.lean import LeanModel, refusal
 from quire.worker.model.linears import lay_out
 from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_blocks, stated_type
 from quire.worker.model.packed_loading import load_packed
@@ -95,22 +95,24 @@ class TorchModel:
         self.choices = choose(arena.stage, arena.bytes.device.type, backends, has_slopes(model))
         self.context = ForwardContext(arena, tuple(choice.backend for choice in self.choices), is_compiled)
         attach(model, self.context)
+        self.lean: LeanModel | None = None
+        """Runs the model without transformers' modelling code."""
         self.scales = find_scales(self.context, self.vocab_size, self._probe)
         """Identifies the scales of keys and values in 8 bits; empty: there are none."""
         if is_compiled:
             compilation.compile_layers(model, is_invariant)
-        self.lean = None if is_compiled else self._make_lean()
-        """Runs the model without transformers' modelling code."""
+        if not is_compiled:
+            self.lean = self._make_lean()
 
     def _make_lean(self) -> LeanModel | None:
         decoder, arena = _decoder(self.model), self.context.arena
         count = min(LEAN_TOKENS, most_tokens(arena.stage))
         if not count or refusal(decoder, self.context):
             return None
-        step, self.lean = probe(arena, self.vocab_size, count), None
+        step = probe(arena, self.vocab_size, count)
         expected = self._probe(step)
         self.lean = LeanModel(self.model, decoder, self.context)
-        return self.lean if is_near(self.model, self._probe(step), expected) else None
+        return self.lean if self.lean.is_near(self._probe(step), expected) else None
 
     def _probe(self, step: Step) -> torch.Tensor:
         """Logits of all tokens."""

@@ -6,8 +6,9 @@
 
 Tokens are rounded to bf16, each plane's product is summed in fp32 and rounded to bf16. A product takes as long as
 reading 5 bits a weight and plane, for any number of tokens it is faster than dequantising, and it allocates nothing but
-its result. `models/weight_layout.py` counts the memory. Weights that do not fit (other codes, groups of 16, inputs that
-are not whole groups) are multiplied by the reference (`packed_linear.py`).
+its result. Groups of 16 are filled up with zeros, and take twice the memory. `models/weight_layout.py` counts it.
+Weights that do not fit (other codes, inputs that are not whole groups) are multiplied by the reference
+(`packed_linear.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from quire.models.weight_layout import OUTPUTS_AT_A_TIME, has_nibble_products, plane_group
+from quire.models.weight_layout import OUTPUTS_AT_A_TIME, has_nibble_products, plane_group, plane_inputs
 from quire.worker.model.packed_linear import Packed, PackedLinear, PackedProduct
 from quire.worker.weights.packed import Codes, PackedWeight
 
@@ -29,6 +30,8 @@ _LOG = logging.getLogger(__name__)
 Product = Callable[[torch.Tensor], torch.Tensor]
 PLANES = (Codes.INT4, Codes.SINT4, Codes.INT8)
 """Kinds of codes that planes can hold."""
+EXACT_LOGITS, ROWS_AT_A_TIME = 32, 16
+"""Logits of each token that a tied head computes exactly, and of how many tokens at a time."""
 PACKED_AT_A_TIME = 1024
 """Outputs that are repacked at a time, with 4 bytes for each code: a multiple of every width in which torch packs."""
 
@@ -40,12 +43,14 @@ class Planes(nn.Module):
 
     def __init__(self, packed: PackedWeight) -> None:
         super().__init__()
-        self.outputs = packed.shape[0]
+        self.outputs, self.inputs = packed.shape
+        self.half_group = packed.columns if plane_inputs(self.inputs, packed.columns)[0] > self.inputs else 0
+        """Of groups that are filled up with zeros, how many inputs are given; 0: all."""
         group = _group(packed)
         assert group is not None, packed.name
         self.group = group
         for number, (codes, scales, zeros) in enumerate(_planes(packed.by_rows())):
-            self.register_buffer(f"codes_{number}", _repacked(codes), persistent=False)
+            self.register_buffer(f"codes_{number}", _repacked(_filled(codes, self.half_group)), persistent=False)
             self.register_buffer(f"scales_{number}", _per_group(packed, scales, zeros, self.group), persistent=False)
         self.register_buffer("order", packed.order, persistent=False)
         self.has_two = packed.kind is Codes.INT8
@@ -57,6 +62,7 @@ class Planes(nn.Module):
         rounded = tokens.bfloat16().contiguous()
         if self.order is not None:
             rounded = rounded[:, self.order]
+        rounded = _filled(rounded, self.half_group)
         found = torch._weight_int4pack_mm_for_cpu(rounded, own.codes_0, self.group, own.scales_0)
         if self.has_two:
             found = found + torch._weight_int4pack_mm_for_cpu(rounded, own.codes_1, self.group, own.scales_1).float()
@@ -64,8 +70,7 @@ class Planes(nn.Module):
 
     def dequantised(self) -> torch.Tensor:
         """(out, in), with the rounding of a product."""
-        own: Any = self
-        return self.multiply(torch.eye(2 * own.codes_0.shape[-1])).T
+        return self.multiply(torch.eye(self.inputs)).T
 
 
 class OnPlanes(Packed):
@@ -86,7 +91,7 @@ class OnPlanes(Packed):
     def prepared(self) -> Product:
         """`raw` for dense tokens, with everything looked up."""
         own: Any = self.planes
-        if own.has_two or own.has_padding or own.order is not None or self.bias is not None:
+        if own.has_two or own.has_padding or own.half_group or own.order is not None or self.bias is not None:
             return self.raw
         return partial(_multiply_one, codes=own.codes_0, group=own.group, scales=own.scales_0)
 
@@ -105,6 +110,25 @@ class LinearOnPlanes(OnPlanes, PackedLinear):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.multiply_tokens(tokens)
+
+
+class HeadOnPlanes(LinearOnPlanes):
+    """Replaces a head that is tied to an embedding, whose packed rows give the greatest logits exactly: bf16 has steps
+    of an eighth where logits are greatest, and neighbours would change places."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        flat = tokens.reshape(-1, tokens.shape[-1])
+        found = self.raw(flat).float()
+        for begin in range(0, len(flat), ROWS_AT_A_TIME):
+            self._correct(found[begin : begin + ROWS_AT_A_TIME], flat[begin : begin + ROWS_AT_A_TIME].float())
+        return found.to(tokens.dtype).view(*tokens.shape[:-1], self.planes.outputs)
+
+    def _correct(self, logits: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Where logits are greatest, (token, out)."""
+        best = logits.topk(min(EXACT_LOGITS, self.planes.outputs)).indices
+        rows = self.packed.by_rows().mapped(lambda tensor: tensor[best.flatten()]).dequantised()
+        exact = torch.bmm(rows.view(*best.shape, -1), tokens[:, :, None])[:, :, 0]
+        logits.scatter_(1, best, exact if self.bias is None else exact + self.bias[best])
 
 
 class ProductOnPlanes(OnPlanes, PackedProduct):
@@ -132,7 +156,8 @@ def lay_out_packed(model: nn.Module) -> int:
         for name in module._buffers.keys() & packed.tensors.keys():  # an embedding with the same tensors keeps them
             delattr(module, name)
         module.planes = planes
-        module.__class__ = ON_PLANES[type(module)]
+        is_tied = bool(module._shared) and packed.order is None
+        module.__class__ = HeadOnPlanes if is_tied else ON_PLANES[type(module)]
     if slow:
         _LOG.warning(
             "%d of %d packed weights have no fast product on this CPU and are dequantised for each, such as %s (%s)",
@@ -164,6 +189,14 @@ def _planes(packed: PackedWeight) -> Iterator[tuple[torch.Tensor, torch.Tensor, 
     yield codes & 15, scales, minimums + 8 * scales
 
 
+def _filled(numbers: torch.Tensor, half: int) -> torch.Tensor:
+    """(…, in), with as many zeros after each half of a group."""
+    if not half:
+        return numbers
+    *leading, inputs = numbers.shape
+    return functional.pad(numbers.reshape(*leading, inputs // half, half), (0, half)).flatten(-2)
+
+
 def _repacked(codes: torch.Tensor) -> torch.Tensor:
     """(out, in/2), in torch's own order; outputs are filled up with zeros."""
     filled = functional.pad(codes, (0, 0, 0, -len(codes) % OUTPUTS_AT_A_TIME))
@@ -175,6 +208,6 @@ def _repacked(codes: torch.Tensor) -> torch.Tensor:
 def _per_group(packed: PackedWeight, scales: torch.Tensor, zeros: torch.Tensor, group: int) -> torch.Tensor:
     """(group, out, 2)"""
     both = torch.stack((scales, zeros), dim=-1).bfloat16().transpose(0, 1)
-    inputs = packed.shape[-1]
-    spread = both.repeat_interleave((packed.columns or inputs) // group, dim=0)[: inputs // group]
+    inputs, columns = plane_inputs(packed.shape[-1], packed.columns)
+    spread = both.repeat_interleave(columns // group, dim=0)[: inputs // group]
     return functional.pad(spread, (0, 0, 0, -spread.shape[1] % OUTPUTS_AT_A_TIME)).contiguous()
