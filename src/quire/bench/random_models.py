@@ -38,7 +38,7 @@ def config_of(name: str, layers: int | None = None) -> Any:
     if fields["model_type"] not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise InputError(f"{name}: transformers has no code for models of type {fields['model_type']}: choose another")
     try:
-        return AutoConfig.for_model(**_spelled(fields))
+        return AutoConfig.for_model(**_spelled(fields if fields["model_type"] != "dbrx" else _in_sections(fields)))
     except (AttributeError, TypeError, ValueError, ZeroDivisionError) as error:
         raise InputError(f"{name}: transformers has no such configuration ({error}): choose another") from None
 
@@ -51,6 +51,14 @@ def _spelled(fields: dict[str, Any]) -> dict[str, Any]:
     rest = {name: value for name, value in fields.items() if name != "layer_types"}
     attending = [layer for layer, kind in enumerate(types) if kind in ("attention", "full_attention")]
     return rest | ({"attn_layer_indices": attending} if fields["model_type"] == "bamba" else {})
+
+
+def _in_sections(fields: dict[str, Any]) -> dict[str, Any]:
+    """DBRX has sections for attention and experts."""
+    names = {"ffn_hidden_size": "intermediate_size", "moe_num_experts": "moe_num_experts"}
+    names |= {"hidden_size": "hidden_size", "moe_top_k": "num_experts_per_tok"}
+    experts = {name: fields[own] for name, own in names.items()}
+    return {**fields, "attn_config": {"kv_n_heads": fields["num_key_value_heads"]}, "ffn_config": experts}
 
 
 def shape_of(config: Any, dtype: torch.dtype = torch.bfloat16) -> ModelShape:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.core.errors import InputError
@@ -58,8 +58,8 @@ class Completion:
     """With a schema: the object that `text` represents, validated if the schema is a pydantic model."""
     lease: LeaseReport | None = None
     """With `retain`: the lease of prompt and answer, or why it was not granted."""
-    id: str = ""
-    """Of the request, for `LLM.fork`; empty if it was refused."""
+    id: str = field(default="", compare=False)
+    """Of the request, for `LLM.fork`; empty if it was refused. Equal answers of two requests are equal."""
 
     @property
     def recomputed_tokens(self) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -17,6 +18,7 @@ from quire.build.peers import fingerprint_of
 from quire.build.tiers import layout_of
 from quire.check.promises import check_books
 from quire.core.events import (
+    Event,
     LoadFailed,
     LoadFinished,
     LoadStarted,
@@ -165,6 +167,12 @@ def test_when_every_thread_waits_for_a_tier_that_never_answers_nobody_else_is_se
     world.check_nothing_is_held()
 
 
+def fewest(told: Sequence[Event]) -> int:
+    """Loads that finished, loads that failed or records that were stored: the fewest of them."""
+    counts = Counter(type(event) for event in told)
+    return min(counts[LoadFinished], counts[LoadFailed], counts[RecordsStored])
+
+
 @pytest.mark.parametrize("most", [250, pytest.param(1000, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("names", MIXES[1:3], ids=" ".join)
 def test_after_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_wrong_has_landed(
@@ -174,7 +182,7 @@ def test_after_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_wrong_has_l
     random, aborts, number = Random(3), 0, 0
     drawer = Drawer(random=Random(4))
     world = World(names, [drawer], blocks=60, load_seconds=0.02)
-    while aborts < most:
+    while aborts < most or (aborts < 4 * most and fewest(world.told) <= 5):  # on a busy machine, loads take longer
         while len(world.engine.streams) < 6:
             talk = 1000 * random.randrange(12) + np.arange(random.randint(0, 90))
             prompt = np.concatenate([talk, 50_000 + number + np.arange(random.randint(1, 20))])
@@ -192,8 +200,7 @@ def test_after_aborts_with_a_faulty_tier_nothing_is_held_and_nothing_wrong_has_l
     while world.stack.loads._open:
         time.sleep(0.001)
     world.check_nothing_is_held()
-    told = Counter(type(event) for event in world.told)
-    assert min(told[LoadFinished], told[LoadFailed], told[RecordsStored]) > 5, told
+    assert fewest(world.told) > 5
     assert world.runner.checked > 20
     assert drawer.calls["failed"] > 0
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGUFWriter
-from quire.core.child import python
 
 from command import refused, run_json
 from gguf_models import ARCHITECTURES, Q, Written, random_model, write_model, write_parts
@@ -24,6 +23,7 @@ from quire.core.errors import ModelError
 from quire.fetch import convert
 from quire.fetch.convert import configuration_of, folder_of_gguf, name_of_gguf
 from quire.fetch.folder import in_silence
+from quire.options.child import python
 from quire.worker.model.model import load
 from quire.worker.weights.gguf import open_gguf
 from quire.worker.weights.gguf_header import read_header

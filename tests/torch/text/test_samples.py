@@ -54,8 +54,8 @@ def test_samples_differ_and_come_in_order(llm: LLM) -> None:
             assert together[3 * place + sample].token_ids == alone.token_ids
 
 
-def test_the_prompts_whole_units_are_computed_once_and_its_pages_are_shared(llm: LLM) -> None:
-    """What is left of the last unit each sample computes for itself."""
+def test_the_prompt_is_computed_once_and_its_pages_are_shared(llm: LLM) -> None:
+    """Each sample computes the prompt's last token for itself, which its first output is sampled from."""
     shared = 0
     samples = llm._begin(llm._questions.plain(PROMPT, True, HOT, Options(8, samples=4)), [])
     (memory,) = llm.engine.scheduler.memories
@@ -65,10 +65,10 @@ def test_the_prompts_whole_units_are_computed_once_and_its_pages_are_shared(llm:
         audit(memory, {row: request.name for row, request in llm.engine.scheduler.rows.requests.items()})
     assert shared == 4, "each page of the prompt's whole units had four holders"
     answers = completions(samples, 4, Spelling(llm.tokenizer), None)
-    assert [answer.reused_tokens for answer in answers] == [0, 3 * UNIT, 3 * UNIT, 3 * UNIT]
+    assert [answer.reused_tokens for answer in answers] == [0, *[len(PROMPT) - 1] * 3]
     computed = llm.engine.counters.sums[StepLaunched, "tokens"]
     outputs = 4 * 8 - 4 + 4  # the last one of each is not computed; a step that was under way already may have begun it
-    assert computed <= len(PROMPT) + 3 * (len(PROMPT) - 3 * UNIT) + outputs
+    assert computed <= len(PROMPT) + 3 + outputs
 
 
 def test_no_sample_is_no_question(llm: LLM) -> None:
@@ -98,7 +98,7 @@ def test_samples_share_what_is_known_about_their_prompt(llm: LLM) -> None:
     first, second = llm.generate([PROMPT], Sampling(temperature=1.0, seed=3, prompt_logprobs=0), max_tokens=4, n=2)
     assert first.prompt_logprobs == second.prompt_logprobs
     assert len(first.prompt_logprobs or ()) == len(PROMPT) - 1
-    assert (first.reused_tokens, second.reused_tokens) == (0, 3 * UNIT)
+    assert (first.reused_tokens, second.reused_tokens) == (0, len(PROMPT) - 1)
     assert np.isfinite([told.logprob for told in first.prompt_logprobs or ()]).all()
 
 

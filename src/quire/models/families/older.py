@@ -66,12 +66,14 @@ def read_bloom(fields: Fields) -> Blueprint:
 
 
 def _flattened(fields: Fields, *names: str) -> None:
-    """Fields of these sections are read as if they stood outside."""
+    """Fields of these sections are read as if they stood outside; the model's width is `d_model`, whatever they say."""
     for name in names:
         section = fields.section(name)
         if section is not None:
             stated = {field: value for field, value in fields.config.items() if value is not None}
-            fields.config = {**section.config, **stated}
+            section.raw("hidden_size")
+            inner = {field: value for field, value in section.config.items() if field != "hidden_size"}
+            fields.config = {**inner, **stated}
 
 
 def read_mpt(fields: Fields) -> Blueprint:
