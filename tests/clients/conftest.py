@@ -32,12 +32,26 @@ os.environ.update(OFFLINE)  # clients read these when they are imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+EXPAND = """
+import sys
+from pathlib import Path
+from quire.worker.weights.expand import expand
+expand(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
 @pytest.fixture(scope="session")
-def folder() -> Path:
-    """The default model's checkpoint."""
-    command = [PYTHON, "-m", "quire.cli.main", "fetch"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_SECONDS)
-    return Path(done.stdout.split("\n")[0])
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default model's checkpoint, its weights expanded to 32-bit floats: clients that score texts are compared with
+    transformers, to the same precision."""
+    fetched = _output(PYTHON, "-m", "quire.cli.main", "fetch").split("\n")[0]
+    target = tmp_path_factory.mktemp("checkpoint") / Path(fetched).name
+    _output(PYTHON, "-P", "-c", EXPAND, fetched, str(target))
+    return target
+
+
+def _output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_SECONDS).stdout
 
 
 @pytest.fixture(scope="session")

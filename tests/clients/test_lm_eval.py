@@ -32,15 +32,12 @@ def samples(request: pytest.FixtureRequest, v1: str, folder: Path, tmp_path_fact
 
 
 @pytest.fixture(scope="module")
-def likelihood(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
+def likelihood(folder: Path) -> Any:
     """A function by transformers: the log-likelihood of a continuation, and whether each token is the likeliest."""
     torch = pytest.importorskip("torch", reason="the package torch is not installed")
     transformers = pytest.importorskip("transformers", reason="the package transformers is not installed")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    from quire.worker.weights.expand import expand
-
-    plain = expand(folder, tmp_path_factory.mktemp("likelihood") / "plain")
-    model = transformers.AutoModelForCausalLM.from_pretrained(plain)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
     @torch.inference_mode()
     def likelihood(context: str, continuation: str) -> tuple[float, bool]:
