@@ -27,8 +27,8 @@ class WarmBody(PrefixBody):
 
 @router.post("/v1/cache/warm")
 async def warm(body: WarmBody, request: Request) -> Response:
-    """Computes these tokens while the engine has nothing else to do. Counts as a request with a prompt of so many
-    tokens, and is refused where that would be."""
+    """Computes these tokens while the engine has nothing else to do. Limits and refusals are those of a request with
+    the same prompt."""
     service: Service = request.app.state.service
     tenant: Tenant = request.state.tenant
     if not service.computes_ahead:
