@@ -23,7 +23,7 @@ from quire.cli.configuration import complete
 from quire.cli.fetch import Bar
 from quire.cli.flags import add_draft_flags, add_flags, run_options
 from quire.core.errors import InputError
-from quire.fetch.find import converted, downloaded, find_source
+from quire.fetch.find import converted, downloaded, find_source, is_gguf
 from quire.options.flags import from_flags
 from quire.options.run import RunOptions
 from quire.serve.settings import ServeSettings
@@ -98,9 +98,9 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     load_connectors(options.tiers)  # the engine's process makes its own; errors are reported here
     folder = _folder(source, phases, options.weights)
     draft_folder = None if draft is None else _folder(draft, phases, options.weights)
-    options = replace(options, draft_model=draft_folder)
-    if not isinstance(source, Path) and not settings.model_name:
-        settings = replace(settings, model_name=(source.name,))
+    options = replace(options, draft_model=draft_folder, weights=None)  # both folders are quantised now
+    if not settings.model_name:
+        settings = replace(settings, model_name=(_name(source),))
     print(f"\n{phases.line()}", flush=True)
     freeze_file = os.environ.get("QUIRE_DRILL_FREEZE_FILE")
     serve(
@@ -118,6 +118,11 @@ def _folder(source: Source, phases: Phases, weights: str | None) -> Path:
         here = downloaded(source, Bar())
     with phases.time("convert"):
         return converted(here, Bar(), weights)
+
+
+def _name(source: Source) -> str:
+    """What clients call the model: not the folder in the cache that it was converted to."""
+    return source.stem if isinstance(source, Path) and is_gguf(source) else source.name
 
 
 def _source(model: str | Path | None) -> Source:

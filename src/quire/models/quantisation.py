@@ -79,7 +79,8 @@ def format_of(section: Section) -> Format:
 def refuse_twice(section: Section, weights: str) -> NoReturn:
     """`--weights` quantises what is not quantised."""
     method = _text(section, "quant_method") or "its own method"
-    raise ModelError(f"the checkpoint is quantised by {method} already: leave out --weights {weights}")
+    by = "" if method == "quire" else f" by {method}"  # what a GGUF file or `--weights` became
+    raise ModelError(f"the checkpoint is quantised already{by}: leave out --weights {weights}")
 
 
 def _refuse(how: str) -> NoReturn:

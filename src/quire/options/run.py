@@ -54,7 +54,7 @@ class RunOptions:
     )
     weights: str | None = option(
         None,
-        "engine",
+        "device",
         f"quantise matrices at the first start, and cache them: {', '.join(PACKED_WEIGHTS)} (default: as they are)",
         choices=PACKED_WEIGHTS,
     )

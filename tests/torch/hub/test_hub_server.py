@@ -10,13 +10,16 @@ from tiny_folder import make_folder
 
 
 def test_a_server_has_the_name_that_it_was_started_with(hub: SmallHub, tiny: Path, tmp_path: Path) -> None:
-    """It is what clients give as the model. Each process prints how long its phases of the start took."""
+    """It is what clients give as the model, also if its weights were quantised at the start, which happens once. Each
+    process prints how long its phases of the start took."""
     draft = tmp_path / "draft"
     draft.mkdir()
     hub.add("org/tiny", files_of(tiny))
     hub.add("org/draft", files_of(make_folder(draft, layers=1)))
     environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    environment["QUIRE_CACHE"] = str(tmp_path / "cache")
     arguments = ("org/tiny@main", "--draft-model", "org/draft", "--max-length", "128", "--max-requests", "4")
+    arguments += ("--weights", "int8")
     with running_server(
         *arguments, "--pool", "2MiB", "--device", "cpu", model="org/tiny", environment=environment
     ) as server:
