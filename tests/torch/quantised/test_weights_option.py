@@ -117,7 +117,7 @@ def test_a_quantised_checkpoint_is_refused_by_plan_and_conversion(tmp_path: Path
     with pytest.raises(ModelError) as planned:
         read_model(str(folder), weight_format=WeightFormat(DType.FP32, on_cpu=True, packed="int4"))
     assert str(loaded.value) == str(planned.value)
-    assert "by awq already: leave out --weights int4" in str(loaded.value)
+    assert "quantised already by awq: leave out --weights int4" in str(loaded.value)
 
 
 @pytest.mark.parametrize(
