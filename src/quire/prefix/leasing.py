@@ -86,13 +86,16 @@ class Leasing:
         self.now = now
         while self._back:
             self._pauses.end(*self._back.popitem(), now)
-        self._leases.expire(now)
-        for name, lease in self.tier.held.items() if self.tier else ():
-            if lease.until <= now and name not in self._leases.pending:
-                self._end_in_tier(name, LeaseEnding.EXPIRED)
+        self._expire()
         if self._idle:
             self._move_idle()
         self._report()
+
+    def _expire(self) -> None:
+        self._leases.expire(self.now)
+        for name, lease in self.tier.held.items() if self.tier else ():
+            if lease.until <= self.now and name not in self._leases.pending:
+                self._end_in_tier(name, LeaseEnding.EXPIRED)
 
     def _report(self) -> None:
         for event in self._leases.events(self._publisher.step):
@@ -237,13 +240,14 @@ class Leasing:
         hit = self._index.find(keys, root, tokens, min(named, len(tokens) - 1))
         if not hit.tokens and name in self.tier:
             self._leases.pending.pop(name, None)
-            return
-        self._leases.settle(name, hit, self.now)
+        else:
+            self._leases.settle(name, hit, self.now)
         if name in self._leases.held:
             self._end_in_tier(name, LeaseEnding.REPLACED)
             if self.tier.keeper is not None:
                 self._pauses.begin(name, self.now)
                 self._idle[name] = None
+        self._expire()  # if the session's older lease stays, its time may have passed while the request ran
         self._report()
 
     # ── hits ──────────────────────────────────────────────────────────────

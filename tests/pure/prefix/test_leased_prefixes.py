@@ -153,6 +153,22 @@ def test_a_lease_does_not_end_while_its_session_has_a_request() -> None:
     assert held.until == 55.0
 
 
+@pytest.mark.story
+def test_a_lease_whose_time_passed_ends_with_a_request_that_leaves_nothing() -> None:
+    """A request of the session is cancelled before it has computed anything: the older lease ends at once, not a step
+    later."""
+    traffic = Leased(with_leases("full"))
+    traffic.submit("first", words("history", 30), 5, retain=Retain(60, session="agent"))
+    traffic.finish()
+    traffic.submit("second", words("another", 30), 5, retain=Retain(60, session="agent"))
+    traffic.clock.now += 100
+    traffic.engine.scheduler.leasing.go_on(traffic.clock.now)
+    assert len(traffic.engine.leases()) == 1
+    traffic.engine.cancel("second")
+    assert not traffic.engine.leases()
+    assert traffic.ended()[-1][1] is LeaseEnding.EXPIRED
+
+
 def test_tokens_that_were_not_computed_cannot_be_leased() -> None:
     traffic = Leased(with_leases("full"))
     assert traffic.lease("kept", words("absent", 40)).refusal is LeaseRefusal.ABSENT
