@@ -142,7 +142,7 @@ def test_a_refusal_does_not_wait_for_those_who_stream(tiny_server: RunningServer
         refused = [chat(client, **words) for _ in range(5)]
         assert {answer.json()["error"]["code"] for answer in refused} == {"context_length_exceeded"}
         assert all(one.result() for one in streams)
-    assert tiny_server.metric("quire_steps_total") > steps
+    tiny_server.until("its steps are counted", lambda: tiny_server.metric("quire_steps_total") > steps)
 
 
 def test_a_request_explains_itself(tiny_server: RunningServer, client: httpx.Client, keys: Any) -> None:
