@@ -40,6 +40,8 @@ from quire.worker.weights.expand import expand
 
 POOL_BYTES = 2 << 30
 POOL = Budget(pool_bytes=POOL_BYTES)
+QUIRE_ALONE = "OMP_WAIT_POLICY"
+"""Set when quire is imported. llama.cpp's threads wait as they do by default: asleep they are half as fast."""
 CONTINUOUS_PAGES = (ContinuousBatchingConfig().page_size, 64)
 
 
@@ -114,7 +116,8 @@ class Llama:
         script = Path(__file__).with_name("peer_llama.py")
         options = ["--threads", str(threads), "--streams", str(streams)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([str(python), str(script), file, *options], **pipes)  # type: ignore[call-overload]
+        own = {name: value for name, value in os.environ.items() if name != QUIRE_ALONE}
+        self.process = subprocess.Popen([str(python), str(script), file, *options], env=own, **pipes)  # type: ignore[call-overload]
         self.version = self._answer()["version"]
 
     def run(self, work: Work) -> Speeds:
