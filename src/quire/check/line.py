@@ -206,14 +206,22 @@ class Line(Law):
             return True
         if self._is_coming(seat, running) or self._tries or not self._has_first_page(seat):
             return True
-        if state.leased_tokens(self.scheduler, seat.name):
-            return True  # it waits until it may stay, and has room to load all of it (`tier_leases.py`)
+        if (leased := state.leased_tokens(self.scheduler, seat.name)) and not self._can_return(seat, running, leased):
+            return True
         return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
 
     def may_stay(self, seat: Seat, running: list[Seat]) -> bool:
         """Whether everyone fits at the longest, and nobody must give a row to the next tenant that comes."""
         is_crowded = self.rules.policy is Policy.FAIR and len(running) + 1 >= self.plan.max_requests
         return not is_crowded and self.capacity.can_stay(self.capacity.staying([*running, seat]))
+
+    def _can_return(self, seat: Seat, running: list[Seat], leased: int) -> bool:
+        """Whether one that continues a lease in a tier has room for all of it, in addition to this step: for copies if
+        the pool has the prefix; else for a load, and then it must be able to stay."""
+        own = self.prefixes.boundaries(seat.request, len(seat.request.prompt) - 1)
+        if any(one.tokens >= leased and self.prefixes.is_proved(one) for one in own):
+            return self._has_pages(seat, leased)
+        return self.may_stay(seat, running) and self._has_pages(seat, leased)
 
     def _is_coming(self, seat: Seat, running: list[Seat]) -> bool:
         """A running request computes more of its tokens than the index has."""
@@ -230,9 +238,13 @@ class Line(Law):
 
     def _has_first_page(self, seat: Seat) -> bool:
         """Whether its first token could still be computed in addition to this step, without reuse."""
+        return self._has_pages(seat, 0)
+
+    def _has_pages(self, seat: Seat, settled: int) -> bool:
+        """Whether it could still have pages for the token after so many, in addition to this step, without sharing."""
         ahead = min(self.plan.lookahead, seat.request.limit - 1)
         stages = [stage for stage in self.plan.stages if stage.kinds]
         return all(
-            state.can_take(self.scheduler, number, [pages_at(kind, 0, 1, ahead) for kind in stage.kinds])
+            state.can_take(self.scheduler, number, [pages_at(kind, settled, 1, ahead) for kind in stage.kinds])
             for number, stage in enumerate(stages)
         )

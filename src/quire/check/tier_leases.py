@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from quire.check import state
 from quire.check.definitions import Violation
 from quire.core.events import LoadFailed, LoadStarted
@@ -41,10 +43,10 @@ class Away:
         self.of: dict[str, Promised] = {}
         self.due: dict[str, list[str]] = {}
         """By request that was admitted with less: the leases that it continues. A load of them must begin."""
-        self._loads: dict[str, dict[str, Promised]] = {}
-        """By request: the leases that it loads."""
+        self._loads: dict[str, Promised] = {}
+        """By request: the longest lease that it loads."""
         self.failed: dict[str, Promised] = {}
-        """Leases of which a load has failed in this turn: they must be broken."""
+        """Leases whose records could not be loaded in this turn: they must be broken, and no others."""
 
     def note(self, name: str, lease: Promised) -> None:
         self.of[name] = lease
@@ -56,14 +58,19 @@ class Away:
 
     def note_load(self, event: LoadStarted | LoadFailed) -> None:
         if isinstance(event, LoadFailed):
-            for name, lease in self._loads.pop(event.request, {}).items():
-                if self.of.get(name) is lease and lease.tokens == event.tokens:
-                    self.failed[name] = lease
+            self._note_failed(self._loads.pop(event.request, None), event.tokens)
             return
+        self._loads.pop(event.request, None)
         names = self.due.pop(event.request, [])
-        self._loads[event.request] = {name: self.of[name] for name in names}
         if any(self.of[name].tokens > event.tokens for name in names):
             raise Violation(f"request {event.request} continues leases {names}, and loads {event.tokens} tokens")
+        if names:
+            self._loads[event.request] = max((self.of[name] for name in names), key=lambda one: one.tokens)
+
+    def _note_failed(self, loaded: Promised | None, tokens: int) -> None:
+        """All leases of the prefix that failed count on the same records, also those granted while it was loaded."""
+        if loaded is not None and loaded.tokens == tokens:
+            self.failed |= {name: own for name, own in self.of.items() if _is_same_prefix(own, loaded)}
 
     def check(self) -> None:
         for request, names in self.due.items():
@@ -92,6 +99,11 @@ class Away:
         blocks = _host_blocks(self._scheduler, names)
         if blocks is not None and 2 * blocks[0] > blocks[1]:
             raise Violation(f"leases take {blocks[0]} of {blocks[1]} blocks of host memory, and may take half")
+
+
+def _is_same_prefix(one: Promised, other: Promised) -> bool:
+    is_alike = one.tokens == other.tokens and one.request.scope == other.request.scope
+    return is_alike and np.array_equal(one.request.prompt[: one.tokens], other.request.prompt[: one.tokens])
 
 
 def _may_load(scheduler: Scheduler, name: str) -> bool:

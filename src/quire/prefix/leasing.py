@@ -256,6 +256,7 @@ class Leasing:
         """Pages that a request copies because it continues from a leased prefix, or takes for a load of one that is in
         a tier, which it is then offered. None: it continues from none."""
         queued.leased = 0
+        self._returning.pop(queued.request.name, None)
         if not queued.may_reuse or not self.has_leases:
             return None
         keys, root, tokens = queued.keys, queued.root, queued.tokens(0, queued.known)

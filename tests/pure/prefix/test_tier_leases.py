@@ -7,6 +7,7 @@ import pytest
 from cached_traffic import Clock, Traffic, joined, with_leases, words
 from quire.core.events import LoadFailed, LoadFinished
 from quire.core.request import Retain, Tokens
+from quire.core.sampling import Sampling
 from quire.core.step import Step
 from quire.core.tier import Load, TransferFailed
 from quire.plan.plan import Plan
@@ -31,13 +32,16 @@ class Host(InMemoryStore):
     """Host memory whose loads can be made to fail, and whose duration is given."""
 
     fails = False
+    delay = 0.0
+    """Seconds until a load that fails is answered."""
     return_seconds: float | None = None
 
     def transfer(self, load: Load) -> Transfer:
         transfer = super().transfer(load)
         if not self.fails:
             return transfer
-        return Transfer(load, TransferFailed(load.number, "broken"), transfer.begun, transfer.due, transfer.records)
+        due = transfer.due + self.delay
+        return Transfer(load, TransferFailed(load.number, "broken"), transfer.begun, due, transfer.records)
 
     def seconds_to_load(self, size_bytes: int) -> float | None:
         del size_bytes
@@ -162,6 +166,44 @@ def test_a_lease_that_cannot_be_loaded_is_broken_visibly() -> None:
     assert traffic.endings() == [LeaseEnding.TIER]
     assert traffic.engine.leases() == []
     assert not traffic.host.cache.leased
+
+
+@pytest.mark.story
+def test_a_failed_load_breaks_every_lease_of_its_prefix_and_no_other() -> None:
+    """Two leases of one prefix count on the same records. One of another prefix has records of its own, and stays."""
+    traffic, history = Tiered(with_leases("full", "state", lease_sheets=0)), words("history", 60)
+    for name, tokens in (("one", history), ("two", history), ("other", words("other", 60))):
+        traffic.ask(f"asks {name}", tokens, 5)
+        assert traffic.lease(name, tokens).where is Where.HOST
+        traffic.finish()
+    traffic.evict_all()
+    traffic.host.fails = True
+    traffic.submit("again", joined(history, words("more", 9)), 3)
+    traffic.finish()
+    ended = {event.lease: event.ending for event in traffic.events if isinstance(event, LeaseEnded)}
+    assert ended == {"one": LeaseEnding.TIER, "two": LeaseEnding.TIER}
+    assert [lease.terms.name for lease in traffic.engine.leases()] == ["other"]
+
+
+@pytest.mark.story
+def test_a_lease_granted_while_its_records_are_loaded_is_broken_with_them() -> None:
+    """The pool has the prefix again, from a request that reuses nothing; the lease is of the records that fail."""
+    traffic, history = Tiered(with_leases("full", lease_sheets=0)), words("history", 60)
+    traffic.ask("first", history, 5)
+    early = traffic.lease("early", history)
+    traffic.finish()
+    traffic.evict_all()
+    traffic.host.fails, traffic.host.delay = True, 1.0
+    traffic.submit("again", joined(history, words("more", 9)), 3)
+    traffic.submit("cold", history, 1, sampling=Sampling(prompt_logprobs=0))
+    while "cold" in traffic.scheduler.rows.row_of or traffic.scheduler.queue.find("cold"):
+        traffic.step()
+    late = traffic.lease("late", history)
+    assert (late.where, late.tokens) == (Where.HOST, early.tokens)
+    traffic.clock.now = 2.0
+    traffic.finish()
+    ended = {event.lease: event.ending for event in traffic.events if isinstance(event, LeaseEnded)}
+    assert ended == {"early": LeaseEnding.TIER, "late": LeaseEnding.TIER}
 
 
 def test_host_memory_evicts_no_lease_and_keeps_leases_to_its_share() -> None:

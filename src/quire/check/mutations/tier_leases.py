@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.check.mutations.base import Mutation, Original, always, nothing
+from quire.core.reasons import Reason, Why
 from quire.prefix.leasing import Leasing
 from quire.prefix.tier_leases import TierLeases
+from quire.scheduler.admission import Admission
+from quire.scheduler.queue import Ticket
+from quire.scheduler.room import Pages
 from quire.tiers.host_leases import HostLeases
 
 
@@ -27,6 +31,14 @@ def _what_is_there(lease: Original) -> Original:
     return wrong
 
 
+def _waits(why_no_copy: Original) -> Original:
+    def wrong(self: Admission, ticket: Ticket, promised: Pages) -> Reason | None:
+        reason: Reason | None = why_no_copy(self, ticket, promised)
+        return reason or (Reason(Why.LEASED) if ticket.leased else None)
+
+    return wrong
+
+
 TIER_LEASES: dict[str, Mutation] = {
     "tier-lease-evicted": Mutation("host memory evicts records of leases", HostLeases, "lease", _not_kept),
     "tier-lease-overbooked": Mutation("leases may take all of host memory", HostLeases, "most_blocks", always(1 << 60)),
@@ -35,6 +47,12 @@ TIER_LEASES: dict[str, Mutation] = {
     ),
     "tier-lease-started-cold": Mutation(
         "a request that continues a lease in a tier does not load it", Leasing, "_in_tier", always(None)
+    ),
+    "tier-lease-waits-needlessly": Mutation(
+        "a request that continues a lease in a tier waits though there is room for it",
+        Admission,
+        "why_no_copy",
+        _waits,
     ),
     "tier-lease-not-broken": Mutation(
         "a lease that cannot be loaded stays in the books", Leasing, "_on_event", nothing
