@@ -41,7 +41,7 @@ from quire.worker.weights.expand import expand
 POOL_BYTES = 2 << 30
 POOL = Budget(pool_bytes=POOL_BYTES)
 QUIRE_ALONE = "OMP_WAIT_POLICY"
-"""Set when quire is imported. llama.cpp's threads wait as they do by default: asleep they are half as fast."""
+"""Set when quire is imported. llama.cpp's threads wait as they do by default: asleep they are slower."""
 CONTINUOUS_PAGES = (ContinuousBatchingConfig().page_size, 64)
 
 
