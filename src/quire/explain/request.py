@@ -41,7 +41,7 @@ def explain(engine: Engine, name: str) -> Explanation | None:
             _reason(scheduler, ticket, ahead),
             ticket.way_back,
             _kinds(scheduler, ticket),
-            overlap * _tokens_left(scheduler, older),
+            overlap * tokens_left(scheduler, older),
             sum(scheduler.loads.seconds_for(one.request.limit) for one in older),
             _until(scheduler, [*ahead, ticket]),
         )
@@ -130,7 +130,7 @@ def _until(scheduler: Scheduler, newcomers: Sequence[Ticket]) -> tuple[str, ...]
     return (*(state.requests[row].name for row in rows[:ended].tolist()), *(one.request.name for one in before))
 
 
-def _tokens_left(scheduler: Scheduler, older: Sequence[Ticket]) -> int:
+def tokens_left(scheduler: Scheduler, older: Sequence[Ticket]) -> int:
     """The most tokens that these compute until all have ended: all of theirs, except those that the elder keeps."""
     if not older:
         return 0

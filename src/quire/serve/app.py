@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from quire import __version__
-from quire.serve import generation, leases, operations, pages, tokens, warm
+from quire.serve import generation, leases, operations, pages, room, tokens, warm
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.errors import MessageErrorAnswer, error_response
 from quire.serve.errors import ApiError, internal_error
@@ -42,6 +42,7 @@ ROUTERS = (
     responses.router,
     leases.router,
     warm.router,
+    room.router,
     operations.router,
     tokens.router,
     pages.router,

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire.core.request import Request
+from quire.explain.room import Room
 from quire.options.child import python
 from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
 from quire.serve.ending import end_at_once, reap
@@ -34,6 +35,7 @@ from quire.serve.messages import (
     ABORTED,
     AskFork,
     AskLeases,
+    AskRoom,
     Cancel,
     DropCache,
     EndTurn,
@@ -54,6 +56,8 @@ from quire.serve.progress import Progress
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
+ROOM_SECONDS = 2.0
+"""In which the engine says whether there is room: a router asks another server instead of waiting."""
 STABLE_SECONDS = 60.0
 """An engine that ran this long is restarted at once when it dies."""
 
@@ -78,6 +82,7 @@ class PendingRequest:
     """Tokens of the prompt found in the cache; None: it has not started."""
 
 
+Question = Explain | DropCache | AskLeases | AskFork | AskRoom
 Update = tuple[int, ...] | RequestUpdate | EngineAway
 """Tokens alone, or whatever else there is to say."""
 Updates = Mailbox[tuple[PendingRequest, Update]]
@@ -364,7 +369,12 @@ class EngineClient:
         reply: ForkReply = await self._ask(number, AskFork(number, question), seconds)
         return reply
 
-    async def _ask(self, number: int, question: Explain | DropCache | AskLeases | AskFork, seconds: float) -> Any:
+    async def room(self, request: Request, seconds: float) -> Room:
+        number = next(self._numbers)
+        found: Room = await self._ask(number, AskRoom(number, request), seconds)
+        return found
+
+    async def _ask(self, number: int, question: Question, seconds: float) -> Any:
         self._questions[number] = asyncio.get_running_loop().create_future()
         try:
             self._send(question)

@@ -31,6 +31,7 @@ from quire.engine.engine import Engine, Stream
 from quire.explain.events import reused_tokens
 from quire.explain.explanation import Explanation
 from quire.explain.request import explain
+from quire.explain.room import ask
 from quire.explain.status import status_of
 from quire.forks.forks import Forks
 from quire.handover.hooks import HandOverHooks
@@ -42,6 +43,7 @@ from quire.serve.fronts.routing import Router
 from quire.serve.messages import (
     AskFork,
     AskLeases,
+    AskRoom,
     Cancel,
     CancelFront,
     Command,
@@ -256,6 +258,8 @@ class EngineLoop:
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._report(name)))))
             case AskLeases(number) | AskFork(number):
                 self.connection.send(Reply(number, self._answer(command)))
+            case AskRoom(number, request):
+                self.connection.send(Reply(number, ask(self.engine, request)))
             case DropCache(number, scope):
                 keeping = self.stack.keeping() if self.stack is not None else []  # before each has this to forget too
                 if self.warm is not None:

@@ -1,6 +1,6 @@
 """Messages between the HTTP process and the engine's: frozen values, pickled.
 
-    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, AskFork, EndTurn, WarmUp ──▶ engine
+    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, AskFork, AskRoom, EndTurn, WarmUp ──▶ engine
     HTTP ◀── Ready | Failed, then a EngineTick per step (and now and then while idle), Reply ── engine
 
 A tick contains the results of a whole step, so that a step costs one message however many requests it has.
@@ -106,6 +106,14 @@ class AskFork:
     question: ForkQuestion
 
 
+@dataclass(frozen=True, slots=True)
+class AskRoom:
+    """What would happen to this request if it came now; answered with `Room`."""
+
+    number: int
+    request: Request
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EndTurn:
     """A turn of a conversation has ended."""
@@ -120,7 +128,7 @@ class WarmUp:
     warm: Warm
 
 
-Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | AskFork | EndTurn | WarmUp
+Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | AskFork | AskRoom | EndTurn | WarmUp
 
 
 @dataclass(frozen=True, slots=True)

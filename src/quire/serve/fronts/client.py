@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from quire.core.request import Request
+from quire.explain.room import Room
 from quire.serve.away import EngineGone, EngineStarting
 from quire.serve.client import DIED, NOT_READY, EngineClient
 from quire.serve.engine_forks import ForkQuestion, ForkReply
@@ -16,6 +18,7 @@ from quire.serve.fronts.messages import (
     AskEngine,
     AskHubFork,
     AskHubLeases,
+    AskHubRoom,
     AskState,
     EngineState,
     ForEngine,
@@ -97,6 +100,11 @@ class FrontClient(EngineClient):
         del seconds  # the hub's own
         reply: ForkReply = await self._channel.ask(AskHubFork(question))
         return reply
+
+    async def room(self, request: Request, seconds: float) -> Room:
+        del seconds  # the hub's own
+        found: Room = await self._channel.ask(AskHubRoom(request))
+        return found
 
     async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
         units, keeping = await self._channel.ask(AskEngine(None, scope, seconds))

@@ -23,7 +23,7 @@ from typing import Any
 
 from quire.serve.allowance import about_to_stop
 from quire.serve.away import EngineStarting
-from quire.serve.client import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, NOT_READY, STABLE_SECONDS
+from quire.serve.client import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, NOT_READY, ROOM_SECONDS, STABLE_SECONDS
 from quire.serve.engine_forks import FORK_SECONDS
 from quire.serve.fronts import messages as m
 from quire.serve.fronts.channel import ChannelLost
@@ -93,6 +93,7 @@ class Hub:
             m.AskEngine: self._ask_engine,
             m.AskHubLeases: lambda _, it: self._leases.ask(it.question),
             m.AskHubFork: lambda _, it: self._engine.fork(it.question, FORK_SECONDS),
+            m.AskHubRoom: lambda _, it: self._engine.room(it.request, ROOM_SECONDS),
             m.AskState: self._ask_state,
             m.AllMetrics: self._all_metrics,
             m.AbortRequests: self._abort,

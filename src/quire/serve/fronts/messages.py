@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from prometheus_client.core import Metric
 
+from quire.core.request import Request
 from quire.serve.away import EngineAway
 from quire.serve.engine_forks import ForkQuestion
 from quire.serve.engine_leases import LeaseQuestion
@@ -184,6 +185,13 @@ class AskHubFork:
     """Asked of the engine by the hub."""
 
     question: ForkQuestion
+
+
+@dataclass(frozen=True, slots=True)
+class AskHubRoom:
+    """Asked of the engine by the hub; answered with `Room`."""
+
+    request: Request
 
 
 @dataclass(frozen=True, slots=True)
