@@ -206,7 +206,8 @@ class Line(Law):
             return True
         if self._is_coming(seat, running) or self._tries or not self._has_first_page(seat):
             return True
-        if (waits_for := state.leased_tokens(self.scheduler, seat.name)) and not self._can_return(seat, running, waits_for):
+        waits_for = state.leased_tokens(self.scheduler, seat.name)
+        if waits_for and not self._can_return(seat, running, waits_for):
             return True
         return state.found_tokens(self.scheduler, seat.name) > 0  # which may take a page more than the first token does
 
