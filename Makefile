@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -93,6 +93,9 @@ bench-supported: setup  ## Which model types run, beside transformers: the table
 
 bench-serve: setup  ## Tokens per second of the server, beside the engine alone
 	$(BIN)/python bench/serve.py $(ARGUMENTS)
+
+bench-load: setup  ## The server compared with Engine.step on the same work, on this GPU (or ARGUMENTS='--device cpu ...')
+	$(BIN)/python bench/serve_load.py $(ARGUMENTS)
 
 bench-http: setup  ## Processor time of the HTTP process for each streamed token, with an engine that needs none
 	$(BIN)/python bench/http_cost.py $(ARGUMENTS)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -24,6 +25,7 @@ from tempfile import TemporaryDirectory
 import httpx
 import numpy as np
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the server sets it; torch reads it when it is loaded
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from chaos import Crowd
@@ -211,7 +213,7 @@ def soak(options: argparse.Namespace) -> None:
         before = memory_of(server)
         crowd = Crowd(server.address, "tiny", keys, options.clients)
         crowd.run(options.soak, lambda: server.get("/health/progress").status_code == 200)
-        server.until("it is idle", server.is_idle, 120)
+        server.until("it is audited", server.is_audited, 120)
         after = memory_of(server)
         print(f"\n{options.clients} clients for {options.soak} s: {crowd.calls:,} turns, {crowd.left:,} left early")
         print(f"  answers by status: {dict(sorted(crowd.statuses.items()))}")

@@ -54,7 +54,7 @@ def test_answers_to_many_at_once_are_those_of_a_cpu(folder: Path, server: Runnin
 
 def test_its_books_balance_when_all_is_answered(server: RunningServer) -> None:
     complete(server, PROMPTS[0])
-    server.until("it is idle", server.is_idle)
+    server.until("it is audited", server.is_audited)
     assert server.metric("quire_books_balance") == 1
     assert server.get("/health/progress").status_code == 200
 

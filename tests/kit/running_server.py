@@ -95,6 +95,12 @@ class RunningServer:
             assert time.monotonic() < end, f"still not so: {what}; {''.join(self.raw_logs[-5:])}"
             time.sleep(POLL_SECONDS)
 
+    def is_audited(self) -> bool:
+        """Nothing runs or waits, and the memory was audited after the last step: read at one moment."""
+        metrics = self.get("/metrics").text
+        busy = _total(metrics, "quire_requests_running") + _total(metrics, "quire_requests_waiting")
+        return busy == 0 and _total(metrics, "quire_audited") == 1
+
     def is_idle(self) -> bool:
         """Nothing runs or waits, and every page that is in use is the cache's: all read at one moment."""
         metrics = self.get("/metrics").text

@@ -186,6 +186,7 @@ class EngineLoop:
         self._streams: dict[str, Stream] = {}
         self._status_at = -STATUS_SECONDS
         self._was_idle = False
+        self._books, self._audited_steps = "", -1
         self.router: Router | None = None
         """None: one process speaks HTTP."""
 
@@ -194,10 +195,11 @@ class EngineLoop:
             self.turn()
 
     def turn(self) -> None:
-        """Commands, one step, one tick. Waits for commands if there is nothing else to do."""
+        """Commands, one step, one tick. If there is nothing else to do: waits for commands, or audits."""
+        is_audited = False
         if self._is_idle() and self._was_idle:
             wakeups = [self.hooks.wakeup.fileno()] if self.hooks.wakeup is not None else []
-            wait([self.connection, *wakeups], IDLE_TICK_SECONDS)
+            is_audited = not wait([self.connection, *wakeups], IDLE_TICK_SECONDS) and self._audit()
         while self.connection.poll():
             self._execute(self.connection.recv())
         if self.warm is not None and self.hooks.prefills is not None:
@@ -209,17 +211,16 @@ class EngineLoop:
         over = [self._streams.pop(name) for name in ended]
         for stream in (*self.engine.running(), *over):
             self.updates.read(stream)
-        self._tick()
+        self._tick(is_audited)
 
-    def _tick(self) -> None:
-        """Sends a tick; with the status every `STATUS_SECONDS`, and whenever the engine becomes idle or busy: metrics
-        never show an idle engine to a client that has its first token."""
+    def _tick(self, is_audited: bool) -> None:
+        """Sends a tick; with the status every `STATUS_SECONDS`, after an audit, and whenever the engine becomes idle or
+        busy: metrics never show an idle engine to a client that has its first token."""
         is_idle, now = self._is_idle(), self.clock()
         settled = self.engine.scheduler.steps - len(self.engine.scheduler.flying)
         tick = EngineTick(settled, is_idle, *self.updates.take())
-        if now - self._status_at >= STATUS_SECONDS or is_idle != self._was_idle:
+        if now - self._status_at >= STATUS_SECONDS or is_idle != self._was_idle or is_audited:
             self._status_at = now
-            books = self._books() if is_idle else ""
             tiers = self.stack.status() if self.stack is not None else ()
             tick = replace(
                 tick,
@@ -227,7 +228,8 @@ class EngineLoop:
                 resident_bytes=_resident_bytes(),
                 tiers=tiers,
                 handed=self.hooks.counters(),
-                books=books,
+                books=self._books,
+                is_audited=self._audited_steps == self.engine.scheduler.steps,
             )
         self._was_idle = is_idle
         self.connection.send(tick if self.router is None else self.router.routed(tick))
@@ -235,14 +237,18 @@ class EngineLoop:
     def _is_idle(self) -> bool:
         return self.engine.scheduler.is_idle() and not self.warm
 
-    def _books(self) -> str:
-        """The result of the audit, which runs whenever there is nothing else to do."""
+    def _audit(self) -> bool:
+        """Audits an engine that has been idle for `IDLE_TICK_SECONDS`, once after its last step: for a pool of 128 GiB
+        this takes milliseconds, which no answer and no request of a client that goes on at once should wait for."""
+        if self._audited_steps == self.engine.scheduler.steps:
+            return False
+        self._books, self._audited_steps = "", self.engine.scheduler.steps
         try:
             for memory in self.engine.scheduler.memories:
                 audit(memory, {})
         except BooksDoNotBalance as error:
-            return str(error)
-        return ""
+            self._books = str(error)
+        return True
 
     # ── commands ────────────────────────────────────────────────────────────
 

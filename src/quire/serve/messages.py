@@ -204,7 +204,9 @@ class EngineTick:
     handed: Mapping[str, int] = field(default_factory=dict)
     """Hand-overs by how they ended, and `waiting`; empty without a peer."""
     books: str = ""
-    """What the audit found wrong; empty: the books balance."""
+    """What the last audit found wrong; empty: the books balance."""
+    is_audited: bool = False
+    """The last audit came after the last step."""
 
 
 @dataclass(frozen=True, slots=True)

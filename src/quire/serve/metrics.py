@@ -127,6 +127,7 @@ class EngineCollector:
         yield _gauge(
             "quire_books_balance", "1 if the last audit of the memory, made while idle, found no error", not tick.books
         )
+        yield _gauge("quire_audited", "1 if the memory was audited after the last step", tick.is_audited)
         yield _gauge("quire_engine_resident_bytes", "Resident memory of the engine process", tick.resident_bytes)
         yield _counter("quire_engine_restarts", "Restarts of the engine process", client.restarts)
 

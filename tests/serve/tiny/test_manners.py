@@ -100,6 +100,7 @@ def test_a_client_that_leaves_ends_its_request(tiny_server: RunningServer, clien
     tiny_server.until("it is idle", tiny_server.is_idle)
     tiny_server.until("a stream that is left is cancelled", lambda: is_cancelled(leave_a_stream), seconds=60)
     tiny_server.until("a call that is left is cancelled", lambda: is_cancelled(leave_before_the_answer), seconds=60)
+    tiny_server.until("it is audited", tiny_server.is_audited)
     assert tiny_server.metric("quire_books_balance") == 1
 
 

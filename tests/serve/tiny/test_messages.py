@@ -214,4 +214,5 @@ def test_a_client_that_leaves_a_stream_leaves_nothing_held(tiny_server: RunningS
 
     tiny_server.until("it is idle", tiny_server.is_idle)
     tiny_server.until("a stream that is left is cancelled", is_cancelled, seconds=60)
+    tiny_server.until("it is audited", tiny_server.is_audited)
     assert tiny_server.metric("quire_books_balance") == 1

@@ -86,7 +86,7 @@ def test_a_crowd_that_does_as_it_pleases_leaves_balanced_books(tiny_server: Runn
     assert crowd.statuses[200] > 0
     assert crowd.statuses[400] > 0
     assert not any(status >= 500 for status in crowd.statuses)
-    tiny_server.until("it is idle", tiny_server.is_idle)
+    tiny_server.until("it is audited", tiny_server.is_audited)
     assert tiny_server.metric("quire_books_balance") == 1
     assert not tiny_server.told("internal_error")
     assert not tiny_server.told("engine_died")
@@ -112,7 +112,7 @@ def test_no_request_takes_the_engine_with_it(tiny_server: RunningServer, keys: A
             assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
         assert "[DONE]" in "".join(lines)
     assert len(tiny_server.told("engine_died")) == deaths
-    tiny_server.until("it is idle", tiny_server.is_idle)
+    tiny_server.until("it is audited", tiny_server.is_audited)
     assert tiny_server.metric("quire_books_balance") == 1
 
 
