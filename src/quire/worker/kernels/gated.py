@@ -1,4 +1,5 @@
-"""The first half of a gated MLP: silu(x · gateᵀ) × (x · upᵀ), from a weight that holds gate above up.
+"""The first half of a gated MLP: silu(x · gateᵀ) × (x · upᵀ), or the same with gelu, from a weight that holds gate
+above up.
 
 One launch multiplies and joins both halves without writing them to memory: faster where tiles are full, or where a
 product costs as much as reading the weight. Elsewhere cuBLAS multiplies, and a second kernel joins the halves.
@@ -45,7 +46,7 @@ TILES = (Tile(33, 64, 64, 64, 3), Tile(97, 128, 128, 64, 3), Tile(256, 256, 128,
 
 @triton.jit
 def multiply_gated(tokens, weight, out, count, width, inputs, rows: tl.constexpr, columns: tl.constexpr,
-                   depth: tl.constexpr):  # fmt: skip
+                   depth: tl.constexpr, is_gelu: tl.constexpr):  # fmt: skip
     """Grid (block of tokens, block of outputs). `tokens` and `weight` (half, output, input) are descriptors: the
     hardware copies whole tiles. A tile holds both halves."""
     top, begin = tl.program_id(0) * rows, tl.program_id(1) * columns
@@ -56,44 +57,49 @@ def multiply_gated(tokens, weight, out, count, width, inputs, rows: tl.constexpr
     cut = tl.reshape(both.to(out.dtype.element_ty), [rows, 2, columns])
     gates, ups = tl.split(tl.permute(cut, [0, 2, 1]))
     row, column = top + tl.arange(0, rows), begin + tl.arange(0, columns)
-    tl.store(out + row[:, None] * width + column[None, :], join(gates, ups), mask=(row < count)[:, None])
+    tl.store(out + row[:, None] * width + column[None, :], join(gates, ups, is_gelu), mask=(row < count)[:, None])
 
 
 @triton.jit
-def join_halves(halves, out, width, numbers: tl.constexpr):
+def join_halves(halves, out, width, numbers: tl.constexpr, is_gelu: tl.constexpr):
     """Grid (token, block of outputs)."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * numbers + tl.arange(0, numbers)
     there = column < width
     gates = tl.load(halves + token * 2 * width + column, mask=there)
     ups = tl.load(halves + (token * 2 + 1) * width + column, mask=there)
-    tl.store(out + token * width + column, join(gates, ups), mask=there)
+    tl.store(out + token * width + column, join(gates, ups, is_gelu), mask=there)
 
 
 @triton.jit
-def join(gates, ups):
-    """Rounded where torch rounds."""
+def join(gates, ups, is_gelu: tl.constexpr):
+    """Rounded where torch rounds. (1 + tanh(x)) ÷ 2 is the sigmoid of 2x; beyond 80, exp could overflow."""
     wide = gates.to(tl.float32)
-    return ((wide / (1 + tl.exp(-wide))).to(gates.dtype).to(tl.float32) * ups.to(tl.float32)).to(gates.dtype)
+    slope = wide
+    if is_gelu:
+        slope = 1.5957691216057308 * (wide + 0.044715 * wide * wide * wide)
+    part = wide / (1 + tl.exp(tl.minimum(-slope, 80.0)))
+    return (part.to(gates.dtype).to(tl.float32) * ups.to(tl.float32)).to(gates.dtype)
 
 
 @torch.library.custom_op("quire::gated", mutates_args=())
-def gated(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """(…, inputs) times (2 × outputs, inputs): (…, outputs)."""
+def gated(tokens: torch.Tensor, weight: torch.Tensor, is_gelu: bool = False) -> torch.Tensor:
+    """(…, inputs) times (2 × outputs, inputs): (…, outputs). `is_gelu`: gelu with tanh instead of silu."""
     flat = tokens.reshape(-1, tokens.shape[-1])
     width = len(weight) // 2
     out = tokens.new_empty(*tokens.shape[:-1], width)
     tile = tile_of(len(flat), weight)
     if tile is not None:
-        _multiply(flat.contiguous(), weight, out, tile)
+        _multiply(flat.contiguous(), weight, out, tile, is_gelu)
     else:
         halves = functional.linear(flat, weight)
-        join_halves[(len(flat), triton.cdiv(width, NUMBERS))](halves, out, width, NUMBERS)
+        join_halves[(len(flat), triton.cdiv(width, NUMBERS))](halves, out, width, NUMBERS, is_gelu)
     return out
 
 
 @gated.register_fake
-def _(tokens: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _(tokens: torch.Tensor, weight: torch.Tensor, is_gelu: bool = False) -> torch.Tensor:
+    del is_gelu
     return tokens.new_empty(*tokens.shape[:-1], len(weight) // 2)
 
 
@@ -113,11 +119,11 @@ def shared_bytes_of(device: torch.device) -> float:
     return float(torch.cuda.get_device_properties(device).shared_memory_per_block_optin)  # type: ignore[attr-defined]
 
 
-def _multiply(flat: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, tile: Tile) -> None:
+def _multiply(flat: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, tile: Tile, is_gelu: bool) -> None:
     inputs, width = flat.shape[1], len(weight) // 2
     tokens = TensorDescriptor.from_tensor(flat, [tile.rows, DEPTH])
     halves = TensorDescriptor.from_tensor(weight.view(2, width, inputs), [2, tile.outputs, DEPTH])
     multiply_gated[(triton.cdiv(len(flat), tile.rows), width // tile.outputs)](
-        tokens, halves, out, len(flat), width, inputs, tile.rows, tile.outputs, DEPTH,
+        tokens, halves, out, len(flat), width, inputs, tile.rows, tile.outputs, DEPTH, is_gelu,
         num_warps=8, num_stages=tile.stages,
     )  # fmt: skip

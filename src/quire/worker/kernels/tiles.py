@@ -14,6 +14,8 @@ LEAST_ROWS = 16
 """Rows that matrix units multiply at least."""
 FEW_ROWS = 64
 """Up to this many, reading tokens costs more than multiplying."""
+WIDE_HEAD_BYTES = 512
+"""Heads of 256 numbers in 16 bits: tiles of 128 rows still leave registers for them, with 8 warps."""
 WAVE_TOKENS = 64
 """Cost of starting a program, and of joining pieces, in tokens that could be read in that time."""
 WIDE_LATENT = 256
@@ -46,6 +48,8 @@ def tiles_for(queries: int, heads: HeadShape) -> tuple[Tiles, int]:
         stages, programs = (3, 2) if heads.number_bytes == 1 else (2, 4)
         return Tiles(pad(queries * group), tokens, 4, stages, programs, is_peeled=False), group
     tokens = min(tokens, 64) if heads.number_bytes == 1 else tokens  # 8-bit numbers are multiplied in 16 bits
+    if row_bytes == WIDE_HEAD_BYTES and heads.number_bytes == 2 and queries * group >= 128:
+        return Tiles(max(pad(group), 128), 32, 8, 3, 1, is_peeled=True), group
     if row_bytes > 256:
         return Tiles(max(pad(group), 32), tokens, 4, 2, 1, is_peeled=True), group
     if queries * group <= 128:

@@ -21,6 +21,8 @@ from quire.worker.model.packed_linear import PackedLinear, PackedProduct, joined
 TOGETHER = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 """Names of children that transformers' classes give them."""
 GATED = ["act_fn", "down_proj", "gate_proj", "up_proj"]
+SILU, GELU = ("SiLU", "SiLUActivation"), ("GELUTanh",)
+"""Classes of activations; gelu is the one with tanh."""
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
@@ -116,28 +118,34 @@ def _replace(
         begin += count
 
 
-def gate(model: nn.Module, product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> int:
-    """Lets gated MLPs compute both halves by `product`, from the tokens and both halves' weight; returns how many."""
-    gates = [module for module in model.modules() if is_gated(module) and type(module.gate_proj.share) is FusedProduct]  # type: ignore[union-attr]
+def gate(model: nn.Module, product: Callable[[torch.Tensor, torch.Tensor, bool], torch.Tensor]) -> int:
+    """Lets gated MLPs compute both halves by `product`, from the tokens, both halves' weight, and whether they are
+    joined by gelu; returns how many."""
+    gates = [
+        module
+        for module in model.modules()
+        if is_gated(module, (*SILU, *GELU)) and type(module.gate_proj.share) is FusedProduct  # type: ignore[union-attr]
+    ]
     for module in gates:
-        module.product = product  # type: ignore[assignment]
+        module.product, module.is_gelu = product, type(module.act_fn).__name__ in GELU  # type: ignore[assignment]
         module.__class__ = Gated
     return len(gates)
 
 
 class Gated(nn.Module):
-    """Replaces an MLP of transformers: silu(gate) × up, then down. One class for all, so that equal layers share what
-    is compiled."""
+    """Replaces an MLP of transformers: silu(gate) × up or gelu(gate) × up, then down. One class for all, so that equal
+    layers share what is compiled."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        halves = self.product(tokens, self.gate_proj.share.weight)  # type: ignore[operator, union-attr]
+        halves = self.product(tokens, self.gate_proj.share.weight, self.is_gelu)  # type: ignore[operator, union-attr]
         found: torch.Tensor = self.down_proj(halves)  # type: ignore[operator]
         return found
 
 
-def is_gated(module: nn.Module) -> bool:
-    """Whether its forward uses these four attributes and nothing else, and the halves are one weight without a bias."""
+def is_gated(module: nn.Module, activations: Sequence[str] = SILU) -> bool:
+    """Whether its forward uses these four attributes and nothing else, and the halves are one weight without a bias.
+    `activations`: names of classes."""
     half, code = getattr(module, "gate_proj", None), getattr(type(module).forward, "__code__", None)
     if not isinstance(half, FusedPart) or half.share.bias is not None or code is None or sorted(code.co_names) != GATED:
         return False
-    return isinstance(module.act_fn, nn.SiLU) or type(module.act_fn).__name__ == "SiLUActivation"
+    return type(module.act_fn).__name__ in activations
