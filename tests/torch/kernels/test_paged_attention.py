@@ -11,12 +11,14 @@ from paged_case import DEVICE, Heads, Pages, by_definition, rows_of
 from quire.worker.backends.attention import Scores
 from quire.worker.backends.launch import attend, launch_of
 from quire.worker.kernels.shape import LayerViews, Tiles
+from quire.worker.kernels.tiles import HeadShape, tiles_for
 from quire.worker.kernels.work import Sight
 
 FEW = Tiles(16, 32, 4, 2, 4, is_peeled=False)
 MANY = Tiles(32, 16, 4, 2, 1, is_peeled=True)
 ONCE = 1 << 20
-HALVED, ALL = Heads(), Sight()
+HALVED, ALL, WIDE = Heads(), Sight(), Heads(4, 2, 256, 256)
+PROMPTS, _ = tiles_for(100, HeadShape(4, 2, 256, 256, 2))
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
 
 
@@ -101,6 +103,14 @@ CASES = {
     "chunked": Case(sight=Sight(chunk=20)),
     "chunked, prompts": Case(counts=CHUNK, ends=BEHIND, tiles=MANY, sight=Sight(chunk=20)),
     "kept first tokens beside a window": Case(sight=Sight(window=19, sinks=5), columns=5, sink_columns=1),
+    "wide heads, prompts": Case(counts=(1, 70, 16), ends=(9, 80, 16), heads=WIDE, tiles=PROMPTS, dtype=torch.bfloat16),
+    "wide heads, prompts, a window": Case(
+        counts=(90, 7), ends=(140, 60), heads=WIDE, tiles=PROMPTS, sight=Sight(window=45), dtype=torch.float16
+    ),
+    "wide heads, prompts in pieces, soft-capped, sink logits": Case(
+        counts=(70,), ends=(150,), heads=WIDE, tiles=PROMPTS, piece_tokens=64, softcap=2.0, sink_logits=True,
+        dtype=torch.float16,
+    ),
     "kept first tokens, prompts": Case(counts=CHUNK, ends=BEHIND, tiles=MANY, sight=Sight(window=19, sinks=5)),
 }  # fmt: skip
 
