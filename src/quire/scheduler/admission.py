@@ -146,7 +146,7 @@ class Admission:
         """What a newly admitted row can compute in addition to the rows before it; cached prefixes are evicted for it.
         None: there is no page for its first token."""
         rows = np.array([row])
-        tokens = np.minimum(self._rows.remaining(rows, self._plan.batch_tokens), budget)
+        tokens = np.minimum(self._rows.remaining(rows), budget)
         needs = self._room.needs(rows, tokens)
         wanted = add_pages(promised, sum_pages(needs))
         if not self._room.is_short(wanted) or (not self._room.cache_is_in_use and self._room.evict(wanted, must=False)):
@@ -221,9 +221,7 @@ class Admission:
         too: otherwise the chunk would be cut, or evict some of them."""
         rows, reuse, room = self._running.order(), self._reuse, self._room
         lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(ticket),)))
-        limits = lengths
-        if self._plan.lookahead:
-            limits = np.concatenate((self._rows.limit[rows], (ticket.request.limit,)))
+        limits = np.concatenate((self._rows.limit[rows], (ticket.request.limit,))) if self._plan.lookahead else lengths
         share, shared = reuse.index.awaited.share(ticket.awaits), reuse.expectations.shared_pages(ticket)
         is_shared, new = any(map(any, shared)), np.ones_like(lengths)
         if share or is_shared or ticket.cached:

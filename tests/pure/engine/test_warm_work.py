@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.core.events import PrefixEvicted
+from quire.core.events import Event, PrefixEvicted, RequestAccepted, StepLaunched
 from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
@@ -48,6 +48,25 @@ def test_chunks_grow_until_they_take_half_of_the_limit_and_shrink_at_once() -> N
     for _ in range(20):
         pace.note(pace.tokens, 0.0)
     assert pace.tokens == 512
+
+
+@pytest.mark.story
+def test_a_chunk_that_finds_less_than_before_is_computed_in_several_steps() -> None:
+    """Nobody waits for more than a chunk, whatever is evicted between the look at the cache and the chunk's start."""
+    talk = Talk("qwen", _plan(), True)
+    index, launched = talk.engine.scheduler.reuse.index, list[int]()
+
+    def listen(event: Event) -> None:
+        if isinstance(event, RequestAccepted) and event.prompt > 200:
+            index.drop()
+        elif isinstance(event, StepLaunched):
+            launched.append(event.tokens)
+
+    talk.engine.scheduler.events.subscribe(listen)
+    talk.work.add(Warm(np.arange(300, dtype=np.int32)))
+    talk.idle()
+    assert max(launched) == index.unit > talk.work.pace.tokens
+    assert sum(launched) > 300
 
 
 def test_a_replay_evicts_and_keeps_what_the_recorded_engine_did(tmp_path: Path) -> None:
