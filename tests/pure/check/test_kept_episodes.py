@@ -13,6 +13,7 @@ KEPT = {
     4116012495: "nor with one that cannot be loaded",
     4109012521: "a branch may evict units of its own prompt for the state that it copies",
     4106012345: "a chunk of warm work that finds less than before, as its load failed, is computed in several steps",
+    4110012639: "a boundary is kept at a point that lies before units that are kept already",
 }
 """By seed: what it is about."""
 
