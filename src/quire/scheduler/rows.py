@@ -73,7 +73,8 @@ class Rows:
         self.next_unit[row] = self.next_capture[row] = NEVER
         self.is_loading[row] = self.is_reserved[row] = False
         self.limit[row] = limit = request.limit
-        self.most[row], self.chunk[row] = limit - 1, request.chunk_tokens or self._step_tokens
+        self.most[row] = limit - 1
+        self.chunk[row] = min(request.chunk_tokens or self._step_tokens, self._step_tokens)
         self.stops[row] = NO_TOKEN
         if request.stop_tokens:
             self.stops[row, : len(request.stop_tokens)] = request.stop_tokens

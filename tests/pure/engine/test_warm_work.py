@@ -19,6 +19,7 @@ from quire.recording.replay import replay
 from quire.text.next_turn import NextTurns, Spoken
 from quire.warm.pace import Pace
 from quire.warm.work import Warm
+from small_engines import engine_for, request, run, small_plan
 from small_kinds import KINDS
 from talks import Talk, prompts_of
 from thinking_templates import TOOL
@@ -50,19 +51,34 @@ def test_chunks_grow_until_they_take_half_of_the_limit_and_shrink_at_once() -> N
     assert pace.tokens == 512
 
 
+@pytest.mark.parametrize(("chunk", "most"), [(1, 1), (24, 24), (1_000, 64), (None, 64)])
+def test_a_step_computes_no_more_of_a_request_than_it_says(chunk: int | None, most: int) -> None:
+    """A step has 64 tokens at most."""
+    launched: list[int] = []
+    engine, _ = engine_for(small_plan(["full", "window"], 40, budget=64), listeners=[partial(_note_tokens, launched)])
+    stream = engine.submit(request("chunked", 100, 5, chunk_tokens=chunk))
+    run(engine, 400)
+    assert max(launched) == most
+    assert len(stream.tokens()) == 5
+
+
+def _note_tokens(launched: list[int], event: Event) -> None:
+    if isinstance(event, StepLaunched):
+        launched.append(event.tokens)
+
+
 @pytest.mark.story
 def test_a_chunk_that_finds_less_than_before_is_computed_in_several_steps() -> None:
     """Nobody waits for more than a chunk, whatever is evicted between the look at the cache and the chunk's start."""
     talk = Talk("qwen", _plan(), True)
     index, launched = talk.engine.scheduler.reuse.index, list[int]()
 
-    def listen(event: Event) -> None:
+    def forget(event: Event) -> None:
         if isinstance(event, RequestAccepted) and event.prompt > 200:
             index.drop()
-        elif isinstance(event, StepLaunched):
-            launched.append(event.tokens)
 
-    talk.engine.scheduler.events.subscribe(listen)
+    talk.engine.scheduler.events.subscribe(forget)
+    talk.engine.scheduler.events.subscribe(partial(_note_tokens, launched))
     talk.work.add(Warm(np.arange(300, dtype=np.int32)))
     talk.idle()
     assert max(launched) == index.unit > talk.work.pace.tokens
