@@ -6,6 +6,7 @@ import pytest
 
 from cached_traffic import Clock, Traffic, joined, with_leases, words
 from quire.core.events import LoadFailed, LoadFinished
+from quire.core.reasons import Why
 from quire.core.request import Retain, Tokens
 from quire.core.sampling import Sampling
 from quire.core.step import Step
@@ -169,6 +170,23 @@ def test_a_lease_that_cannot_be_loaded_is_broken_visibly() -> None:
 
 
 @pytest.mark.story
+def test_what_is_granted_to_a_request_does_not_break_with_its_sessions_lease_in_host_memory() -> None:
+    """Room for its end was counted in the pool, whatever becomes of the records."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(2, pause=100.0)
+    assert traffic.where() == [Where.HOST]
+    traffic.evict_all()
+    traffic.host.fails = True
+    stream = traffic.submit("fails", said, 7, retain=Retain(1000, session="agent"))
+    traffic.finish()
+    assert stream.lease is not None
+    assert stream.lease.refusal is None
+    assert traffic.endings() == [LeaseEnding.REPLACED, LeaseEnding.TIER]
+    (held,) = traffic.engine.leases()
+    assert (held.terms.name, held.tokens) == ("agent", stream.lease.tokens - 1)
+
+
+@pytest.mark.story
 def test_a_failed_load_breaks_every_lease_of_its_prefix_and_no_other() -> None:
     """Two leases of one prefix count on the same records. One of another prefix has records of its own, and stays."""
     traffic, history = Tiered(with_leases("full", "state", lease_sheets=0)), words("history", 60)
@@ -204,6 +222,31 @@ def test_a_lease_granted_while_its_records_are_loaded_is_broken_with_them() -> N
     traffic.finish()
     ended = {event.lease: event.ending for event in traffic.events if isinstance(event, LeaseEnded)}
     assert ended == {"early": LeaseEnding.TIER, "late": LeaseEnding.TIER}
+
+
+@pytest.mark.story
+def test_a_request_whose_lease_is_back_in_the_pool_waits_for_no_load() -> None:
+    """For a load it must be able to stay next to the others, which it is not. Then another request computes the same
+    prompt, and nothing is to be loaded any more."""
+    traffic, history = Tiered(with_leases("full", lease_sheets=0)), words("history", 60)
+    traffic.scheduler.admission.typical_output = 1.0
+    traffic.ask("first", history, 1)
+    assert traffic.lease("kept", history).where is Where.HOST
+    traffic.finish()
+    traffic.evict_all()
+    for name in ("elder", "second", "third"):
+        traffic.submit(name, words(name, 20), 180)
+    traffic.step()
+    traffic.submit("again", joined(history, words("more", 9)), 3)
+    traffic.submit("cold", history, 1, sampling=Sampling(prompt_logprobs=0))
+    traffic.step()
+    assert traffic.waiting("again").reason.code is Why.LEASED
+    while "again" not in traffic.order():
+        traffic.step()
+    assert {"elder", "second", "third"} <= traffic.scheduler.rows.row_of.keys()
+    assert traffic.admitted("again")["hit_tokens"] >= 56
+    assert not any(isinstance(event, LoadFinished) for event in traffic.events)
+    traffic.finish()
 
 
 def test_host_memory_evicts_no_lease_and_keeps_leases_to_its_share() -> None:
