@@ -120,7 +120,11 @@ class Leasing:
 
     def release(self, name: str) -> bool:
         """False: there is no lease of this name."""
-        is_there = self._leases.release(name) or self._end_in_tier(name, LeaseEnding.RELEASED)
+        if name in self.tier:
+            self._leases.pending.pop(name, None)  # it ends with the lease, which is reported once
+            is_there = self._end_in_tier(name, LeaseEnding.RELEASED)
+        else:
+            is_there = self._leases.release(name)
         self._report()
         return is_there
 

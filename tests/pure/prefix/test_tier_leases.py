@@ -151,6 +151,24 @@ def test_a_session_that_returns_soon_stays_in_the_pool(pause: float) -> None:
     assert traffic.where() == [Where.POOL]
 
 
+@pytest.mark.story
+def test_a_released_lease_leaves_the_tier_though_its_next_turn_is_in_progress() -> None:
+    """The turn has booked a lease of the same name: both end, with one word, and nothing is held afterwards."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    assert traffic.where() == [Where.HOST]
+    again = traffic.submit("again", said, 3, retain=Retain(1000, session="agent"))
+    assert again.lease is not None
+    assert again.lease.refusal is None
+    assert traffic.engine.release_lease("agent")
+    assert traffic.where() == []
+    assert traffic.endings()[-1] is LeaseEnding.RELEASED
+    ended = len(traffic.endings())
+    traffic.finish()
+    assert (traffic.where(), len(traffic.endings())) == ([], ended)
+    assert not traffic.engine.release_lease("agent")
+
+
 def test_a_lease_that_cannot_be_loaded_is_broken_visibly() -> None:
     """Its request computes its tokens; the lease ends with a reason of its own, and takes nothing any more."""
     traffic, history = Tiered(with_leases("full", "state", lease_sheets=0)), words("history", 60)
