@@ -96,8 +96,8 @@ class TierLeases:
     def of(self, owner: str) -> list[Lease]:
         return [one.lease for one in self._held.values() if one.lease.terms.owner == owner]
 
-    def bytes_of(self, owner: str) -> int:
-        return sum(lease.size_bytes for lease in self.of(owner))
+    def bytes_of(self, owner: str, besides: str) -> int:
+        return sum(lease.size_bytes for lease in self.of(owner) if lease.terms.name != besides)
 
     def seconds_to_return(self, tokens: int) -> float:
         """0 as long as no load was measured: what is not known is tried."""

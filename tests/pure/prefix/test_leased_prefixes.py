@@ -195,6 +195,29 @@ def test_an_owner_stays_within_its_quota() -> None:
     assert [lease.terms.name for lease in traffic.engine.leases()] == ["one"]
 
 
+@pytest.mark.story
+def test_a_quota_is_charged_the_same_whoever_else_leases_the_prefix() -> None:
+    """Another key's lease of the same pages makes none of them free of charge: it may end at any time."""
+    traffic = Leased(with_leases("full"))
+    page = traffic.scheduler.plan.stages[0].kinds[0].page_bytes
+    traffic.ask("first", words("history", 33))
+    assert traffic.engine.lease(LeaseTerms("theirs", "another", 100.0), "", words("history", 33)).refusal is None
+    refused = traffic.lease("ours", words("history", 33), quota_bytes=3 * page)
+    assert (refused.refusal, refused.size_bytes, refused.fewer_tokens) == (LeaseRefusal.QUOTA, 4 * page, 3 * UNIT)
+    assert traffic.lease("ours", words("history", 33), quota_bytes=4 * page).refusal is None
+
+
+def test_a_lease_that_moves_is_charged_in_place_of_the_earlier_one() -> None:
+    """The key has one lease afterwards, and its quota is for that one."""
+    traffic = Leased(with_leases("full"))
+    page = traffic.scheduler.plan.stages[0].kinds[0].page_bytes
+    traffic.ask("first", words("history", 33))
+    assert traffic.lease("ours", words("history", 17), quota_bytes=4 * page).tokens == 2 * UNIT
+    assert traffic.lease("ours", words("history", 33), quota_bytes=4 * page).tokens == 4 * UNIT
+    (held,) = traffic.engine.leases()
+    assert held.size_bytes == 4 * page
+
+
 def test_dropping_the_cache_breaks_its_leases_visibly() -> None:
     """Those of other scopes stay."""
     traffic = Leased(with_leases("full", "state"))
