@@ -27,7 +27,7 @@ from quire.core.units import ceil_div
 from quire.kinds import State
 from quire.plan.plan import KindPlan, StagePlan
 from quire.prefix.keys import keys_of
-from quire.prefix.leases import LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseMoved, LeaseRefusal
+from quire.prefix.leases import BREAKS, LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseMoved, LeaseRefusal
 from quire.scheduler.scheduler import Scheduler
 
 STEP_SECONDS = 1
@@ -91,11 +91,13 @@ class Leased(Law):
             self.away.note_load(event)
 
     def _end(self, event: LeaseEnded) -> None:
-        """A lease ends for a reason; one that is replaced was reported as held again before."""
+        """A lease ends for a reason; one that is replaced was reported as held again before. What is granted to a
+        request of its session goes with it if it counts on pages of the lease: not if the lease was in a tier."""
         if event.ending is LeaseEnding.REPLACED:
             return
-        request, lease = self.booked.pop(event.lease, None), self.held.pop(event.lease, None)
-        self.away.of.pop(event.lease, None)
+        request, lease = self.booked.get(event.lease), self.held.pop(event.lease, None)
+        if self.away.of.pop(event.lease, None) is None or event.ending not in BREAKS:
+            self.booked.pop(event.lease, None)
         scope = lease.request.scope if lease else self.requests[request].scope if request else None
         is_right = {
             LeaseEnding.EXPIRED: lease is not None and lease.until <= self.now() + STEP_SECONDS,

@@ -75,8 +75,10 @@ class Leasing:
 
     @property
     def has_leases(self) -> bool:
-        """Whether a request may continue from a leased prefix, and copy what it writes on or load it."""
-        return bool(self.tier) or (bool(self._leases.held) and self._index.coverage.has_boundaries)
+        """Whether a request may continue from a leased prefix, and copy what it writes on or load it. Where every kind
+        grows, it copies between units alone: where others branched off."""
+        may_copy = self._index.coverage.has_boundaries or bool(self._index.ends)
+        return bool(self.tier) or (bool(self._leases.held) and may_copy)
 
     def held(self) -> list[Lease]:
         """Leases in the pool and in a tier, in no order."""
@@ -273,7 +275,7 @@ class Leasing:
                 return self._copied_at(hit)
             queued.offer = lease.tokens
             return self._leases.takes.to_begin_at(lease.tokens)
-        while hit.tokens and not self._leases.is_end(hit.chain.item(-1)):
+        while hit.tokens and any(map(any, self._copied_at(hit))) and not self._leases.is_end(hit.chain.item(-1)):
             hit = self._index.find(keys, root, tokens, hit.tokens - 1)
         return self._copied_at(hit) if hit.tokens else None
 

@@ -51,14 +51,6 @@ def test_the_episodes_that_find_planted_bugs_are_clean_without_them() -> None:
         assert campaign.failure is None
 
 
-@pytest.mark.story
-def test_a_lease_granted_while_its_records_are_loaded_may_break_with_them() -> None:
-    """The load fails: all leases of that prefix count on the same records, and the law expects each of them to end."""
-    campaign = Campaign()
-    run_episode(campaign, 22000839)
-    assert campaign.failure is None
-
-
 def test_an_episode_is_stored_for_every_planted_bug() -> None:
     assert set(FOUND) == set(MUTATIONS)
 

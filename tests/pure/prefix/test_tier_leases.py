@@ -187,6 +187,23 @@ def test_a_lease_that_cannot_be_loaded_is_broken_visibly() -> None:
 
 
 @pytest.mark.story
+def test_what_is_granted_to_a_request_does_not_break_with_its_sessions_lease_in_host_memory() -> None:
+    """Room for its end was counted in the pool, whatever becomes of the records."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(2, pause=100.0)
+    assert traffic.where() == [Where.HOST]
+    traffic.evict_all()
+    traffic.host.fails = True
+    stream = traffic.submit("fails", said, 7, retain=Retain(1000, session="agent"))
+    traffic.finish()
+    assert stream.lease is not None
+    assert stream.lease.refusal is None
+    assert traffic.endings() == [LeaseEnding.REPLACED, LeaseEnding.TIER]
+    (held,) = traffic.engine.leases()
+    assert (held.terms.name, held.tokens) == ("agent", stream.lease.tokens - 1)
+
+
+@pytest.mark.story
 def test_a_failed_load_breaks_every_lease_of_its_prefix_and_no_other() -> None:
     """Two leases of one prefix count on the same records. One of another prefix has records of its own, and stays."""
     traffic, history = Tiered(with_leases("full", "state", lease_sheets=0)), words("history", 60)
