@@ -16,9 +16,10 @@ from quire.check.leaks import check_no_prefix_left
 from quire.check.leases import ALL_SCOPES
 from quire.check.promises import check_books
 from quire.check.requests import SCOPES
+from quire.core.request import Tokens
 from quire.core.step import Step
 from quire.core.tier import SCOPE_BYTES
-from quire.prefix.leases import LeaseTerms
+from quire.prefix.leases import LeaseRefusal, LeaseTerms
 
 if TYPE_CHECKING:
     from quire.check.episode import Episode
@@ -227,13 +228,25 @@ class Leasers(Actor):
         tokens = tokens[: self.random.choice((len(tokens), self.random.randint(1, len(tokens))))]
         self._asked += 1
         seconds = (3.5, 20.5, 60.5) if episode.system.is_away else (0.5, 3.5, 20.5)
-        terms = LeaseTerms(f"asked {self._asked}", request.tenant, self.random.choice(seconds))
-        terms = replace(terms, scope=state.root(self.scheduler, request.scope)[:SCOPE_BYTES])
-        episode.leased.asked[terms.name] = request.scope, tokens, terms.seconds
-        answer = episode.engine.lease(terms, request.scope, tokens)
-        episode.leased.check_answer(answer)
-        if answer.refusal is None:
-            episode.coverage.mechanism(episode.kinds, Mechanism.LEASE)
+        ask_for_lease(
+            episode, f"asked {self._asked}", request.tenant, request.scope, tokens, self.random.choice(seconds)
+        )
+
+
+def ask_for_lease(episode: Episode, name: str, owner: str, scope: str, tokens: Tokens, seconds: float) -> None:
+    """A client asks to keep the longest prefix of these tokens that is in the cache; or for a lease that is held, which
+    then moves here."""
+    leased, before = episode.leased, episode.leased.held.get(name)
+    terms = LeaseTerms(name, owner, seconds, quota_bytes=leased.quotas.get(owner))
+    terms = replace(terms, scope=state.root(episode.scheduler, scope)[:SCOPE_BYTES])
+    leased.asked[name] = owner, scope, tokens, seconds
+    answer = episode.engine.lease(terms, scope, tokens)
+    leased.asked.pop(name, None)
+    leased.check_answer(answer, before)
+    if answer.refusal is None:
+        episode.coverage.mechanism(episode.kinds, Mechanism.LEASE)
+    elif answer.refusal is LeaseRefusal.QUOTA:
+        episode.coverage.mechanism(episode.kinds, Mechanism.QUOTA)
 
 
 ACTORS: tuple[type[Actor], ...] = (Aborts, Pins, Drops, Evictions, Compactions, FailingSteps, TierNews, Leasers)

@@ -101,10 +101,15 @@ class Warmers(Actor):
         request = self.episode.requests[self.random.choice(names)]
         tokens = self.episode.runner.scripts[request.name].tokens.astype(np.int32)
         if self.random.random() < 0.5:
-            self.episode.warm.add(Warm(self._next(tokens), request.scope, request.tenant))
+            self._announce(self._next(tokens), request)
             self.episode.coverage.mechanism(self.episode.kinds, Mechanism.WARM)
         else:
             self._end_turn(request, tokens[: self.random.randint(1, len(tokens))])
+
+    def _announce(self, tokens: Tokens, request: Request) -> None:
+        warm = Warm(tokens, request.scope, request.tenant)
+        self.episode.announced.append(warm)
+        self.episode.warm.add(warm)
 
     def _next(self, tokens: Tokens) -> Tokens:
         """Some of these tokens and others; now and then more than ever fits."""
@@ -119,6 +124,7 @@ class Warmers(Actor):
         nexts = tuple(self._next(now[:recurs]) for recurs in recurring)
         prefixes = Prefixes(self.scheduler, lambda _name: now)
         probe = Request("a turn", now, 1, scope=request.scope)
+        self.episode.announced += [Warm(one, request.scope, request.tenant) for one in nexts]
         before = [self._found(prefixes, probe, recurs) for recurs in recurring]
         self.episode.warm.end_turn(TurnEnd(now, recurring, nexts, request.scope, request.tenant))
         if [self._found(prefixes, probe, recurs) for recurs in recurring] != before:
