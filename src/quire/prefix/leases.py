@@ -13,7 +13,7 @@ plan's `lease_sheets` on every stage. Every accepted request can run alone next 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
@@ -156,6 +156,10 @@ class LeaseEnded(Event):
         return self.ending.value
 
 
+Needed = Callable[[Mapping[str, Lease]], Pages]
+"""Pages that a new lease and these, which are held, need together."""
+
+
 class Leases:
     """Which prefixes are leased, and whether one more fits."""
 
@@ -224,7 +228,12 @@ class Leases:
         for stage, kinds in enumerate(self._coverage.growing):
             for kind in kinds:
                 pages[stage][kind] -= self.takes.count(stage, kind, shared, NO_NODES, 0)
-        if refused := self._over_quota(terms, pages, length) or self._over_memory(terms, pages, length):
+
+        def needed(left: Mapping[str, Lease]) -> Pages:
+            own = pages if terms.name in left else self.takes.up_to(length)
+            return _add(self._union(left), own)
+
+        if refused := self._over_quota(terms, pages, length) or self._over_memory(terms, length, pages, needed):
             return refused
         self.pending[terms.name] = Booking(terms, pages, request)
         return LeaseAnswer(terms.name, None, length, None, size_bytes=self.takes.size_bytes(pages))
@@ -238,7 +247,7 @@ class Leases:
         """A key is charged all of its lease, memory what no other lease holds. A lease of the same name makes way."""
         size = self.takes.along(chain, is_counted=False)
         over = self._over_quota(terms, size, tokens, besides=terms.name)
-        return over or self._over_memory(terms, self.takes.along(chain), tokens)
+        return over or self._over_memory(terms, tokens, self.takes.along(chain), lambda left: self._union(left, chain))
 
     def _over_quota(self, terms: LeaseTerms, pages: Pages, tokens: int, besides: str = "") -> LeaseAnswer | None:
         size, quota = self.takes.size_bytes(pages), terms.quota_bytes
@@ -246,11 +255,12 @@ class Leases:
             return None
         return LeaseAnswer(terms.name, LeaseRefusal.QUOTA, tokens, size_bytes=size, limit_bytes=quota)
 
-    def _over_memory(self, terms: LeaseTerms, pages: Pages, tokens: int) -> LeaseAnswer | None:
+    def _over_memory(self, terms: LeaseTerms, tokens: int, pages: Pages, needed: Needed) -> LeaseAnswer | None:
+        """`pages`: what it adds now; `needed`: by it and those of the others that are left."""
         if self._fits(_add(self._taken(), pages)):
             return None
         limit = sum(stage.lease_sheets * stage.sheet_bytes for stage in self._stages)
-        earliest, size = self._earliest(pages), self.takes.size_bytes(pages)
+        earliest, size = self._earliest(needed), self.takes.size_bytes(pages)
         return LeaseAnswer(
             terms.name, LeaseRefusal.MEMORY, tokens, earliest=earliest, size_bytes=size, limit_bytes=limit
         )
@@ -261,18 +271,20 @@ class Leases:
         held = sum(lease.size_bytes for lease in self.of(owner) if lease.terms.name != besides)
         return held + self.bytes_elsewhere(owner, besides) + sum(map(self.takes.size_bytes, booked))
 
-    def _earliest(self, pages: Pages) -> float | None:
-        """When so many more pages would fit, if no other lease is granted before; None: leases alone never leave it."""
-        left = dict(self.held)
+    def _earliest(self, needed: Needed) -> float | None:
+        """When it would fit, if no other lease is granted before; None: leases alone never leave it the room. What it
+        shares with a lease that ends is its own from then on."""
+        left, booked = dict(self.held), [one.pages for one in self.pending.values()]
         for name, lease in sorted(self.held.items(), key=lambda one: one[1].until):
             if name in self.pending:
                 continue
             del left[name]
-            union = self.takes.union([one.chain for one in left.values()])
-            booked = [one.pages for one in self.pending.values()]
-            if self._fits(_add(union, pages, *booked)):
+            if self._fits(_add(needed(left), *booked)):
                 return lease.until
         return None
+
+    def _union(self, left: Mapping[str, Lease], *more: Chain) -> Pages:
+        return self.takes.union([*(one.chain for one in left.values()), *more])
 
     def _with_fewer(self, refused: LeaseAnswer, terms: LeaseTerms, chain: Chain) -> LeaseAnswer:
         """The same, with the longest earlier boundary that would be granted."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain as chain_of
+from itertools import count
 from typing import Protocol
 
 from quire.core.errors import InputError
@@ -204,8 +206,9 @@ class Leasing:
         assert retain is not None, "it asks for a lease"
         chain = self._index.nodes.follow(keys, len(keys))
         name = retain.session or self._session(request, keys, root, chain) or request.name
-        if name in self._leases.pending or self._is_of_another(name, request.tenant):
-            name = request.name  # another request of the session is in progress, and moves its lease
+        if not self._is_free(name, request.tenant):  # another request of the session is in progress, and moves it
+            names = chain_of((request.name,), (f"{request.name} {number}" for number in count(2)))
+            name = next(one for one in names if self._is_free(one, request.tenant))
         if self.tier.keeper is not None:
             self._back[name] = request.tenant
         scope = scope_of(root)
@@ -214,6 +217,9 @@ class Leasing:
         if answer.refusal is LeaseRefusal.MEMORY and self.tier.has_room(request.limit):
             return replace(answer, elsewhere=Where.HOST)
         return answer
+
+    def _is_free(self, name: str, owner: str) -> bool:
+        return name not in self._leases.pending and not self._is_of_another(name, owner)
 
     def _session(self, request: Request, keys: Sequence[bytes], root: bytes, chain: Chain) -> str | None:
         """The lease of the same tenant that ends furthest along the prompt, and moves with its session."""
@@ -244,7 +250,9 @@ class Leasing:
             return
         named = (len(keys) + 1) * self._index.unit - 1  # what a row left without keeping it has no keys
         hit = self._index.find(keys, root, tokens, min(named, len(tokens) - 1))
-        if not hit.tokens and name in self.tier:
+        away = self.tier.held.get(name)
+        is_less = away is not None and hit.tokens < away.tokens and self.tier.begins(name, [root, *keys], tokens)
+        if away is not None and (is_less or not hit.tokens):  # it left before the lease was loaded
             self._leases.pending.pop(name, None)
         else:
             self._leases.settle(name, hit, self.now)

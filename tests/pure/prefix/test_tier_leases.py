@@ -152,6 +152,22 @@ def test_a_session_that_returns_soon_stays_in_the_pool(pause: float) -> None:
 
 
 @pytest.mark.story
+def test_a_turn_that_is_cancelled_before_it_begins_leaves_its_session_the_lease_that_it_has() -> None:
+    """The pool has another conversation with the same beginning: a lease of that would be less than the tier keeps."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    (before,) = traffic.engine.leases()
+    traffic.evict_all()
+    traffic.ask("other", joined(said[:16], words("other", 9)), 2)
+    traffic.submit("again", said, 3, retain=Retain(1000, session="agent"))
+    traffic.engine.cancel("again")
+    assert traffic.engine.leases() == [before]
+    traffic.submit("else", words("else", 30), 3, retain=Retain(1000, session="agent"))
+    traffic.finish()
+    assert [lease.tokens for lease in traffic.engine.leases()] == [32]
+
+
+@pytest.mark.story
 def test_a_released_lease_leaves_the_tier_though_its_next_turn_is_in_progress() -> None:
     """The turn has booked a lease of the same name: both end, with one word, and nothing is held afterwards."""
     traffic = Tiered(with_leases("full", "state"))
