@@ -13,10 +13,9 @@ from quire.check.definitions import Violation
 from quire.check.faulty import FaultyTier
 from quire.check.host import HostTier
 from quire.check.leaks import check_no_prefix_left
-from quire.check.leases import ALL_SCOPES
+from quire.check.leases import ALL_SCOPES, Asked
 from quire.check.promises import check_books
 from quire.check.requests import SCOPES
-from quire.core.request import Tokens
 from quire.core.step import Step
 from quire.core.tier import SCOPE_BYTES
 from quire.prefix.leases import LeaseRefusal, LeaseTerms
@@ -228,21 +227,19 @@ class Leasers(Actor):
         tokens = tokens[: self.random.choice((len(tokens), self.random.randint(1, len(tokens))))]
         self._asked += 1
         seconds = (3.5, 20.5, 60.5) if episode.system.is_away else (0.5, 3.5, 20.5)
-        ask_for_lease(
-            episode, f"asked {self._asked}", request.tenant, request.scope, tokens, self.random.choice(seconds)
-        )
+        asked = Asked(request.tenant, request.scope, tokens, self.random.choice(seconds))
+        ask_for_lease(episode, f"asked {self._asked}", asked)
 
 
-def ask_for_lease(episode: Episode, name: str, owner: str, scope: str, tokens: Tokens, seconds: float) -> None:
-    """A client asks to keep the longest prefix of these tokens that is in the cache; or for a lease that is held, which
-    then moves here."""
+def ask_for_lease(episode: Episode, name: str, asked: Asked) -> None:
+    """A client asks for a new lease, or for one that is held: then that moves to these tokens."""
     leased, before = episode.leased, episode.leased.held.get(name)
-    terms = LeaseTerms(name, owner, seconds, quota_bytes=leased.quotas.get(owner))
-    terms = replace(terms, scope=state.root(episode.scheduler, scope)[:SCOPE_BYTES])
-    leased.asked[name] = owner, scope, tokens, seconds
-    answer = episode.engine.lease(terms, scope, tokens)
+    terms = LeaseTerms(name, asked.owner, asked.seconds, quota_bytes=leased.quotas.get(asked.owner))
+    terms = replace(terms, scope=state.root(episode.scheduler, asked.scope)[:SCOPE_BYTES])
+    leased.asked[name] = asked
+    answer = episode.engine.lease(terms, asked.scope, asked.tokens)
     leased.asked.pop(name, None)
-    leased.check_answer(answer, before)
+    leased.check_answer(asked, answer, before)
     if answer.refusal is None:
         episode.coverage.mechanism(episode.kinds, Mechanism.LEASE)
     elif answer.refusal is LeaseRefusal.QUOTA:

@@ -81,7 +81,7 @@ REPORTED = {
     RecordsStored: Mechanism.STORE,
     LeaseMoved: Mechanism.TIER_LEASE,
 }
-WARM_TURNS = 8
+WARM_TURNS = 24
 """Turns after the last request, for warm work alone."""
 STORED_RATE = 0.9
 """How often a tier has a prompt from earlier times."""
@@ -125,7 +125,8 @@ class Episode:
         warmed = Warmed(self.scheduler, self.accepted, self.warm, self.requests, self.prefixes)
         self.laws += [Lives(), self.loading, self.progress, *policy, self.leased, warmed]
         self.forkers = Forkers(self)
-        self.actors = [*(actor(self) for actor in (*ACTORS, Warmers)), self.forkers, Sessions(self)]
+        self.actors = [*(actor(self) for actor in (*ACTORS, Warmers)), self.forkers]
+        self.actors.append(Sessions(self))
 
     def _traffic(self, is_large_one: bool) -> Traffic:
         system = self.system
@@ -176,7 +177,8 @@ class Episode:
         clock, plan = lambda: float(self.now), self.system.plan
         tier: FaultyTier | HostTier
         if seed % 8 <= 3:
-            tier = FaultyTier(self.random, clock, LOAD_SECONDS, plan, learns=seed % 8 < 3)
+            learns = seed % 8 < 3 and not self.system.is_away  # what is taught keeps no leases
+            tier = FaultyTier(self.random, clock, LOAD_SECONDS, plan, learns=learns)
         else:
             tier = HostTier(self.random, clock, LOAD_SECONDS, plan)
         self.runner.keeping = tier
@@ -235,7 +237,7 @@ class Episode:
     def run(self) -> None:
         while self.coming or self.accepted:
             self.step()
-        for _ in range(WARM_TURNS if self.warm else 0):
+        for _ in range(WARM_TURNS if self.warm or self.announced else 0):
             self.step()
         self.warm.forget()
         while not self.scheduler.is_idle():

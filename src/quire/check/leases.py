@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,15 @@ RETAIN_RATES = (0.0, 0.2, 0.7)
 """How many of an episode's requests ask for a lease."""
 
 
+class Asked(NamedTuple):
+    """A lease that a client asks for: of the longest prefix of these tokens that is in the cache."""
+
+    owner: str
+    scope: str
+    tokens: Tokens
+    seconds: float
+
+
 class Leased(Law):
     def __init__(
         self,
@@ -54,8 +64,8 @@ class Leased(Law):
         self.scheduler, self.requests, self.scripts, self.now = scheduler, requests, scripts, now
         self.away = Away(scheduler, tier)
         self.held: dict[str, Promised] = {}
-        self.asked: dict[str, tuple[str, str, Tokens, float]] = {}
-        """By lease, of those that were asked for tokens in the cache: owner, scope, tokens, seconds."""
+        self.asked: dict[str, Asked] = {}
+        """By lease, of those that were asked for tokens in the cache."""
         self.booked: dict[str, str] = {}
         """By lease, of those that were granted with a request: its name."""
         self.quotas, self._has_failed = quotas, has_failed
@@ -70,19 +80,38 @@ class Leased(Law):
     # ── the books ─────────────────────────────────────────────────────────
 
     def note_booked(self, request: Request, answer: LeaseAnswer | None) -> None:
+        if answer is not None:
+            self._check_time(answer)
         if answer is not None and answer.refusal is None:
             self.booked[answer.name] = request.name
             self._check_room()
 
-    def check_answer(self, answer: LeaseAnswer, before: Promised | None) -> None:
+    def check_answer(self, asked: Asked, answer: LeaseAnswer, before: Promised | None) -> None:
         """`before`: the lease of that name. An answer that refuses changes nothing, and says why truly."""
         after, is_refused = self.held.get(answer.name), answer.refusal is not None
         is_over = before is not None and after is None and before.until <= self.now()
         if is_refused != (after is before or is_over) or (after is None and not is_refused):
             raise Violation(f"lease {answer.name} is answered by {answer}, and held as {after}, before as {before}")
+        self._check_time(answer)
+        self._check_room()
+        if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None:
+            self._check_possible(asked, answer.tokens, answer.earliest)
+        if answer.fewer_tokens:
+            self._check_possible(asked, answer.fewer_tokens, self.now())
+
+    def _check_time(self, answer: LeaseAnswer) -> None:
         if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None and answer.earliest <= self.now():
             raise Violation(f"lease {answer.name} is refused until {answer.earliest:g}, which is over")
-        self._check_room()
+
+    def _check_possible(self, asked: Asked, tokens: int, at: float) -> None:
+        """A lease of so many tokens fits with those that are left at a time, if none is granted before."""
+        key = f"possible {len(self._own)}"
+        own = self._own[key] = asked.tokens[: tokens + 1]
+        wanted = self.prefixes.boundary(Request(key, own, 1, scope=asked.scope), tokens)
+        if wanted is None or not self.prefixes.is_proved(wanted):
+            raise Violation(f"a lease of {tokens} tokens is said to be possible, and none can start after them")
+        left = [one for name, one in self._boundaries().items() if name in self.booked or self.held[name].until > at]
+        self.room.check_memory([*left, wanted], [self._longest(one) for one in self.booked.values()])
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, LeaseHeld):
@@ -142,8 +171,11 @@ class Leased(Law):
             assert request.retain is not None
             owner, scope, seconds = request.tenant, request.scope, request.retain.seconds
             tokens = self.scripts[request.name].tokens
-            if name in self.held and request.retain.session != name and name not in self.begun_by(request, tokens):
+            is_named = request.retain.session == name
+            if name in self.held and not is_named and name not in self.begun_by(request, tokens):
                 raise Violation(f"request {request.name} moves lease {name}, whose tokens it does not continue")
+            if name in self.begun_by(request, request.prompt) and event.tokens < self.held[name].tokens:
+                raise Violation(f"lease {name} moves back to {event.tokens} tokens of those that it had")
         else:
             owner, scope, asked, seconds = self.asked.pop(name)
             tokens = asked.astype(np.int64)
@@ -171,7 +203,7 @@ class Leased(Law):
                     f"starts after {event.hit_tokens}"
                 )
 
-    def begun_by(self, request: Request, tokens: Ints) -> list[str]:
+    def begun_by(self, request: Request, tokens: Ints | Tokens) -> list[str]:
         """Leases whose tokens these begin with, and which would be a hit."""
         return [
             name

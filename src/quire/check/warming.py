@@ -88,15 +88,23 @@ class Warmers(Actor):
     """Turns end, and tokens of some request, or new ones after them, are announced."""
 
     rates = (0.0, 0.0, 0.0, 0.15)
+    idle_rate = 0.4
+    """How often it acts when no request is there any more."""
 
     def __init__(self, episode: Episode) -> None:
         super().__init__(episode)
         self.random = Random(f"warm {episode.seed}")
         self.rate = self.random.choice(self.rates)
 
+    def act(self) -> None:
+        """A few turns without requests let warm work compute chunk after chunk."""
+        rate = self.rate if self.episode.coming or self.episode.accepted else self.rate and self.idle_rate
+        if self.random.random() < rate:
+            self.do()
+
     def do(self) -> None:
         names = sorted(self.episode.runner.scripts.keys() - {NAME})
-        if not names or not (self.episode.coming or self.episode.accepted):
+        if not names:
             return
         request = self.episode.requests[self.random.choice(names)]
         tokens = self.episode.runner.scripts[request.name].tokens.astype(np.int32)

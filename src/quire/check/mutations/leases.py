@@ -15,11 +15,11 @@ from quire.prefix.eviction import Eviction
 from quire.prefix.hit import Hit, no_hit
 from quire.prefix.index import PrefixIndex
 from quire.prefix.lease_pages import LeasePages
+from quire.prefix.lease_sizes import Pages
 from quire.prefix.leases import Lease, LeaseAnswer, LeaseEnding, Leases, LeaseTerms
 from quire.prefix.leasing import Leasing
 from quire.scheduler.admission import Admission
 from quire.scheduler.queue import Ticket
-from quire.scheduler.reuse import Reuse
 from quire.scheduler.room import Room
 from quire.scheduler.scheduler import Scheduler
 
@@ -123,9 +123,9 @@ def _of_any_lease(of_session: Original) -> Original:
     return lambda self, _name, chain: chain[self._nodes.leased[chain] > 0]
 
 
-def _dropped_if_refused(book: Original) -> Original:
-    def wrong(self: Leases, terms: LeaseTerms, *request: Any) -> LeaseAnswer:
-        answer: LeaseAnswer = book(self, terms, *request)
+def _dropped_if_refused(ask: Original) -> Original:
+    def wrong(self: Leases, terms: LeaseTerms, *more: Any) -> LeaseAnswer:
+        answer: LeaseAnswer = ask(self, terms, *more)
         if answer.refusal is not None and terms.name in self.held:
             self._let_go(self.held.pop(terms.name), None)
         return answer
@@ -143,11 +143,20 @@ def _without_sinks(most_tail_units: Original) -> Original:
     return wrong
 
 
-def _taken_over_at_last(adopt: Original) -> Original:
-    def wrong(self: Reuse, row: int, hit: Hit, ticket: Ticket) -> bool:
-        with replaced(self.index.leases, "is_end", always(False)):
-            is_adopted: bool = adopt(self, row, hit, ticket)
-        return is_adopted
+def _taken_over_at_last(init: Original) -> Original:
+    def wrong(self: Scheduler, *plan: Any, **options: Any) -> None:
+        init(self, *plan, **options)
+        adopt, copies = self.reuse._adopt, self.admission.copies
+
+        def take_over(row: int, hit: Hit, ticket: Ticket) -> bool:
+            with replaced(self.reuse.index.leases, "is_end", always(False)):
+                return adopt(row, hit, ticket)
+
+        def copies_of_tiers(ticket: Ticket) -> Pages | None:
+            pages = copies(ticket)
+            return pages if ticket.leased else None
+
+        vars(self.reuse)["_adopt"], vars(self.admission)["copies"] = take_over, copies_of_tiers
 
     return wrong
 
@@ -211,6 +220,12 @@ LEASES: dict[str, Mutation] = {
         _without_sinks,
     ),
     "lease-taken-over-at-last": Mutation(
-        "a request takes over a leased prefix if there is no page for a copy", Reuse, "_adopt", _taken_over_at_last
+        "a request takes over a leased prefix rather than wait for room to copy it",
+        Scheduler,
+        "__init__",
+        _taken_over_at_last,
+    ),
+    "lease-dropped-if-it-cannot-move": Mutation(
+        "a lease that is asked for again by its name goes if that is refused", Leases, "grant", _dropped_if_refused
     ),
 }
