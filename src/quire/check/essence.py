@@ -33,7 +33,7 @@ from quire.scheduler.scheduler import Scheduler
 
 KNOWN = {
     "Scheduler": "plan policy memories events rows shares queue next_step reuse room drafts loads running loading "
-    "leasing admission _arrivals _batch_tokens _least_chunk flying meter",
+    "leasing admission _arrivals _least_chunk flying meter",
     "NextStep": "_tables _copies _stores _loads _newcomers",
     "Running": "_rows _reuse _room _loads _next_step tickets _line _order _order_is_stale",
     "Loading": "_loads _rows _running _reuse _room _next_step _publisher _now",
@@ -50,8 +50,8 @@ KNOWN = {
     "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages shared",
     "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
     "KeptUnits": "each pages present",
-    "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most is_loading "
-    "is_reserved epoch stops outputs output_counts latest requests row_of _free",
+    "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most chunk is_loading "
+    "is_reserved epoch stops outputs output_counts latest requests row_of _free _step_tokens",
     "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
     "Reuse": "memories index rows junctions expectations captures marks points stores _publisher _next_step _layout "

@@ -59,6 +59,8 @@ class Request:
     client_id: str = ""
     """The client's own name for it, which recordings keep. Nothing is decided by it."""
     retain: Retain | None = None
+    chunk_tokens: int | None = None
+    """The most of its tokens that a step computes; None: as many as a step has room for."""
     points: tuple[int, ...] = ()
     """Tokens after which a boundary is kept: where the conversation's next turn will begin to differ from this one."""
     is_branch: bool = False

@@ -280,6 +280,7 @@ class Leasing:
             self._returning[queued.request.name] = self.tier.prefix(lease.terms.name)
             queued.leased = lease.tokens
             if hit.tokens >= lease.tokens:
+                queued.offer = None if queued.offer == lease.tokens else queued.offer  # nothing of it is to be loaded
                 return self._copied_at(hit)
             queued.offer = lease.tokens
             return self._leases.takes.to_begin_at(lease.tokens)

@@ -99,7 +99,7 @@ class Nodes:
         if self._are(known, keys):
             if not self.children[known[-1]]:
                 return known[:most]
-            begin = self._run_begin(known)
+            begin = min(self._run_begin(known), most)
         chains = [known[:begin], *self._along(keys, begin, most)]
         return chains[1] if not begin and len(chains) == 2 else np.concatenate(chains)
 

@@ -106,6 +106,7 @@ class Admission:
 
     def _let_in(self, ticket: Ticket, budget: int, promised: Pages) -> Grants | None:
         """What it computes in the next step. None: it waits further, or a tier loads its first tokens."""
+        self.expect(ticket)  # who was let in before it may have taken over what it would reuse
         if reason := self.why_not_yet(ticket) or self.why_no_copy(ticket, promised):
             self._let_wait(ticket, reason)
             return None
@@ -145,8 +146,7 @@ class Admission:
     def _first_chunk(self, row: int, budget: int, promised: Pages) -> Grants | None:
         """What a newly admitted row can compute in addition to the rows before it; cached prefixes are evicted for it.
         None: there is no page for its first token."""
-        rows = np.array([row])
-        tokens = np.minimum(self._rows.remaining(rows, self._plan.batch_tokens), budget)
+        tokens = np.minimum(self._rows.remaining(rows := np.array([row])), budget)
         needs = self._room.needs(rows, tokens)
         wanted = add_pages(promised, sum_pages(needs))
         if not self._room.is_short(wanted) or (not self._room.cache_is_in_use and self._room.evict(wanted, must=False)):
@@ -199,8 +199,7 @@ class Admission:
 
     def why_not_yet(self, ticket: Ticket) -> Reason | None:
         """Why policy, not capacity, does not admit a request yet; None: it is admitted."""
-        computing = self._reuse.is_coming(ticket)
-        if computing is not None:
+        if (computing := self._reuse.is_coming(ticket)) is not None:
             return Reason(Why.PREFIX, (self._rows.requests[computing].name,))
         if ticket.preemptions >= MOST_PREEMPTIONS and not self._can_all_stay(ticket):
             return Reason(Why.MUST_STAY, numbers={"times": ticket.preemptions})
@@ -221,9 +220,7 @@ class Admission:
         too: otherwise the chunk would be cut, or evict some of them."""
         rows, reuse, room = self._running.order(), self._reuse, self._room
         lengths = np.concatenate((self.likely_lengths(rows), (self.likely_length(ticket),)))
-        limits = lengths
-        if self._plan.lookahead:
-            limits = np.concatenate((self._rows.limit[rows], (ticket.request.limit,)))
+        limits = np.concatenate((self._rows.limit[rows], (ticket.request.limit,))) if self._plan.lookahead else lengths
         share, shared = reuse.index.awaited.share(ticket.awaits), reuse.expectations.shared_pages(ticket)
         is_shared, new = any(map(any, shared)), np.ones_like(lengths)
         if share or is_shared or ticket.cached:

@@ -137,8 +137,7 @@ class Reuse:
         keys = self._keys(row, ticket, len(tokens) // self.index.unit) if not self.index.disabled else []
         self.expectations.forget(ticket)
         hit = self.index.find(keys, ticket.root, tokens) if ticket.may_reuse else no_hit(Why.PROMPT_LOGPROBS)
-        found = hit
-        ticket.came_from, ticket.line = None, 0
+        found, ticket.came_from, ticket.line = hit, None, 0
         if not ticket.is_counted:
             self.index.eviction.now += len(ticket.request.prompt)
         while hit.tokens and not self._adopt(row, hit, ticket):
@@ -152,7 +151,8 @@ class Reuse:
 
     def _note_gap(self, ticket: Ticket, keys: list[bytes], found: Hit, most: int) -> None:
         """Learns from what was evicted and missed, and requests a boundary where prompts diverge."""
-        index, tokens, overlap = self.index, ticket.hit_tokens, found.overlap
+        index, tokens = self.index, ticket.hit_tokens
+        overlap = min(found.overlap, index.nodes.depth(keys))  # for what a branch copies, some of it may be evicted
         reusable = tokens, found.tokens, overlap * index.unit
         ticket.gap = gap(index.eviction.ghosts, keys[:most], reusable, ticket.arrival, index.unit)
         if not ticket.is_counted:

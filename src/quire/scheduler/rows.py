@@ -26,8 +26,8 @@ NEVER = np.iinfo(np.int64).max
 class Rows:
     """One place per running request in each column."""
 
-    def __init__(self, count: int) -> None:
-        self.count = count
+    def __init__(self, count: int, step_tokens: int = 1) -> None:
+        self.count, self._step_tokens = count, step_tokens
         self.prompt = np.zeros(count, dtype=np.int64)
         self.known = np.zeros(count, dtype=np.int64)
         self.computed = np.zeros(count, dtype=np.int64)
@@ -43,6 +43,8 @@ class Rows:
         """Tokens after which its next recurrent state is captured for the cache."""
         self.most = np.zeros(count, dtype=np.int64)
         """The most tokens it may compute: its limit less the last token, which is never computed."""
+        self.chunk = np.full(count, step_tokens, dtype=np.int64)
+        """The most tokens it may have in flight: a step's, or what its request says."""
         self.is_loading = np.zeros(count, dtype=bool)
         """A tier is loading its first tokens: it holds their pages and computes nothing."""
         self.is_reserved = np.zeros(count, dtype=bool)
@@ -72,6 +74,7 @@ class Rows:
         self.is_loading[row] = self.is_reserved[row] = False
         self.limit[row] = limit = request.limit
         self.most[row] = limit - 1
+        self.chunk[row] = min(request.chunk_tokens or self._step_tokens, self._step_tokens)
         self.stops[row] = NO_TOKEN
         if request.stop_tokens:
             self.stops[row, : len(request.stop_tokens)] = request.stop_tokens
@@ -82,10 +85,10 @@ class Rows:
         self.latest[row] = outputs[-1] if len(outputs) else request.prompt[-1]
         return row
 
-    def remaining(self, rows: Ints, step_tokens: int | Ints) -> Ints:
+    def remaining(self, rows: Ints) -> Ints:
         """Tokens that rows can compute now; a row has at most one step's tokens in flight."""
         ends = np.minimum(self.expected[rows], self.most[rows])
-        remaining: Ints = np.minimum(ends, self.settled[rows] + step_tokens) - self.computed[rows]
+        remaining: Ints = np.minimum(ends, self.settled[rows] + self.chunk[rows]) - self.computed[rows]
         return remaining
 
     def leave(self, row: int) -> npt.NDArray[np.int32]:

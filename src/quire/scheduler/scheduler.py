@@ -35,7 +35,6 @@ from quire.core.request import Ending, Request, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.step import Step, StepResult
 from quire.core.tier import RecordStore, Tier
-from quire.kinds import counts
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.plan.tightest import never_fits, why_never
@@ -86,7 +85,7 @@ class Scheduler:
         """`forecast`: estimates what cached prefixes are worth; None: a new one that learns from this traffic."""
         self.plan, self.policy = plan.require_fit(), rules.policy
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
-        self.events, self.rows = Publisher(listeners), Rows(plan.max_requests)
+        self.events, self.rows = Publisher(listeners), Rows(plan.max_requests, plan.batch_tokens)
         self.shares = Shares()
         is_fair = rules.policy is Policy.FAIR
         self.queue = FairQueue(rules.queue_bound, self.shares) if is_fair else Queue(rules.queue_bound)
@@ -113,7 +112,6 @@ class Scheduler:
             publisher=self.events,
         )
         self._arrivals = 0
-        self._batch_tokens = counts(plan.batch_tokens)
         self._least_chunk = max(1, plan.batch_tokens // LEAST_SHARE)
         self.flying: list[Step] = []
         """Steps in flight, the oldest first."""
@@ -221,7 +219,7 @@ class Scheduler:
 
     def _wanted(self, rows: Ints) -> Ints:
         """Tokens that each row could compute now."""
-        wanted = self.rows.remaining(rows, self._batch_tokens)
+        wanted = self.rows.remaining(rows)
         if self.flying and self.reuse.junctions.ahead:
             wanted = self._without_small_chunks(rows, wanted)
         if len(self.loads):

@@ -194,8 +194,9 @@ class WarmWork:
             if begin >= end or begin < job.reached:
                 self._end("done" if begin >= end else "evicted")
                 continue
-            try:
-                self.engine.submit(Request(NAME, job.warm.tokens[:end], 1, scope=job.warm.scope, tenant=NAME))
+            tokens, scope = job.warm.tokens[:end], job.warm.scope
+            try:  # it may find less than now, and compute more: then in several steps
+                self.engine.submit(Request(NAME, tokens, 1, scope=scope, tenant=NAME, chunk_tokens=end - begin))
             except QuireError:
                 self._end("refused")
                 continue

@@ -11,6 +11,12 @@ KEPT = {
     4102012323: "where every kind grows, a request waits for room to copy a leased page that ends between two units",
     4107012419: "a booking does not end with its session's lease in a tier whose cache is dropped",
     4116012495: "nor with one that cannot be loaded",
+    4109012521: "a branch may evict units of its own prompt for the state that it copies",
+    4106012345: "a chunk of warm work that finds less than before, as its load failed, is computed in several steps",
+    4110012639: "a boundary is kept at a point that lies before units that are kept already",
+    4120012598: "what a waiting request would reuse is looked up again before it is passed over for lack of memory",
+    5102015420: "a request whose lease in a tier is in the pool too waits for no load of it",
+    5201015636: "a chunk of warm work never has more tokens than a step",
 }
 """By seed: what it is about."""
 

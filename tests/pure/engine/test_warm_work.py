@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from quire.core.events import PrefixEvicted
+from quire.core.events import Event, PrefixEvicted, RequestAccepted, StepLaunched
 from quire.models.shape import ModelShape
 from quire.plan import bound
 from quire.plan.make import make_plan
@@ -19,6 +19,7 @@ from quire.recording.replay import replay
 from quire.text.next_turn import NextTurns, Spoken
 from quire.warm.pace import Pace
 from quire.warm.work import Warm
+from small_engines import engine_for, request, run, small_plan
 from small_kinds import KINDS
 from talks import Talk, prompts_of
 from thinking_templates import TOOL
@@ -48,6 +49,40 @@ def test_chunks_grow_until_they_take_half_of_the_limit_and_shrink_at_once() -> N
     for _ in range(20):
         pace.note(pace.tokens, 0.0)
     assert pace.tokens == 512
+
+
+@pytest.mark.parametrize(("chunk", "most"), [(1, 1), (24, 24), (1_000, 64), (None, 64)])
+def test_a_step_computes_no_more_of_a_request_than_it_says(chunk: int | None, most: int) -> None:
+    """A step has 64 tokens at most."""
+    launched: list[int] = []
+    engine, _ = engine_for(small_plan(["full", "window"], 40, budget=64), listeners=[partial(_note_tokens, launched)])
+    stream = engine.submit(request("chunked", 100, 5, chunk_tokens=chunk))
+    run(engine, 400)
+    assert max(launched) == most
+    assert len(stream.tokens()) == 5
+
+
+def _note_tokens(launched: list[int], event: Event) -> None:
+    if isinstance(event, StepLaunched):
+        launched.append(event.tokens)
+
+
+@pytest.mark.story
+def test_a_chunk_that_finds_less_than_before_is_computed_in_several_steps() -> None:
+    """Nobody waits for more than a chunk, whatever is evicted between the look at the cache and the chunk's start."""
+    talk = Talk("qwen", _plan(), True)
+    index, launched = talk.engine.scheduler.reuse.index, list[int]()
+
+    def forget(event: Event) -> None:
+        if isinstance(event, RequestAccepted) and event.prompt > 200:
+            index.drop()
+
+    talk.engine.scheduler.events.subscribe(forget)
+    talk.engine.scheduler.events.subscribe(partial(_note_tokens, launched))
+    talk.work.add(Warm(np.arange(300, dtype=np.int32)))
+    talk.idle()
+    assert max(launched) == index.unit > talk.work.pace.tokens
+    assert sum(launched) > 300
 
 
 def test_a_replay_evicts_and_keeps_what_the_recorded_engine_did(tmp_path: Path) -> None:

@@ -152,6 +152,22 @@ def test_a_fork_at_the_end_of_an_ended_request_computes_nothing_again(kinds: lis
     assert hits(engine)["f"] == hits(engine)["g"] == 119
 
 
+@pytest.mark.story
+def test_a_branch_evicts_the_units_that_it_shares_to_copy_a_state_before_them() -> None:
+    """Two states have room. One is two tokens into the first unit, where the branch starts; the other is at the end of
+    the request that went on from there, whose unit the branch's prompt begins with: it is evicted for the copy."""
+    engine, _ = engine_for(small_plan(["state"], 2))
+    engine.submit(Request("short", PROMPT[:2], 1))
+    run(engine, 20)
+    long = engine.submit(Request("long", PROMPT[:40], 40))
+    run(engine, 50)
+    told = long.tokens()
+    branch = engine.submit(Request("branch", np.concatenate([PROMPT[:40], told[:24], PROMPT]), 3, is_branch=True))
+    run(engine, 20)
+    assert len(branch.tokens()) == 3
+    assert is_empty(engine)
+
+
 def test_a_fork_is_accepted_by_its_whole_length() -> None:
     """Its parent may leave: what they share now is not counted."""
     engine, _ = engine_for(small_plan(["full"], None))
