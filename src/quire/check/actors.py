@@ -165,12 +165,14 @@ class FailingSteps(Actor):
         def fail(*step: Step) -> None:
             setattr(runner, where, check)
             check(*step)
+            self.episode.leased.is_failing = True
             raise StepFailed
 
         setattr(runner, where, fail)
 
     def check_failed(self) -> None:
         """Every request with a row has ended, and the pool has forgotten: copies that it needed may be missing."""
+        self.episode.leased.is_failing = False
         if left := state.running(self.scheduler):
             raise Violation(f"a step was abandoned, and {min(left)} still has a row")
         check_no_prefix_left(self.scheduler)

@@ -71,6 +71,8 @@ class Leased(Law):
         self.quotas, self._has_failed = quotas, has_failed
         self.releasing = ""
         """The lease that is being released."""
+        self.is_failing = False
+        """A step fails in this turn."""
         self.dropping: str | None = None
         """The scope whose cache is being dropped, or ALL_SCOPES."""
         self._own: dict[str, Tokens] = {}
@@ -146,23 +148,27 @@ class Leased(Law):
             LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
             LeaseEnding.TIER: event.lease in self.away.failed,
             LeaseEnding.FAILED: True,  # the books of the index say whether a step failed
-            LeaseEnding.NOTHING: lease is None and request is not None and not self._is_cached(request),
+            LeaseEnding.NOTHING: lease is None and request is not None and not self._cached(request),
         }
         if not is_right[event.ending]:
             raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
 
     def _check_ended(self, request: str) -> None:
-        """Its lease is held now; or it left nothing, and its session has the lease that it had before."""
+        """Its lease is held now; or it left less than its session has in a tier, or nothing: then that stays, as it does
+        if a step failed."""
         for name in [name for name, one in self.booked.items() if one == request]:
             del self.booked[name]
-            if name not in self.held or self._is_cached(request):
+            lease, left = self.held.get(name), self._cached(request)
+            is_more = lease is not None and (left < lease.tokens or self.is_failing) and name in self.away.of
+            if lease is None or (left and not is_more):
                 raise Violation(f"request {request} was granted lease {name} and has ended, and it is not held")
 
-    def _is_cached(self, name: str) -> bool:
-        """Whether a request of the same prompt would find anything."""
+    def _cached(self, name: str) -> int:
+        """The most tokens that a request of the same prompt would find."""
         request = self.requests[name]
         self._own[name] = request.prompt
-        return next(self.prefixes.boundaries(request, len(request.prompt) - 1), None) is not None
+        found = next(self.prefixes.boundaries(request, len(request.prompt) - 1), None)
+        return 0 if found is None else found.tokens
 
     def _hold(self, event: LeaseHeld) -> None:
         name = event.lease

@@ -6,7 +6,7 @@ the copies, it waits; for the elder, room is made. The same holds for what it lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from itertools import chain as chain_of
 from itertools import count
@@ -263,6 +263,13 @@ class Leasing:
                 self._idle[name] = None
         self._expire()  # if the session's older lease stays, its time may have passed while the request ran
         self._report()
+
+    def stay_away(self, requests: Container[str]) -> None:
+        """A step has failed, and these requests end. What a tier keeps of their sessions stays there: it does not move
+        to a pool that is about to be dropped."""
+        pending = self._leases.pending
+        for name in [name for name, one in pending.items() if one.request in requests and name in self.tier]:
+            del pending[name]
 
     # ── hits ──────────────────────────────────────────────────────────────
 

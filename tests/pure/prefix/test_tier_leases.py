@@ -168,6 +168,19 @@ def test_a_turn_that_is_cancelled_before_it_begins_leaves_its_session_the_lease_
 
 
 @pytest.mark.story
+def test_a_failed_step_leaves_a_session_the_lease_that_a_tier_keeps() -> None:
+    """Its turn was in progress, and would have moved the lease to the pool, which has nothing any more."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    (before,) = traffic.engine.leases()
+    traffic.submit("again", said, 30, retain=Retain(1000, session="agent"))
+    for _ in range(4):
+        traffic.step()
+    assert [one.request.name for one in traffic.scheduler.abandon()] == ["again"]
+    assert traffic.engine.leases() == [before]
+
+
+@pytest.mark.story
 def test_a_released_lease_leaves_the_tier_though_its_next_turn_is_in_progress() -> None:
     """The turn has booked a lease of the same name: both end, with one word, and nothing is held afterwards."""
     traffic = Tiered(with_leases("full", "state"))
