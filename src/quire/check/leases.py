@@ -94,12 +94,18 @@ class Leased(Law):
         is_over = before is not None and after is None and before.until <= self.now()
         if is_refused != (after is before or is_over) or (after is None and not is_refused):
             raise Violation(f"lease {answer.name} is answered by {answer}, and held as {after}, before as {before}")
+        if before is not None and after is not None and self._is_begun(before, asked) and after.tokens < before.tokens:
+            raise Violation(f"lease {answer.name} of {before.tokens} tokens is asked for again, and has {after.tokens}")
         self._check_time(answer)
         self._check_room()
         if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None:
             self._check_possible(asked, answer.tokens, answer.earliest)
         if answer.fewer_tokens:
             self._check_possible(asked, answer.fewer_tokens, self.now())
+
+    def _is_begun(self, lease: Promised, asked: Asked) -> bool:
+        own = lease.request.prompt[: lease.tokens]
+        return lease.request.scope == asked.scope and np.array_equal(own, asked.tokens[: lease.tokens])
 
     def _check_time(self, answer: LeaseAnswer) -> None:
         if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None and answer.earliest <= self.now():
@@ -154,8 +160,8 @@ class Leased(Law):
             raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
 
     def _check_ended(self, request: str) -> None:
-        """Its lease is held now; or it left less than its session has in a tier, or nothing: then that stays, as it does
-        if a step failed."""
+        """Its lease is held now; or it left nothing, or less than its session has in a tier: then that stays, as it
+        does if a step failed."""
         for name in [name for name, one in self.booked.items() if one == request]:
             del self.booked[name]
             lease, left = self.held.get(name), self._cached(request)

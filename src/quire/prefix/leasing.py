@@ -114,6 +114,8 @@ class Leasing:
         terms = replace(terms, scope=scope_of(root))  # so that it ends if this scope's cache is dropped
         keys = [] if self._index.disabled else keys_of(root, tokens, self._index.unit)
         hit = self._index.find(keys, root, tokens, len(tokens))
+        if self.tier.is_beyond(terms.name, hit.tokens, [root, *keys], tokens):
+            return self._held_in_tier(self.tier.renew(terms, now + terms.seconds))
         answer = self._leases.grant(terms, hit, now)
         if answer.refusal is None:
             self._end_in_tier(terms.name, LeaseEnding.REPLACED)
@@ -160,9 +162,13 @@ class Leasing:
         before = self._leases.held.get(terms.name)
         if before is not None:
             self._leases.give_away(terms.name)
-        self._publish(LeaseHeld(self._publisher.step, terms.name, lease.tokens))
-        self._publish(LeaseMoved(self._publisher.step, terms.name, lease.tokens))
-        return LeaseAnswer(terms.name, None, lease.tokens, lease.until, size_bytes=lease.size_bytes, where=lease.where)
+        return self._held_in_tier(lease)
+
+    def _held_in_tier(self, lease: Lease) -> LeaseAnswer:
+        name, size = lease.terms.name, lease.size_bytes
+        self._publish(LeaseHeld(self._publisher.step, name, lease.tokens))
+        self._publish(LeaseMoved(self._publisher.step, name, lease.tokens))
+        return LeaseAnswer(name, None, lease.tokens, lease.until, size_bytes=size, where=lease.where)
 
     def _move_idle(self) -> None:
         """Moves leases to the tier whose sessions usually pause for longer than they take to return."""
@@ -250,10 +256,9 @@ class Leasing:
             return
         named = (len(keys) + 1) * self._index.unit - 1  # what a row left without keeping it has no keys
         hit = self._index.find(keys, root, tokens, min(named, len(tokens) - 1))
-        away = self.tier.held.get(name)
-        is_less = away is not None and hit.tokens < away.tokens and self.tier.begins(name, [root, *keys], tokens)
-        if away is not None and (is_less or not hit.tokens):  # it left before the lease was loaded
-            self._leases.pending.pop(name, None)
+        is_beyond = self.tier.is_beyond(name, hit.tokens, [root, *keys], tokens)
+        if name in self.tier and (is_beyond or not hit.tokens):  # it left before the lease was loaded
+            del self._leases.pending[name]
         else:
             self._leases.settle(name, hit, self.now)
         if name in self._leases.held:

@@ -168,6 +168,24 @@ def test_a_turn_that_is_cancelled_before_it_begins_leaves_its_session_the_lease_
 
 
 @pytest.mark.story
+@pytest.mark.parametrize("found", [0, 16])
+def test_a_lease_in_a_tier_is_renewed_there_if_the_pool_has_less(found: int) -> None:
+    """Asked for again by its name with the same tokens, it is neither refused as absent nor made shorter."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    (before,) = traffic.engine.leases()
+    assert before.where is Where.HOST
+    traffic.evict_all()
+    if found:
+        traffic.ask("other", joined(said[:found], words("other", 9)), 2)
+    traffic.clock.now = 900.0
+    again = traffic.lease("agent", said)
+    assert (again.refusal, again.where, again.tokens, again.until) == (None, Where.HOST, before.tokens, 1900.0)
+    (held,) = traffic.engine.leases()
+    assert (held.tokens, held.until) == (before.tokens, 1900.0)
+
+
+@pytest.mark.story
 def test_a_failed_step_leaves_a_session_the_lease_that_a_tier_keeps() -> None:
     """Its turn was in progress, and would have moved the lease to the pool, which has nothing any more."""
     traffic = Tiered(with_leases("full", "state"))
