@@ -6,6 +6,7 @@ import pytest
 
 from cached_traffic import Clock, Traffic, joined, with_leases, words
 from quire.core.events import LoadFailed, LoadFinished
+from quire.core.reasons import Why
 from quire.core.request import Retain, Tokens
 from quire.core.sampling import Sampling
 from quire.core.step import Step
@@ -286,6 +287,31 @@ def test_a_lease_granted_while_its_records_are_loaded_is_broken_with_them() -> N
     traffic.finish()
     ended = {event.lease: event.ending for event in traffic.events if isinstance(event, LeaseEnded)}
     assert ended == {"early": LeaseEnding.TIER, "late": LeaseEnding.TIER}
+
+
+@pytest.mark.story
+def test_a_request_whose_lease_is_back_in_the_pool_waits_for_no_load() -> None:
+    """For a load it must be able to stay next to the others, which it is not. Then another request computes the same
+    prompt, and nothing is to be loaded any more."""
+    traffic, history = Tiered(with_leases("full", lease_sheets=0)), words("history", 60)
+    traffic.scheduler.admission.typical_output = 1.0
+    traffic.ask("first", history, 1)
+    assert traffic.lease("kept", history).where is Where.HOST
+    traffic.finish()
+    traffic.evict_all()
+    for name in ("elder", "second", "third"):
+        traffic.submit(name, words(name, 20), 180)
+    traffic.step()
+    traffic.submit("again", joined(history, words("more", 9)), 3)
+    traffic.submit("cold", history, 1, sampling=Sampling(prompt_logprobs=0))
+    traffic.step()
+    assert traffic.waiting("again").reason.code is Why.LEASED
+    while "again" not in traffic.order():
+        traffic.step()
+    assert {"elder", "second", "third"} <= traffic.scheduler.rows.row_of.keys()
+    assert traffic.admitted("again")["hit_tokens"] >= 56
+    assert not any(isinstance(event, LoadFinished) for event in traffic.events)
+    traffic.finish()
 
 
 def test_host_memory_evicts_no_lease_and_keeps_leases_to_its_share() -> None:
