@@ -13,12 +13,12 @@ from quire.check.definitions import Violation
 from quire.check.faulty import FaultyTier
 from quire.check.host import HostTier
 from quire.check.leaks import check_no_prefix_left
-from quire.check.leases import ALL_SCOPES
+from quire.check.leases import ALL_SCOPES, Asked
 from quire.check.promises import check_books
 from quire.check.requests import SCOPES
 from quire.core.step import Step
 from quire.core.tier import SCOPE_BYTES
-from quire.prefix.leases import LeaseTerms
+from quire.prefix.leases import LeaseRefusal, LeaseTerms
 
 if TYPE_CHECKING:
     from quire.check.episode import Episode
@@ -165,12 +165,14 @@ class FailingSteps(Actor):
         def fail(*step: Step) -> None:
             setattr(runner, where, check)
             check(*step)
+            self.episode.leased.is_failing = True
             raise StepFailed
 
         setattr(runner, where, fail)
 
     def check_failed(self) -> None:
         """Every request with a row has ended, and the pool has forgotten: copies that it needed may be missing."""
+        self.episode.leased.is_failing = False
         if left := state.running(self.scheduler):
             raise Violation(f"a step was abandoned, and {min(left)} still has a row")
         check_no_prefix_left(self.scheduler)
@@ -227,13 +229,23 @@ class Leasers(Actor):
         tokens = tokens[: self.random.choice((len(tokens), self.random.randint(1, len(tokens))))]
         self._asked += 1
         seconds = (3.5, 20.5, 60.5) if episode.system.is_away else (0.5, 3.5, 20.5)
-        terms = LeaseTerms(f"asked {self._asked}", request.tenant, self.random.choice(seconds))
-        terms = replace(terms, scope=state.root(self.scheduler, request.scope)[:SCOPE_BYTES])
-        episode.leased.asked[terms.name] = request.scope, tokens, terms.seconds
-        answer = episode.engine.lease(terms, request.scope, tokens)
-        episode.leased.check_answer(answer)
-        if answer.refusal is None:
-            episode.coverage.mechanism(episode.kinds, Mechanism.LEASE)
+        asked = Asked(request.tenant, request.scope, tokens, self.random.choice(seconds))
+        ask_for_lease(episode, f"asked {self._asked}", asked)
+
+
+def ask_for_lease(episode: Episode, name: str, asked: Asked) -> None:
+    """A client asks for a new lease, or for one that is held: then that moves to these tokens."""
+    leased, before = episode.leased, episode.leased.held.get(name)
+    terms = LeaseTerms(name, asked.owner, asked.seconds, quota_bytes=leased.quotas.get(asked.owner))
+    terms = replace(terms, scope=state.root(episode.scheduler, asked.scope)[:SCOPE_BYTES])
+    leased.asked[name] = asked
+    answer = episode.engine.lease(terms, asked.scope, asked.tokens)
+    leased.asked.pop(name, None)
+    leased.check_answer(asked, answer, before)
+    if answer.refusal is None:
+        episode.coverage.mechanism(episode.kinds, Mechanism.LEASE)
+    elif answer.refusal is LeaseRefusal.QUOTA:
+        episode.coverage.mechanism(episode.kinds, Mechanism.QUOTA)
 
 
 ACTORS: tuple[type[Actor], ...] = (Aborts, Pins, Drops, Evictions, Compactions, FailingSteps, TierNews, Leasers)

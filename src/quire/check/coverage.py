@@ -55,6 +55,7 @@ class Mechanism(str, Enum):
     BRANCH = "branch"
     FORK = "fork at a running request's end"
     TIER_LEASE = "lease in a tier"
+    QUOTA = "lease over a quota"
 
 
 STEPS_PER_FLOOR = 20_000
@@ -72,6 +73,7 @@ OF_REUSE = (
     Mechanism.WARMED,
     Mechanism.FORK,
     Mechanism.TIER_LEASE,
+    Mechanism.QUOTA,
 )
 LOADS = (Fault.LOAD_DONE, Fault.LOAD_FAILED, Fault.LOAD_LATE, Fault.LOAD_LOST, Fault.LOAD_LESS)
 

@@ -20,7 +20,8 @@ from quire.check.host import HostTier
 from quire.check.large import EVERY, is_large, large_system, large_traffic
 from quire.check.laws import Law
 from quire.check.leaks import check_owners
-from quire.check.leases import Leased, with_leases
+from quire.check.lease_room import random_quotas
+from quire.check.leases import Leased, with_leases, with_quotas
 from quire.check.line import Line
 from quire.check.lives import Lives
 from quire.check.loading import Loading
@@ -28,6 +29,7 @@ from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted, Progress
 from quire.check.promises import check_books, check_ended, check_nothing_left, is_late
 from quire.check.requests import (
+    TENANTS,
     Arrival,
     Traffic,
     crowding_traffic,
@@ -39,10 +41,18 @@ from quire.check.requests import (
 from quire.check.reused import Reused
 from quire.check.scripts import script_for
 from quire.check.seats import Seats
+from quire.check.sessions import Sessions
 from quire.check.shadow import ShadowRunner
 from quire.check.staying import Capacity, Staying
 from quire.check.storing import Storing
-from quire.check.systems import LOAD_SECONDS, random_system, with_lease_sheets, with_leases_away, with_tight_leases
+from quire.check.systems import (
+    LOAD_SECONDS,
+    random_system,
+    with_lease_sheets,
+    with_leases_away,
+    with_tight_leases,
+    with_wide_units,
+)
 from quire.check.warming import Warmed, Warmers
 from quire.core.errors import NeverFits, QueueFull
 from quire.core.events import (
@@ -61,7 +71,7 @@ from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine, Stream
 from quire.prefix.leases import LeaseMoved
 from quire.warm.pace import FixedPace
-from quire.warm.work import NAME, WarmWork
+from quire.warm.work import NAME, Warm, WarmWork
 
 REPORTED = {
     RequestPreempted: Mechanism.PREEMPTION,
@@ -71,7 +81,7 @@ REPORTED = {
     RecordsStored: Mechanism.STORE,
     LeaseMoved: Mechanism.TIER_LEASE,
 }
-WARM_TURNS = 8
+WARM_TURNS = 24
 """Turns after the last request, for warm work alone."""
 STORED_RATE = 0.9
 """How often a tier has a prompt from earlier times."""
@@ -82,6 +92,7 @@ class Episode:
         self.random, self.coverage, self.now, self.seed = Random(seed), coverage, 0, seed
         is_large_one = is_large(seed)
         self.system = large_system(self.random, seed // EVERY) if is_large_one else random_system(self.random)
+        self.system = with_wide_units(self.system, Random(f"wide {seed}"))
         leases = Random(f"leases {seed}")
         self.system = with_tight_leases(with_lease_sheets(self.system, leases), Random(f"tight {seed}"))
         self.system = with_leases_away(self.system, Random(f"away {seed}"))
@@ -101,17 +112,21 @@ class Episode:
         self.store = PinningStore(self.scheduler, self.runner, self._unleased_spare())
         self.traffic = self._traffic(is_large_one)
         self.forking = Random(f"forks {seed}")
+        self.quotas = random_quotas(Random(f"quotas {seed}"), self.system.plan, TENANTS)
         self.coming = self._coming(leases)
-        self.leased = Leased(self.scheduler, self.requests, self.runner.scripts, lambda: self.now, self.tier)
         self.loading = Loading(lambda: self.now, LOAD_SECONDS, self._has_less)
+        self.leased = self._leased()
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
+        self.announced: list[Warm] = []
+        """What warm work was asked for."""
         self.warm = WarmWork(self.engine, FixedPace(Random(f"pace {seed}").choice((1, 3, 8))))
         policy = self._policy()
         warmed = Warmed(self.scheduler, self.accepted, self.warm, self.requests, self.prefixes)
         self.laws += [Lives(), self.loading, self.progress, *policy, self.leased, warmed]
         self.forkers = Forkers(self)
         self.actors = [*(actor(self) for actor in (*ACTORS, Warmers)), self.forkers]
+        self.actors.append(Sessions(self))
 
     def _traffic(self, is_large_one: bool) -> Traffic:
         system = self.system
@@ -121,8 +136,19 @@ class Episode:
 
     def _coming(self, leases: Random) -> list[Arrival]:
         requests = random_requests(self.random, self.system.plan, self.traffic)
-        coming = with_leases(leases, requests, 0.7 if self.system.is_tight else None)
+        coming = with_quotas(with_leases(leases, requests, 0.7 if self.system.is_tight else None), self.quotas)
         return with_branches(self.forking, with_points(Random(f"points {self.seed}"), coming))
+
+    def _leased(self) -> Leased:
+        return Leased(
+            self.scheduler,
+            self.requests,
+            self.runner.scripts,
+            lambda: self.now,
+            self.tier,
+            quotas=self.quotas,
+            has_failed=self.loading.has_failed,
+        )
 
     def _unleased_spare(self) -> int:
         return self.system.spare - max(stage.lease_sheets for stage in self.system.plan.stages)
@@ -151,7 +177,8 @@ class Episode:
         clock, plan = lambda: float(self.now), self.system.plan
         tier: FaultyTier | HostTier
         if seed % 8 <= 3:
-            tier = FaultyTier(self.random, clock, LOAD_SECONDS, plan, learns=seed % 8 < 3)
+            learns = seed % 8 < 3 and not self.system.is_away  # what is taught keeps no leases
+            tier = FaultyTier(self.random, clock, LOAD_SECONDS, plan, learns=learns)
         else:
             tier = HostTier(self.random, clock, LOAD_SECONDS, plan)
         self.runner.keeping = tier
@@ -210,7 +237,7 @@ class Episode:
     def run(self) -> None:
         while self.coming or self.accepted:
             self.step()
-        for _ in range(WARM_TURNS if self.warm else 0):
+        for _ in range(WARM_TURNS if self.warm or self.announced else 0):
             self.step()
         self.warm.forget()
         while not self.scheduler.is_idle():

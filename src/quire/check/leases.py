@@ -1,7 +1,9 @@
 """Leases: what is promised of a held one, from the checker's own books and the definition of the attention.
 
 held        a request that begins with its tokens can start after all of them, at any step; and it does
-together    the pages that all of them need, each once, fit the sheets that the plan has for leases, on every stage
+waits       for a lease that is held, and for one in a tier only until a load of its own has failed
+refused     nothing has changed: the lease of that name that was there is still held
+together    with what was granted to requests they fit lease memory and their keys' quotas (`lease_room.py`)
 ends        at its time, unless a request of its session is in progress; by release; broken when the cache is dropped
 afterwards  nothing counts as leased any more
 """
@@ -11,21 +13,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 
 from quire.check import state
-from quire.check.definitions import Ints, Violation, seen
+from quire.check.definitions import Ints, Violation
 from quire.check.laws import Law
+from quire.check.lease_room import LeaseRoom, Quotas
 from quire.check.prefixes import Boundary, Prefixes
 from quire.check.requests import Arrival
 from quire.check.scripts import Script
 from quire.check.tier_leases import Away, Promised, Storage
-from quire.core.events import Event, LoadFailed, LoadStarted, RequestAdmitted, RequestEnded
+from quire.core.events import Event, LoadFailed, LoadStarted, RequestAdmitted, RequestEnded, RequestWaits
+from quire.core.reasons import Why
 from quire.core.request import Request, Retain, Tokens
-from quire.core.units import ceil_div
-from quire.kinds import State
-from quire.plan.plan import KindPlan, StagePlan
 from quire.prefix.keys import keys_of
 from quire.prefix.leases import BREAKS, LeaseAnswer, LeaseEnded, LeaseEnding, LeaseHeld, LeaseMoved, LeaseRefusal
 from quire.scheduler.scheduler import Scheduler
@@ -37,6 +39,15 @@ RETAIN_RATES = (0.0, 0.2, 0.7)
 """How many of an episode's requests ask for a lease."""
 
 
+class Asked(NamedTuple):
+    """A lease that a client asks for: of the longest prefix of these tokens that is in the cache."""
+
+    owner: str
+    scope: str
+    tokens: Tokens
+    seconds: float
+
+
 class Leased(Law):
     def __init__(
         self,
@@ -45,34 +56,70 @@ class Leased(Law):
         scripts: Mapping[str, Script],
         now: Callable[[], int],
         tier: Storage | None = None,
+        *,
+        quotas: Quotas,
+        has_failed: Callable[[str], bool],
     ) -> None:
+        """`quotas`: by tenant, in bytes; `has_failed`: whether a load of a request failed, so that it computes."""
         self.scheduler, self.requests, self.scripts, self.now = scheduler, requests, scripts, now
         self.away = Away(scheduler, tier)
         self.held: dict[str, Promised] = {}
-        self.asked: dict[str, tuple[str, Tokens, float]] = {}
-        """By lease, of those that were asked for tokens in the cache: scope, tokens, seconds."""
+        self.asked: dict[str, Asked] = {}
+        """By lease, of those that were asked for tokens in the cache."""
         self.booked: dict[str, str] = {}
         """By lease, of those that were granted with a request: its name."""
-        self._stages = [stage for stage in scheduler.plan.stages if stage.kinds]
+        self.quotas, self._has_failed = quotas, has_failed
         self.releasing = ""
         """The lease that is being released."""
+        self.is_failing = False
+        """A step fails in this turn."""
         self.dropping: str | None = None
         """The scope whose cache is being dropped, or ALL_SCOPES."""
         self._own: dict[str, Tokens] = {}
         self.prefixes = Prefixes(scheduler, lambda name: self._own[name])
+        self.room = LeaseRoom(scheduler, self.prefixes, quotas, lambda name: self.away.size(name))
 
     # ── the books ─────────────────────────────────────────────────────────
 
     def note_booked(self, request: Request, answer: LeaseAnswer | None) -> None:
+        if answer is not None:
+            self._check_time(answer)
         if answer is not None and answer.refusal is None:
             self.booked[answer.name] = request.name
+            self._check_room()
 
-    def check_answer(self, answer: LeaseAnswer) -> None:
-        """What is not granted is not held, and an answer that refuses says why truly."""
-        if (answer.refusal is None) != (answer.name in self.held):
-            raise Violation(f"lease {answer.name} is answered by {answer}, and held: {answer.name in self.held}")
+    def check_answer(self, asked: Asked, answer: LeaseAnswer, before: Promised | None) -> None:
+        """`before`: the lease of that name. An answer that refuses changes nothing, and says why truly."""
+        after, is_refused = self.held.get(answer.name), answer.refusal is not None
+        is_over = before is not None and after is None and before.until <= self.now()
+        if is_refused != (after is before or is_over) or (after is None and not is_refused):
+            raise Violation(f"lease {answer.name} is answered by {answer}, and held as {after}, before as {before}")
+        if before is not None and after is not None and self._is_begun(before, asked) and after.tokens < before.tokens:
+            raise Violation(f"lease {answer.name} of {before.tokens} tokens is asked for again, and has {after.tokens}")
+        self._check_time(answer)
+        self._check_room()
+        if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None:
+            self._check_possible(asked, answer.tokens, answer.earliest)
+        if answer.fewer_tokens:
+            self._check_possible(asked, answer.fewer_tokens, self.now())
+
+    def _is_begun(self, lease: Promised, asked: Asked) -> bool:
+        own = lease.request.prompt[: lease.tokens]
+        return lease.request.scope == asked.scope and np.array_equal(own, asked.tokens[: lease.tokens])
+
+    def _check_time(self, answer: LeaseAnswer) -> None:
         if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None and answer.earliest <= self.now():
             raise Violation(f"lease {answer.name} is refused until {answer.earliest:g}, which is over")
+
+    def _check_possible(self, asked: Asked, tokens: int, at: float) -> None:
+        """A lease of so many tokens fits with those that are left at a time, if none is granted before."""
+        key = f"possible {len(self._own)}"
+        own = self._own[key] = asked.tokens[: tokens + 1]
+        wanted = self.prefixes.boundary(Request(key, own, 1, scope=asked.scope), tokens)
+        if wanted is None or not self.prefixes.is_proved(wanted):
+            raise Violation(f"a lease of {tokens} tokens is said to be possible, and none can start after them")
+        left = [one for name, one in self._boundaries().items() if name in self.booked or self.held[name].until > at]
+        self.room.check_memory([*left, wanted], [self._longest(one) for one in self.booked.values()])
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, LeaseHeld):
@@ -89,6 +136,8 @@ class Leased(Law):
             self._check_hit(event)
         elif isinstance(event, LoadStarted | LoadFailed):
             self.away.note_load(event)
+        elif isinstance(event, RequestWaits) and event.reason.code is Why.LEASED:
+            self._check_waits(event.request)
 
     def _end(self, event: LeaseEnded) -> None:
         """A lease ends for a reason; one that is replaced was reported as held again before. What is granted to a
@@ -105,41 +154,50 @@ class Leased(Law):
             LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
             LeaseEnding.TIER: event.lease in self.away.failed,
             LeaseEnding.FAILED: True,  # the books of the index say whether a step failed
-            LeaseEnding.NOTHING: lease is None and request is not None and not self._is_cached(request),
+            LeaseEnding.NOTHING: lease is None and request is not None and not self._cached(request),
         }
         if not is_right[event.ending]:
             raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
 
     def _check_ended(self, request: str) -> None:
-        """Its lease is held now; or it left nothing, and its session has the lease that it had before."""
+        """Its lease is held now; or it left nothing, or less than its session has in a tier: then that stays, as it
+        does if a step failed."""
         for name in [name for name, one in self.booked.items() if one == request]:
             del self.booked[name]
-            if name not in self.held or self._is_cached(request):
+            lease, left = self.held.get(name), self._cached(request)
+            is_more = lease is not None and (left < lease.tokens or self.is_failing) and name in self.away.of
+            if lease is None or (left and not is_more):
                 raise Violation(f"request {request} was granted lease {name} and has ended, and it is not held")
 
-    def _is_cached(self, name: str) -> bool:
-        """Whether a request of the same prompt would find anything."""
+    def _cached(self, name: str) -> int:
+        """The most tokens that a request of the same prompt would find."""
         request = self.requests[name]
         self._own[name] = request.prompt
-        return next(self.prefixes.boundaries(request, len(request.prompt) - 1), None) is not None
+        found = next(self.prefixes.boundaries(request, len(request.prompt) - 1), None)
+        return 0 if found is None else found.tokens
 
     def _hold(self, event: LeaseHeld) -> None:
         name = event.lease
         if name in self.booked:
             request = self.requests[self.booked.pop(name)]
             assert request.retain is not None
-            scope, tokens, seconds = request.scope, self.scripts[request.name].tokens, request.retain.seconds
-            if name in self.held and request.retain.session != name and name not in self.begun_by(request, tokens):
+            owner, scope, seconds = request.tenant, request.scope, request.retain.seconds
+            tokens = self.scripts[request.name].tokens
+            is_named = request.retain.session == name
+            if name in self.held and not is_named and name not in self.begun_by(request, tokens):
                 raise Violation(f"request {request.name} moves lease {name}, whose tokens it does not continue")
+            if name in self.begun_by(request, request.prompt) and event.tokens < self.held[name].tokens:
+                raise Violation(f"lease {name} moves back to {event.tokens} tokens of those that it had")
         else:
-            scope, asked, seconds = self.asked.pop(name)
+            owner, scope, asked, seconds = self.asked.pop(name)
             tokens = asked.astype(np.int64)
         if event.tokens > len(tokens):
             raise Violation(f"lease {name} holds {event.tokens} tokens, {len(tokens)} were asked for")
         own = np.concatenate([tokens[: event.tokens], [0]]).astype(np.int32)
         key = f"lease {name} {len(self._own)}"
         self._own[key] = own
-        self.held[name] = Promised(Request(key, own, 1, scope=scope), event.tokens, self.now() + seconds)
+        probe = Request(key, own, 1, scope=scope, tenant=owner)
+        self.held[name] = Promised(probe, event.tokens, self.now() + seconds)
         self.away.of.pop(name, None)
 
     # ── what must hold ────────────────────────────────────────────────────
@@ -157,7 +215,7 @@ class Leased(Law):
                     f"starts after {event.hit_tokens}"
                 )
 
-    def begun_by(self, request: Request, tokens: Ints) -> list[str]:
+    def begun_by(self, request: Request, tokens: Ints | Tokens) -> list[str]:
         """Leases whose tokens these begin with, and which would be a hit."""
         return [
             name
@@ -167,17 +225,36 @@ class Leased(Law):
             and np.array_equal(one.request.prompt[: one.tokens], tokens[: one.tokens])
         ]
 
+    def _check_waits(self, name: str) -> None:
+        """It begins with a lease, which is in the pool, or in a tier that it may still ask."""
+        tokens = self.scripts[name].tokens[: state.known_tokens(self.scheduler, name)]
+        leases = self.begun_by(self.requests[name], tokens)
+        if not any(lease not in self.away.of or not self._has_failed(name) for lease in leases):
+            raise Violation(f"request {name} waits for room to continue a lease, and of {leases} it can continue none")
+
     def after_turn(self) -> None:
         self._check_times()
         self.away.check()
-        for number, sheets in enumerate(self.sheets()):
-            if sheets > (most := self._stages[number].lease_sheets):
-                raise Violation(f"leases need {sheets} sheets of stage {number}, and may take {most}")
+        self._check_room()
+
+    def _check_room(self) -> None:
+        boundaries, booked = self._boundaries(), {name: self._longest(one) for name, one in self.booked.items()}
+        self.room.check_memory(list(boundaries.values()), list(booked.values()))
+        held = {name: (one.request.tenant, boundaries.get(name)) for name, one in self.held.items()}
+        self.room.check_quotas(held, booked)
 
     def sheets(self) -> list[int]:
         """By stage: whole sheets for the pages that all held leases need, each once."""
-        boundaries = [self._boundary(name, one) for name, one in self.held.items() if name not in self.away.of]
-        return [self._sheets(number, stage, boundaries) for number, stage in enumerate(self._stages)]
+        return self.room.sheets(list(self._boundaries().values()), [])
+
+    def _boundaries(self) -> dict[str, Boundary]:
+        return {name: self._boundary(name, one) for name, one in self.held.items() if name not in self.away.of}
+
+    def _longest(self, name: str) -> Request:
+        """All tokens that a request may come to have, for what its lease will take."""
+        request, key = self.requests[name], f"booked {name}"
+        own = self._own[key] = self.scripts[name].tokens[: request.limit - 1].astype(np.int32)
+        return Request(key, own, request.limit - len(own), scope=request.scope, tenant=request.tenant)
 
     def _boundary(self, name: str, one: Promised) -> Boundary:
         boundary = self.prefixes.boundary(one.request, one.tokens)
@@ -193,25 +270,6 @@ class Leased(Law):
             if one.until < self.now() and name not in self.booked:
                 raise Violation(f"lease {name} is held at {self.now()}, and was to end at {one.until:g}")
 
-    def _sheets(self, number: int, stage: StagePlan, boundaries: list[Boundary]) -> int:
-        sheets = 0
-        for kind, plan in enumerate(stage.kinds):
-            pages = [self._pages(number, kind, plan, boundary) for boundary in boundaries]
-            sheets += ceil_div(len(np.unique(np.concatenate(pages))), plan.pages_per_sheet) if pages else 0
-        return sheets
-
-    def _pages(self, stage: int, kind: int, plan: KindPlan, boundary: Boundary) -> Ints:
-        kept = state.kept_pages(self.scheduler, stage, kind)
-        if isinstance(plan.kind, State):
-            return np.asarray(kept[boundary.path[-1], 0].ravel(), dtype=np.int64)
-        end, size, each = boundary.tokens, plan.page_tokens, kept.shape[1]
-        runs = [(begin, min(stop, end)) for begin, stop in seen(plan.kind, end, end + 1)]
-        pages = np.concatenate(
-            [np.arange(begin // size, ceil_div(stop, size)) for begin, stop in runs if begin < stop]
-            + [np.empty(0, dtype=np.int64)]
-        )
-        return np.asarray(kept[boundary.path[pages // each], pages % each].ravel(), dtype=np.int64)
-
     def at_end(self) -> None:
         for name in list(self.held):
             self.releasing = name
@@ -219,6 +277,17 @@ class Leased(Law):
         for what, count in state.books_of_leases(self.scheduler):
             if count:
                 raise Violation(f"after the last lease {count} {what} are left")
+
+
+def with_quotas(arrivals: list[Arrival], quotas: Quotas) -> list[Arrival]:
+    """Leases of requests count for the quotas of their tenants."""
+    return [_within(arrival, quotas.get(arrival.request.tenant)) for arrival in arrivals]
+
+
+def _within(arrival: Arrival, quota: int | None) -> Arrival:
+    request = arrival.request
+    retain = None if request.retain is None else replace(request.retain, quota_bytes=quota)
+    return replace(arrival, request=replace(request, retain=retain))
 
 
 def with_leases(random: Random, arrivals: list[Arrival], rate: float | None = None) -> list[Arrival]:

@@ -25,6 +25,10 @@ class Loading(Law):
     def is_awaited_by(self, request: str) -> bool:
         return request in self._open
 
+    def has_failed(self, request: str) -> bool:
+        """Whether a load failed and may not be tried again: the request computes its tokens."""
+        return request in self._failed
+
     def on_event(self, event: Event) -> None:
         if isinstance(event, LoadStarted):
             self._begin(event.request)

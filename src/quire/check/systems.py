@@ -29,6 +29,8 @@ AWAY_SHARE = 0.4
 """Of systems with a tier: the pool has no lease memory, so all leases are in the tier."""
 TIGHT_SHARE = 0.5
 """Of systems with windows or states: leases take all that one request leaves, and that is one or two of them."""
+WIDE_SHARE = 0.06
+"""Of systems: a unit is wider than sinks and window together, so that the units that they touch decide."""
 LOAD_SECONDS = 6.0
 """One step takes one second of the checker's clock."""
 
@@ -95,6 +97,23 @@ def random_system(random: Random) -> System:
         typical_output=random.choice((1.0, 4.0, 128.0)),
         is_crowded=is_crowded,
     )
+
+
+def with_wide_units(system: System, random: Random) -> System:
+    """Another system now and then: sinks, alone or with another kind, and pages of half a unit."""
+    if system.is_large or system.is_crowded or random.random() >= WIDE_SHARE:
+        return system
+    kinds = ["sink", *random.choice(((), (), ("full",), ("window",)))]
+    length, layers = random.randint(24, 48), random_layers(random, kinds, WIDE)
+    settings = Settings(
+        max_length=length,
+        max_requests=random.choice((2, 3, 4)),
+        batch_tokens=random.choice((3, 8, 64)),
+        page_tokens={"": WIDE.pages[0]},
+        match_unit_tokens=2 * WIDE.pages[0],
+    )
+    model = ModelShape("checked", "check", tuple(layers), max_length=length, weights_known=False)
+    return replace(system, plan=plan_with_spare(model, settings, system.spare))
 
 
 def plan_with_spare(model: ModelShape, settings: Settings, spare: int) -> Plan:
@@ -176,6 +195,7 @@ def with_leases_away(system: System, random: Random) -> System:
 
 SMALL = Sizes(window=12, chunk=12, sinks=4, pages=(1, 2, 3, 4))
 """Short requests leave every window behind."""
+WIDE = Sizes(window=8, chunk=8, sinks=4, pages=(4,))
 
 
 def random_layers(random: Random, kinds: Sequence[str], sizes: Sizes) -> list[Layer]:

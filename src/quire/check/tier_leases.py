@@ -87,13 +87,20 @@ class Away:
             records |= own
         self._check_share(records)
 
+    def size(self, name: str) -> int:
+        """Bytes of the records of a lease."""
+        return sum(self._records_of(self.of[name]).values())
+
     def _names(self, lease: Promised) -> set[bytes]:
+        return set(self._records_of(lease))
+
+    def _records_of(self, lease: Promised) -> dict[bytes, int]:
         root, unit = state.root(self._scheduler, lease.request.scope), self._records.unit_tokens
         tokens = lease.request.prompt[: lease.tokens]
         keys = keys_of(root, tokens, unit)
         rest = tokens[len(keys) * unit :]
         end = end_key([root, *keys][-1], rest) if len(rest) else b""
-        return {name for name, _ in self._records.wanted(Load(0, "", tuple(keys), lease.tokens, end))}
+        return dict(self._records.wanted(Load(0, "", tuple(keys), lease.tokens, end)))
 
     def _check_share(self, names: set[bytes]) -> None:
         blocks = _host_blocks(self._scheduler, names)

@@ -88,23 +88,36 @@ class Warmers(Actor):
     """Turns end, and tokens of some request, or new ones after them, are announced."""
 
     rates = (0.0, 0.0, 0.0, 0.15)
+    idle_rate = 0.4
+    """How often it acts when no request is there any more."""
 
     def __init__(self, episode: Episode) -> None:
         super().__init__(episode)
         self.random = Random(f"warm {episode.seed}")
         self.rate = self.random.choice(self.rates)
 
+    def act(self) -> None:
+        """A few turns without requests let warm work compute chunk after chunk."""
+        rate = self.rate if self.episode.coming or self.episode.accepted else self.rate and self.idle_rate
+        if self.random.random() < rate:
+            self.do()
+
     def do(self) -> None:
         names = sorted(self.episode.runner.scripts.keys() - {NAME})
-        if not names or not (self.episode.coming or self.episode.accepted):
+        if not names:
             return
         request = self.episode.requests[self.random.choice(names)]
         tokens = self.episode.runner.scripts[request.name].tokens.astype(np.int32)
         if self.random.random() < 0.5:
-            self.episode.warm.add(Warm(self._next(tokens), request.scope, request.tenant))
+            self._announce(self._next(tokens), request)
             self.episode.coverage.mechanism(self.episode.kinds, Mechanism.WARM)
         else:
             self._end_turn(request, tokens[: self.random.randint(1, len(tokens))])
+
+    def _announce(self, tokens: Tokens, request: Request) -> None:
+        warm = Warm(tokens, request.scope, request.tenant)
+        self.episode.announced.append(warm)
+        self.episode.warm.add(warm)
 
     def _next(self, tokens: Tokens) -> Tokens:
         """Some of these tokens and others; now and then more than ever fits."""
@@ -119,6 +132,7 @@ class Warmers(Actor):
         nexts = tuple(self._next(now[:recurs]) for recurs in recurring)
         prefixes = Prefixes(self.scheduler, lambda _name: now)
         probe = Request("a turn", now, 1, scope=request.scope)
+        self.episode.announced += [Warm(one, request.scope, request.tenant) for one in nexts]
         before = [self._found(prefixes, probe, recurs) for recurs in recurring]
         self.episode.warm.end_turn(TurnEnd(now, recurring, nexts, request.scope, request.tenant))
         if [self._found(prefixes, probe, recurs) for recurs in recurring] != before:

@@ -108,13 +108,12 @@ def _option(name: str) -> str:
 
 def _hunt(options: argparse.Namespace) -> None:
     """Plants one bug after another, and looks for each from scratch."""
-    from quire.check.campaign import run_campaign
-    from quire.check.mutations import MUTATIONS, planted
+    from quire.check.hunt import hunt
+    from quire.check.mutations import MUTATIONS
 
     found: dict[str, int | None] = {}
     for name in MUTATIONS:
-        with planted(name):
-            campaign = run_campaign(options.steps or STEPS, options.seed or 0)
+        campaign = hunt(name, options.steps or STEPS, options.seed or 0)
         found[name] = None if campaign.failure is None else campaign.failure.episode_seed
         if not options.json:
             outcome = "survived" if campaign.failure is None else f"episode {found[name]}"

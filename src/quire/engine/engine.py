@@ -99,9 +99,9 @@ class Engine:
         """Raises NeverFits or QueueFull within the call; otherwise the request will end."""
         if request.name in self.streams:
             raise InputError(f"a request named {request.name} is running or waiting: give each its own name")
-        lease = self.scheduler.submit(request)
-        stream = Stream(request, self, lease=lease)
-        self.streams[request.name] = stream
+        if request.retain is not None:
+            self.scheduler.leasing.go_on(self.clock())
+        stream = self.streams[request.name] = Stream(request, self, lease=self.scheduler.submit(request))
         if request.deadline is not None:
             self._deadlines[request.name] = request.deadline
         return stream

@@ -124,7 +124,8 @@ class Forks:
         for name in self._ended:
             stream = self._streams.pop(name)
             assert stream.ended is not None, "the engine ends a stream with its request"
-            request = stream.request
+            request, before = stream.request, self._past.pop(name, None)  # an earlier one may have had this name
+            self._tokens -= 0 if before is None else before.tokens
             self._past[name] = one = Past(request.prompt, stream.ended.outputs, (request.tenant, request.scope))
             self._tokens += one.tokens
         self._ended.clear()

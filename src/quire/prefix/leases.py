@@ -13,7 +13,7 @@ plan's `lease_sheets` on every stage. Every accepted request can run alone next 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import ClassVar
@@ -156,6 +156,10 @@ class LeaseEnded(Event):
         return self.ending.value
 
 
+Needed = Callable[[Mapping[str, Lease]], Pages]
+"""Pages that a new lease and these, which are held, need together."""
+
+
 class Leases:
     """Which prefixes are leased, and whether one more fits."""
 
@@ -168,8 +172,8 @@ class Leases:
         """By name: with a request that has not ended. While it runs, the lease of that name that is held stays."""
         self.pages: Pages = [[0] * len(stage.kinds) for stage in self._stages]
         """Of all leases that are held, each page once."""
-        self.bytes_elsewhere: Callable[[str], int] = lambda _owner: 0
-        """Of an owner's leases that are not in the pool."""
+        self.bytes_elsewhere: Callable[[str, str], int] = lambda _owner, _besides: 0
+        """Of an owner's leases that are not in the pool, besides the one of a name."""
         self._ended: list[tuple[str, LeaseEnding, int]] = []
         self._began: list[tuple[str, int]] = []
 
@@ -209,7 +213,7 @@ class Leases:
             return LeaseAnswer(terms.name, LeaseRefusal.DISABLED)
         if not hit.tokens:
             return LeaseAnswer(terms.name, LeaseRefusal.ABSENT)
-        if refused := self._why_not(terms, self.takes.along(self._marked(hit.chain)), hit.tokens):
+        if refused := self._why_not_along(terms, self._marked(hit.chain), hit.tokens):
             return self._with_fewer(refused, terms, hit.chain)
         self._hold(terms, hit.chain, now)
         lease = self.held[terms.name]
@@ -220,47 +224,67 @@ class Leases:
         units; those that the session's lease holds already count once."""
         if self._coverage.disabled:
             return LeaseAnswer(terms.name, LeaseRefusal.DISABLED)
-        pages = self.takes.up_to(length)
-        if old := self.held.get(terms.name):
-            shared = chain[np.isin(chain, old.chain)]
-            for stage, kinds in enumerate(self._coverage.growing):
-                for kind in kinds:
-                    pages[stage][kind] -= self.takes.count(stage, kind, shared, NO_NODES, 0)
-        if refused := self._why_not(terms, pages, length):
+        pages, shared = self.takes.up_to(length), self._of_session(terms.name, chain)
+        for stage, kinds in enumerate(self._coverage.growing):
+            for kind in kinds:
+                pages[stage][kind] -= self.takes.count(stage, kind, shared, NO_NODES, 0)
+
+        def needed(left: Mapping[str, Lease]) -> Pages:
+            own = pages if terms.name in left else self.takes.up_to(length)
+            return _add(self._union(left), own)
+
+        if refused := self._over_quota(terms, pages, length) or self._over_memory(terms, length, pages, needed):
             return refused
         self.pending[terms.name] = Booking(terms, pages, request)
         return LeaseAnswer(terms.name, None, length, None, size_bytes=self.takes.size_bytes(pages))
 
-    def _why_not(self, terms: LeaseTerms, pages: Pages, tokens: int) -> LeaseAnswer | None:
-        size = self.takes.size_bytes(pages)
-        if terms.quota_bytes is not None and self._bytes_of(terms.owner) + size > terms.quota_bytes:
-            return LeaseAnswer(terms.name, LeaseRefusal.QUOTA, tokens, size_bytes=size, limit_bytes=terms.quota_bytes)
+    def _of_session(self, name: str, chain: Chain) -> Chain:
+        """Nodes of a chain that the session's lease holds. Other leases may end before the request does."""
+        old = self.held.get(name)
+        return NO_NODES if old is None else chain[np.isin(chain, old.chain)]
+
+    def _why_not_along(self, terms: LeaseTerms, chain: Chain, tokens: int) -> LeaseAnswer | None:
+        """A key is charged all of its lease, memory what no other lease holds. A lease of the same name makes way."""
+        size = self.takes.along(chain, is_counted=False)
+        over = self._over_quota(terms, size, tokens, besides=terms.name)
+        return over or self._over_memory(terms, tokens, self.takes.along(chain), lambda left: self._union(left, chain))
+
+    def _over_quota(self, terms: LeaseTerms, pages: Pages, tokens: int, besides: str = "") -> LeaseAnswer | None:
+        size, quota = self.takes.size_bytes(pages), terms.quota_bytes
+        if quota is None or self._bytes_of(terms.owner, besides) + size <= quota:
+            return None
+        return LeaseAnswer(terms.name, LeaseRefusal.QUOTA, tokens, size_bytes=size, limit_bytes=quota)
+
+    def _over_memory(self, terms: LeaseTerms, tokens: int, pages: Pages, needed: Needed) -> LeaseAnswer | None:
+        """`pages`: what it adds now; `needed`: by it and those of the others that are left."""
         if self._fits(_add(self._taken(), pages)):
             return None
         limit = sum(stage.lease_sheets * stage.sheet_bytes for stage in self._stages)
-        earliest = self._earliest(pages)
+        earliest, size = self._earliest(needed), self.takes.size_bytes(pages)
         return LeaseAnswer(
             terms.name, LeaseRefusal.MEMORY, tokens, earliest=earliest, size_bytes=size, limit_bytes=limit
         )
 
-    def _bytes_of(self, owner: str) -> int:
-        """Bytes of an owner's leases; what several of them share counts each time."""
+    def _bytes_of(self, owner: str, besides: str) -> int:
+        """Bytes of an owner's leases but one; what several of them share counts each time."""
         booked = [one.pages for one in self.pending.values() if one.terms.owner == owner]
-        held = sum(lease.size_bytes for lease in self.of(owner)) + self.bytes_elsewhere(owner)
-        return held + sum(map(self.takes.size_bytes, booked))
+        held = sum(lease.size_bytes for lease in self.of(owner) if lease.terms.name != besides)
+        return held + self.bytes_elsewhere(owner, besides) + sum(map(self.takes.size_bytes, booked))
 
-    def _earliest(self, pages: Pages) -> float | None:
-        """When so many more pages would fit, if no other lease is granted before; None: leases alone never leave it."""
-        left = dict(self.held)
+    def _earliest(self, needed: Needed) -> float | None:
+        """When it would fit, if no other lease is granted before; None: leases alone never leave it the room. What it
+        shares with a lease that ends is its own from then on."""
+        left, booked = dict(self.held), [one.pages for one in self.pending.values()]
         for name, lease in sorted(self.held.items(), key=lambda one: one[1].until):
             if name in self.pending:
                 continue
             del left[name]
-            union = self.takes.union([one.chain for one in left.values()])
-            booked = [one.pages for one in self.pending.values()]
-            if self._fits(_add(union, pages, *booked)):
+            if self._fits(_add(needed(left), *booked)):
                 return lease.until
         return None
+
+    def _union(self, left: Mapping[str, Lease], *more: Chain) -> Pages:
+        return self.takes.union([*(one.chain for one in left.values()), *more])
 
     def _with_fewer(self, refused: LeaseAnswer, terms: LeaseTerms, chain: Chain) -> LeaseAnswer:
         """The same, with the longest earlier boundary that would be granted."""
@@ -271,8 +295,7 @@ class Leases:
         places = usable.nonzero()[0]
 
         def would_be_granted(count: int) -> bool:
-            pages = self.takes.along(chain[: places.item(count - 1) + 1])
-            return self._why_not(terms, pages, 0) is None
+            return self._why_not_along(terms, chain[: places.item(count - 1) + 1], 0) is None
 
         most = greatest(0, len(places), would_be_granted)
         return replace(refused, fewer_tokens=nodes.tokens.item(chain.item(places.item(most - 1))) if most else 0)

@@ -6,8 +6,10 @@ the copies, it waits; for the elder, room is made. The same holds for what it lo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
+from itertools import chain as chain_of
+from itertools import count
 from typing import Protocol
 
 from quire.core.errors import InputError
@@ -112,6 +114,8 @@ class Leasing:
         terms = replace(terms, scope=scope_of(root))  # so that it ends if this scope's cache is dropped
         keys = [] if self._index.disabled else keys_of(root, tokens, self._index.unit)
         hit = self._index.find(keys, root, tokens, len(tokens))
+        if self.tier.is_beyond(terms.name, hit.tokens, [root, *keys], tokens):
+            return self._held_in_tier(self.tier.renew(terms, now + terms.seconds))
         answer = self._leases.grant(terms, hit, now)
         if answer.refusal is None:
             self._end_in_tier(terms.name, LeaseEnding.REPLACED)
@@ -122,7 +126,11 @@ class Leasing:
 
     def release(self, name: str) -> bool:
         """False: there is no lease of this name."""
-        is_there = self._leases.release(name) or self._end_in_tier(name, LeaseEnding.RELEASED)
+        if name in self.tier:
+            self._leases.pending.pop(name, None)  # it ends with the lease, which is reported once
+            is_there = self._end_in_tier(name, LeaseEnding.RELEASED)
+        else:
+            is_there = self._leases.release(name)
         self._report()
         return is_there
 
@@ -154,9 +162,13 @@ class Leasing:
         before = self._leases.held.get(terms.name)
         if before is not None:
             self._leases.give_away(terms.name)
-        self._publish(LeaseHeld(self._publisher.step, terms.name, lease.tokens))
-        self._publish(LeaseMoved(self._publisher.step, terms.name, lease.tokens))
-        return LeaseAnswer(terms.name, None, lease.tokens, lease.until, size_bytes=lease.size_bytes, where=lease.where)
+        return self._held_in_tier(lease)
+
+    def _held_in_tier(self, lease: Lease) -> LeaseAnswer:
+        name, size = lease.terms.name, lease.size_bytes
+        self._publish(LeaseHeld(self._publisher.step, name, lease.tokens))
+        self._publish(LeaseMoved(self._publisher.step, name, lease.tokens))
+        return LeaseAnswer(name, None, lease.tokens, lease.until, size_bytes=size, where=lease.where)
 
     def _move_idle(self) -> None:
         """Moves leases to the tier whose sessions usually pause for longer than they take to return."""
@@ -200,8 +212,9 @@ class Leasing:
         assert retain is not None, "it asks for a lease"
         chain = self._index.nodes.follow(keys, len(keys))
         name = retain.session or self._session(request, keys, root, chain) or request.name
-        if name in self._leases.pending or self._is_of_another(name, request.tenant):
-            name = request.name  # another request of the session is in progress, and moves its lease
+        if not self._is_free(name, request.tenant):  # another request of the session is in progress, and moves it
+            names = chain_of((request.name,), (f"{request.name} {number}" for number in count(2)))
+            name = next(one for one in names if self._is_free(one, request.tenant))
         if self.tier.keeper is not None:
             self._back[name] = request.tenant
         scope = scope_of(root)
@@ -210,6 +223,9 @@ class Leasing:
         if answer.refusal is LeaseRefusal.MEMORY and self.tier.has_room(request.limit):
             return replace(answer, elsewhere=Where.HOST)
         return answer
+
+    def _is_free(self, name: str, owner: str) -> bool:
+        return name not in self._leases.pending and not self._is_of_another(name, owner)
 
     def _session(self, request: Request, keys: Sequence[bytes], root: bytes, chain: Chain) -> str | None:
         """The lease of the same tenant that ends furthest along the prompt, and moves with its session."""
@@ -240,8 +256,9 @@ class Leasing:
             return
         named = (len(keys) + 1) * self._index.unit - 1  # what a row left without keeping it has no keys
         hit = self._index.find(keys, root, tokens, min(named, len(tokens) - 1))
-        if not hit.tokens and name in self.tier:
-            self._leases.pending.pop(name, None)
+        is_beyond = self.tier.is_beyond(name, hit.tokens, [root, *keys], tokens)
+        if name in self.tier and (is_beyond or not hit.tokens):  # it left before the lease was loaded
+            del self._leases.pending[name]
         else:
             self._leases.settle(name, hit, self.now)
         if name in self._leases.held:
@@ -251,6 +268,13 @@ class Leasing:
                 self._idle[name] = None
         self._expire()  # if the session's older lease stays, its time may have passed while the request ran
         self._report()
+
+    def stay_away(self, requests: Container[str]) -> None:
+        """A step has failed, and these requests end. What a tier keeps of their sessions stays there: it does not move
+        to a pool that is about to be dropped."""
+        pending = self._leases.pending
+        for name in [name for name, one in pending.items() if one.request in requests and name in self.tier]:
+            del pending[name]
 
     # ── hits ──────────────────────────────────────────────────────────────
 

@@ -11,7 +11,7 @@ servers and connectors cannot promise, and keep none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from quire.core.request import Tokens
@@ -96,8 +96,8 @@ class TierLeases:
     def of(self, owner: str) -> list[Lease]:
         return [one.lease for one in self._held.values() if one.lease.terms.owner == owner]
 
-    def bytes_of(self, owner: str) -> int:
-        return sum(lease.size_bytes for lease in self.of(owner))
+    def bytes_of(self, owner: str, besides: str) -> int:
+        return sum(lease.size_bytes for lease in self.of(owner) if lease.terms.name != besides)
 
     def seconds_to_return(self, tokens: int) -> float:
         """0 as long as no load was measured: what is not known is tried."""
@@ -129,6 +129,13 @@ class TierLeases:
         self._held[terms.name] = Named(lease, tuple(keys[:units]), end)
         return lease
 
+    def renew(self, terms: LeaseTerms, until: float) -> Lease:
+        """Keeps a lease that it has until another time."""
+        own = self._held[terms.name]
+        lease = replace(own.lease, terms=terms, until=until)
+        self._held[terms.name] = replace(own, lease=lease)
+        return lease
+
     def storable(self, chain: Chain) -> Chain:
         """The part of a chain that a tier can have: only whole units where every kind grows, and the cache has ends
         between units for forks alone."""
@@ -155,6 +162,11 @@ class TierLeases:
         short = (one for one in self._held.values() if one.lease.tokens <= most)
         found = [one.lease for one in short if self._is_begun(one, keys, tokens)]
         return max(found, key=lambda lease: lease.tokens, default=None)
+
+    def is_beyond(self, name: str, found: int, keys: Sequence[bytes], tokens: Tokens) -> bool:
+        """Whether it has a lease of this name that these tokens begin with, of more than are found in the pool."""
+        one = self._held.get(name)
+        return one is not None and one.lease.tokens > found and self._is_begun(one, keys, tokens)
 
     def prefix(self, name: str) -> Prefix:
         own = self._held[name]

@@ -94,7 +94,7 @@ class RecordingEngine(Engine):
     ) -> None:
         self._file = file
         self._inputs: Line = {}
-        self._is_stepping = False
+        self._is_stepping = self._is_noting = False
         rules = rules or Rules()
         head = {"plan": encode(plan), "rules": asdict(rules), "overlap": overlap, "tier": tier is not None}
         others = {"keeper": keeper is not None, "drafter": drafter is not None}
@@ -113,7 +113,7 @@ class RecordingEngine(Engine):
         )
 
     def _note(self, what: str, value: float) -> float:
-        if self._is_stepping:  # readings between steps influence no decision
+        if self._is_stepping or self._is_noting:  # other readings between steps influence no decision
             self._inputs.setdefault(what, []).append(value)
         return value
 
@@ -137,8 +137,12 @@ class RecordingEngine(Engine):
         fields = {name: getattr(request, name) for name in request.__dataclass_fields__}
         retain = None if request.retain is None else asdict(request.retain)
         own = {"prompt": request.prompt.tolist(), "sampling": asdict(request.sampling), "retain": retain}
-        self._write({"submit": {**fields, **own}})
-        return super().submit(request)
+        self._is_noting = True
+        try:
+            return super().submit(request)
+        finally:  # one that is refused may have ended leases before
+            self._is_noting = False
+            self._write_inputs({"submit": {**fields, **own}})
 
     def cancel(self, name: str) -> None:
         super().cancel(name)

@@ -380,8 +380,8 @@ class Scheduler:
         return ended
 
     def abandon(self) -> list[Ended]:
-        """Gives up the steps in flight: ends all requests that have a row, keeps nothing of them, and drops the cache
-        in the pool, because copies into its pages may be missing. Tiers keep what they have."""
+        """Gives up the steps in flight: requests that have a row end, and the pool's cache goes: it may lack copies."""
+        self.leasing.stay_away(self.rows.row_of)
         ended = [self._end(row, Ending.CANCELLED, keep=False) for row in list(self.running.tickets)]
         self.loads.drop(number for step in self.flying for number, _ in step.loads)
         self.reuse.catch_up()

@@ -12,11 +12,14 @@ import pytest
 from command import refused, run_text
 from quire.check.campaign import Campaign, run_campaign, run_episode
 from quire.check.coverage import STEPS_PER_FLOOR, Coverage, Fault, Mechanism, is_possible
+from quire.check.definitions import Violation
+from quire.check.hunt import finds, hunt
 from quire.check.mutations import MUTATIONS, planted
 from quire.check.small import SHORT
 from quire.cli.main import build_parser
 from quire.core.rules import Policy
 from quire.kinds import KINDS
+from quire.scheduler.scheduler import Scheduler
 
 DOCS = Path(__file__).parents[3] / "docs" / "check.md"
 FOUND: dict[str, int] = json.loads((Path(__file__).parent / "found.json").read_text())
@@ -30,17 +33,22 @@ def test_a_short_run_keeps_every_promise() -> None:
     assert campaign.verdict().startswith("clean: 3,")
 
 
+def broken_books(_scheduler: Scheduler) -> None:
+    raise Violation("the books never balance")
+
+
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_every_planted_bug_is_found(name: str) -> None:
     """Within 20,000 steps: first in the episode that found it before (`quire check --mutate all --json`), then, should
     that go another way by now, in a campaign. `make soak` hunts for all of them from scratch."""
-    campaign = Campaign()
-    with planted(name):
-        run_episode(campaign, FOUND[name])
-        if campaign.failure is None:
-            campaign = run_campaign(20_000, seed=2)
-    assert campaign.failure is not None
-    assert campaign.verdict().startswith("violation: ")
+    assert finds(name, FOUND[name]) or hunt(name, 20_000, seed=2).failure is not None
+
+
+def test_an_episode_that_breaks_without_a_planted_bug_does_not_find_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever broke would be reported for every bug that is planted."""
+    monkeypatch.setattr("quire.check.episode.check_books", broken_books)
+    assert not finds("settle-missed", FOUND["settle-missed"])
+    assert hunt("settle-missed", 30, seed=2).failure is None
 
 
 def test_the_episodes_that_find_planted_bugs_are_clean_without_them() -> None:

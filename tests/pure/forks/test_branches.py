@@ -215,6 +215,17 @@ def test_ended_requests_are_remembered_up_to_the_bounds() -> None:
     assert not _is_known(forks, "r5")
 
 
+@pytest.mark.story
+def test_a_request_that_has_an_earlier_ones_name_is_remembered_in_its_place() -> None:
+    """Its tokens count once, and it is the newest: others of other names stay as long as before."""
+    engine, _ = engine_for(small_plan(["full"], 100))
+    forks = Forks(engine, most_requests=3, most_tokens=60)
+    for name in ("same", "one", "same", "two", "same", "three"):
+        forks.note(engine.submit(Request(name, PROMPT[:10], 10)))
+        run(engine, 50)
+    assert [name for name in ("same", "one", "two", "three") if _is_known(forks, name)] == ["same", "two", "three"]
+
+
 def _is_known(forks: Forks, name: str) -> bool:
     try:
         forks.tokens(name)

@@ -121,6 +121,48 @@ def test_a_refused_lease_says_when_and_how_much_is_possible() -> None:
     assert traffic.lease("third", two).refusal is None
 
 
+@pytest.mark.story
+def test_the_earliest_time_counts_what_is_shared_with_the_lease_that_ends() -> None:
+    """Four of six pages are those of a lease that ends first, and the new one's own from then on: five sheets never
+    suffice. Six do when another page is given back."""
+    for lease_sheets, earliest in ((5, None), (6, 50.0)):
+        traffic, history = Leased(with_leases("full", lease_sheets=lease_sheets)), words("history", 49)
+        traffic.ask("first", history)
+        traffic.ask("second", words("other", 17))
+        assert traffic.lease("shared", history[: 4 * UNIT], 30.0).refusal is None
+        assert traffic.lease("other", words("other", UNIT), 50.0).refusal is None
+        refused = traffic.lease("late", history)
+        assert (refused.refusal, refused.earliest) == (LeaseRefusal.MEMORY, earliest)
+
+
+@pytest.mark.story
+def test_a_lease_whose_time_is_over_is_not_in_the_way_of_a_request() -> None:
+    """The engine was idle, and took no step since then."""
+    traffic = Leased(with_leases("full", lease_sheets=5))
+    traffic.ask("first", words("history", 33))
+    assert traffic.lease("kept", words("history", 33), 5.0).refusal is None
+    traffic.clock.now = 50.0
+    stream = traffic.submit("second", words("other", 30), 3, retain=Retain(60))
+    assert stream.lease is not None
+    assert stream.lease.refusal is None
+    assert traffic.ended() == [("kept", LeaseEnding.EXPIRED)]
+
+
+@pytest.mark.story
+def test_a_request_named_like_anothers_lease_has_a_lease_of_its_own() -> None:
+    """Also like the lease that a request in progress has booked for its session."""
+    traffic = Leased(with_leases("full"))
+    traffic.submit("turn", words("one", 30), 3, retain=Retain(60), tenant="blue")
+    traffic.finish()
+    for number, tenant in ((2, "green"), (3, "red")):
+        stream = traffic.submit("turn", words(tenant, 30), 3, retain=Retain(60), tenant=tenant)
+        assert stream.lease is not None
+        assert stream.lease.name == f"turn {number}"
+        traffic.finish()
+    assert {lease.terms.owner for lease in traffic.engine.leases()} == {"blue", "green", "red"}
+    assert traffic.ended() == []
+
+
 def test_a_lease_ends_at_its_time() -> None:
     """From then on it counts no more, and its prefix can be evicted."""
     traffic = Leased(with_leases("full", "state"))
@@ -193,6 +235,29 @@ def test_an_owner_stays_within_its_quota() -> None:
     assert (refused.refusal, refused.size_bytes, refused.limit_bytes) == (LeaseRefusal.QUOTA, 4 * page, 6 * page)
     assert refused.fewer_tokens == 2 * UNIT
     assert [lease.terms.name for lease in traffic.engine.leases()] == ["one"]
+
+
+@pytest.mark.story
+def test_a_quota_is_charged_the_same_whoever_else_leases_the_prefix() -> None:
+    """Another key's lease of the same pages makes none of them free of charge: it may end at any time."""
+    traffic = Leased(with_leases("full"))
+    page = traffic.scheduler.plan.stages[0].kinds[0].page_bytes
+    traffic.ask("first", words("history", 33))
+    assert traffic.engine.lease(LeaseTerms("theirs", "another", 100.0), "", words("history", 33)).refusal is None
+    refused = traffic.lease("ours", words("history", 33), quota_bytes=3 * page)
+    assert (refused.refusal, refused.size_bytes, refused.fewer_tokens) == (LeaseRefusal.QUOTA, 4 * page, 3 * UNIT)
+    assert traffic.lease("ours", words("history", 33), quota_bytes=4 * page).refusal is None
+
+
+def test_a_lease_that_moves_is_charged_in_place_of_the_earlier_one() -> None:
+    """The key has one lease afterwards, and its quota is for that one."""
+    traffic = Leased(with_leases("full"))
+    page = traffic.scheduler.plan.stages[0].kinds[0].page_bytes
+    traffic.ask("first", words("history", 33))
+    assert traffic.lease("ours", words("history", 17), quota_bytes=4 * page).tokens == 2 * UNIT
+    assert traffic.lease("ours", words("history", 33), quota_bytes=4 * page).tokens == 4 * UNIT
+    (held,) = traffic.engine.leases()
+    assert held.size_bytes == 4 * page
 
 
 def test_dropping_the_cache_breaks_its_leases_visibly() -> None:

@@ -152,6 +152,71 @@ def test_a_session_that_returns_soon_stays_in_the_pool(pause: float) -> None:
     assert traffic.where() == [Where.POOL]
 
 
+@pytest.mark.story
+def test_a_turn_that_is_cancelled_before_it_begins_leaves_its_session_the_lease_that_it_has() -> None:
+    """The pool has another conversation with the same beginning: a lease of that would be less than the tier keeps."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    (before,) = traffic.engine.leases()
+    traffic.evict_all()
+    traffic.ask("other", joined(said[:16], words("other", 9)), 2)
+    traffic.submit("again", said, 3, retain=Retain(1000, session="agent"))
+    traffic.engine.cancel("again")
+    assert traffic.engine.leases() == [before]
+    traffic.submit("else", words("else", 30), 3, retain=Retain(1000, session="agent"))
+    traffic.finish()
+    assert [lease.tokens for lease in traffic.engine.leases()] == [32]
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("found", [0, 16])
+def test_a_lease_in_a_tier_is_renewed_there_if_the_pool_has_less(found: int) -> None:
+    """Asked for again by its name with the same tokens, it is neither refused as absent nor made shorter."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    (before,) = traffic.engine.leases()
+    assert before.where is Where.HOST
+    traffic.evict_all()
+    if found:
+        traffic.ask("other", joined(said[:found], words("other", 9)), 2)
+    traffic.clock.now = 900.0
+    again = traffic.lease("agent", said)
+    assert (again.refusal, again.where, again.tokens, again.until) == (None, Where.HOST, before.tokens, 1900.0)
+    (held,) = traffic.engine.leases()
+    assert (held.tokens, held.until) == (before.tokens, 1900.0)
+
+
+@pytest.mark.story
+def test_a_failed_step_leaves_a_session_the_lease_that_a_tier_keeps() -> None:
+    """Its turn was in progress, and would have moved the lease to the pool, which has nothing any more."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    (before,) = traffic.engine.leases()
+    traffic.submit("again", said, 30, retain=Retain(1000, session="agent"))
+    for _ in range(4):
+        traffic.step()
+    assert [one.request.name for one in traffic.scheduler.abandon()] == ["again"]
+    assert traffic.engine.leases() == [before]
+
+
+@pytest.mark.story
+def test_a_released_lease_leaves_the_tier_though_its_next_turn_is_in_progress() -> None:
+    """The turn has booked a lease of the same name: both end, with one word, and nothing is held afterwards."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    assert traffic.where() == [Where.HOST]
+    again = traffic.submit("again", said, 3, retain=Retain(1000, session="agent"))
+    assert again.lease is not None
+    assert again.lease.refusal is None
+    assert traffic.engine.release_lease("agent")
+    assert traffic.where() == []
+    assert traffic.endings()[-1] is LeaseEnding.RELEASED
+    ended = len(traffic.endings())
+    traffic.finish()
+    assert (traffic.where(), len(traffic.endings())) == ([], ended)
+    assert not traffic.engine.release_lease("agent")
+
+
 def test_a_lease_that_cannot_be_loaded_is_broken_visibly() -> None:
     """Its request computes its tokens; the lease ends with a reason of its own, and takes nothing any more."""
     traffic, history = Tiered(with_leases("full", "state", lease_sheets=0)), words("history", 60)

@@ -6,16 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from quire.check.mutations.base import Mutation, Original, always, nothing
+from quire.check.mutations.base import Mutation, Original, always, nothing, replaced
 from quire.core.reasons import Why
-from quire.plan.plan import StagePlan
+from quire.core.units import ceil_div
+from quire.plan.plan import KindPlan, StagePlan
+from quire.prefix import lease_sizes
 from quire.prefix.eviction import Eviction
-from quire.prefix.hit import no_hit
+from quire.prefix.hit import Hit, no_hit
 from quire.prefix.index import PrefixIndex
 from quire.prefix.lease_pages import LeasePages
-from quire.prefix.leases import Lease, LeaseEnding, Leases
+from quire.prefix.lease_sizes import Pages
+from quire.prefix.leases import Lease, LeaseAnswer, LeaseEnding, Leases, LeaseTerms
 from quire.prefix.leasing import Leasing
 from quire.scheduler.admission import Admission
+from quire.scheduler.queue import Ticket
 from quire.scheduler.room import Room
 from quire.scheduler.scheduler import Scheduler
 
@@ -114,6 +118,49 @@ def _one_more_page(count: Original) -> Original:
     )
 
 
+def _of_any_lease(of_session: Original) -> Original:
+    del of_session
+    return lambda self, _name, chain: chain[self._nodes.leased[chain] > 0]
+
+
+def _dropped_if_refused(ask: Original) -> Original:
+    def wrong(self: Leases, terms: LeaseTerms, *more: Any) -> LeaseAnswer:
+        answer: LeaseAnswer = ask(self, terms, *more)
+        if answer.refusal is not None and terms.name in self.held:
+            self._let_go(self.held.pop(terms.name), None)
+        return answer
+
+    return wrong
+
+
+def _without_sinks(most_tail_units: Original) -> Original:
+    del most_tail_units
+
+    def wrong(tailed: list[KindPlan], unit: int) -> int:
+        runs = [ceil_div(kind.kind.fixed_units * kind.kind.tokens_per_unit, unit) for kind in tailed]
+        return max(runs, default=0) + 1
+
+    return wrong
+
+
+def _taken_over_at_last(init: Original) -> Original:
+    def wrong(self: Scheduler, *plan: Any, **options: Any) -> None:
+        init(self, *plan, **options)
+        adopt, copies = self.reuse._adopt, self.admission.copies
+
+        def take_over(row: int, hit: Hit, ticket: Ticket) -> bool:
+            with replaced(self.reuse.index.leases, "is_end", always(False)):
+                return adopt(row, hit, ticket)
+
+        def copies_of_tiers(ticket: Ticket) -> Pages | None:
+            pages = copies(ticket)
+            return pages if ticket.leased else None
+
+        vars(self.reuse)["_adopt"], vars(self.admission)["copies"] = take_over, copies_of_tiers
+
+    return wrong
+
+
 def _all(stage: StagePlan) -> int:
     return stage.sheets
 
@@ -159,5 +206,26 @@ LEASES: dict[str, Mutation] = {
     ),
     "lease-elder-starts-early": Mutation(
         "no room is made for what the elder copies of a lease", Scheduler, "_copies_fit", always(True)
+    ),
+    "lease-shares-with-any": Mutation(
+        "room for a request's lease is counted without what any other lease holds", Leases, "_of_session", _of_any_lease
+    ),
+    "lease-dropped-if-it-cannot-grow": Mutation(
+        "a session's lease goes when the longer one is refused", Leases, "book", _dropped_if_refused
+    ),
+    "lease-without-sinks": Mutation(
+        "room for a request's lease is counted without the units of sinks",
+        lease_sizes,
+        "_most_tail_units",
+        _without_sinks,
+    ),
+    "lease-taken-over-at-last": Mutation(
+        "a request takes over a leased prefix rather than wait for room to copy it",
+        Scheduler,
+        "__init__",
+        _taken_over_at_last,
+    ),
+    "lease-dropped-if-it-cannot-move": Mutation(
+        "a lease that is asked for again by its name goes if that is refused", Leases, "grant", _dropped_if_refused
     ),
 }

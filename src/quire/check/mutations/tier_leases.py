@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from quire.check.mutations.base import Mutation, Original, always, nothing
 from quire.core.reasons import Reason, Why
-from quire.prefix.leasing import Leasing
+from quire.prefix.leasing import Leasing, Queued
 from quire.prefix.tier_leases import TierLeases
 from quire.scheduler.admission import Admission
 from quire.scheduler.queue import Ticket
@@ -39,6 +39,16 @@ def _waits(why_no_copy: Original) -> Original:
     return wrong
 
 
+def _still_to_be_loaded(copies: Original) -> Original:
+    def wrong(self: Leasing, queued: Queued) -> Pages | None:
+        may_load, queued.may_load = queued.may_load, True
+        pages: Pages | None = copies(self, queued)
+        queued.may_load = may_load
+        return pages
+
+    return wrong
+
+
 TIER_LEASES: dict[str, Mutation] = {
     "tier-lease-evicted": Mutation("host memory evicts records of leases", HostLeases, "lease", _not_kept),
     "tier-lease-overbooked": Mutation("leases may take all of host memory", HostLeases, "most_blocks", always(1 << 60)),
@@ -62,5 +72,11 @@ TIER_LEASES: dict[str, Mutation] = {
     ),
     "tier-lease-of-failed-step": Mutation(
         "leases stay although the step that stored them failed", TierLeases, "is_stored", always(True)
+    ),
+    "tier-lease-without-quota": Mutation(
+        "a key's quota does not count its leases in a tier", TierLeases, "bytes_of", always(0)
+    ),
+    "tier-lease-awaited-in-vain": Mutation(
+        "a request whose load has failed goes on waiting for a lease in a tier", Leasing, "copies", _still_to_be_loaded
     ),
 }

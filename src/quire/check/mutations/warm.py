@@ -62,6 +62,16 @@ def _the_last_too(drop_between: Original) -> Original:
     return wrong
 
 
+def _leased_too(drop_between: Original) -> Original:
+    def wrong(index: PrefixIndex, root: bytes, tokens: Tokens, begin: int) -> None:
+        ends = index.nodes.lease_ends.copy()
+        index.nodes.lease_ends[:] = 0
+        drop_between(index, root, tokens, begin)
+        index.nodes.lease_ends[:] = ends
+
+    return wrong
+
+
 WARM: dict[str, Mutation] = {
     "warm-while-others-run": Mutation(
         "warm work begins although requests run or wait", WarmWork, "is_idle", _whatever_runs
@@ -85,5 +95,8 @@ WARM: dict[str, Mutation] = {
     ),
     "recurring-evicted-first": Mutation(
         "what the next turn begins with is evicted first, too", next_turn, "_demote", _all_of_it
+    ),
+    "warm-lease-dropped": Mutation(
+        "a chunk of warm work drops a leased boundary before it", actions, "drop_between", _leased_too
     ),
 }
