@@ -1,10 +1,10 @@
 """The question that a router answers: which replica gets this request?
 
-    request ─▶ Policy.choose ──asks──▶ replicas        each answers with a Room: what it would reuse, what is ahead of it
+    Arrival ─▶ Policy.choose ──asks──▶ replicas      each answers with a Room: what it would reuse, what is ahead of it
                     │
                     └─▶ the place of a replica
 
-A policy does no I/O and reads no clock: it is given the time, and a function that asks.
+A policy does no I/O and reads no clock: an arrival has its time, and a function that asks.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from quire.explain.room import Room
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
-    """The replicas that a request may go to."""
+class Arrival:
+    """A request that is to go to one of several replicas."""
 
+    session: str
+    """Equal for the requests of a conversation; empty: not known."""
+    seconds: float
+    """When it came, on any clock that does not jump."""
     replicas: int
     rooms: Callable[[], Sequence[Room]]
     """Asks each replica what would happen to the request there."""
 
 
 class Policy(Protocol):
-    def choose(self, session: str, now: float, replicas: Asker) -> int:
-        """The replica for a request of this session, at this time in seconds."""
+    def choose(self, arrival: Arrival) -> int:
+        """The place of the replica that gets it."""
         ...

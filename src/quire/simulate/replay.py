@@ -22,7 +22,7 @@ from quire.engine.engine import Engine
 from quire.explain.room import Room, ask
 from quire.plan.plan import Plan
 from quire.route.policies import AnyReplica
-from quire.route.policy import Asker, Policy
+from quire.route.policy import Arrival, Policy
 from quire.simulate.ceiling import Ceiling
 from quire.simulate.cost import CostModel
 from quire.simulate.recorder import MemoryUse, Recorder, merged, merged_use
@@ -107,7 +107,7 @@ class Fleet:
         request = Request(
             asked.name, prompt, asked.output_tokens, asked.priority, tenant=asked.tenant, retain=asked.retain
         )
-        chosen = self.policy.choose(self._sessions[place], seconds, self._asker(request))
+        chosen = self.policy.choose(self._arrival(place, seconds, request))
         replica = self.replicas[chosen]
         if not replica.submit(request, seconds):
             self._refuse(place)
@@ -117,11 +117,11 @@ class Fleet:
         answer = mixed_tokens(self.seeds[place : place + 1], len(prompt) + np.arange(request.max_tokens))
         self.ceiling.of(prompt, answer)
 
-    def _asker(self, request: Request) -> Asker:
+    def _arrival(self, place: int, seconds: float, request: Request) -> Arrival:
         def rooms() -> Sequence[Room]:
             return [ask(one.engine, request) for one in self.replicas]
 
-        return Asker(len(self.replicas), rooms)
+        return Arrival(self._sessions[place], seconds, len(self.replicas), rooms)
 
     def _refuse(self, place: int) -> None:
         """It could never run, and neither could its next turns."""

@@ -1,6 +1,6 @@
 """One engine of a simulated fleet, with a clock, a device and a tier of its own.
 
- request ──submit──▶ held while the queue is full ──▶ Engine ─▶ CostRunner ─▶ its clock
+request ──submit──▶ held while the queue is full ──▶ Engine ─▶ CostRunner ─▶ its clock
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from quire.core.request import Request
 from quire.core.rules import Rules
 from quire.engine.engine import Engine
 from quire.plan import bound
+from quire.plan.plan import Plan
 from quire.plan.records import Records
 from quire.simulate.cost import CostModel
 from quire.simulate.recorder import MemoryUse, Recorder
