@@ -41,6 +41,7 @@ FIXED = ("help", "json", "plot", "compare")
 BAR_CELLS = 40
 MOST_REPLICAS = 256
 ROUTERS = tuple(POLICIES)
+BY_REPLICA = "requests by replica, least / most"
 LOADS = ("loads_done", "loads_failed", "loads_gone", "loads_late")
 
 
@@ -254,7 +255,8 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
     )
     print()
     head = ("", *(str(one["setting"]) for one in reports))
-    table(head, [(name, *(write(one) for one in reports)) for name, write in LINES])
+    lines = LINES if any(one["replicas"] > 1 for one in reports) else [line for line in LINES if line[0] != BY_REPLICA]
+    table(head, [(name, *(write(one) for one in reports)) for name, write in lines])
     if any(one["tier"] for one in reports):
         heading("Host tier")
         cells = [(name, *(write(one["tier"]) if one["tier"] else "–" for one in reports)) for name, write in TIER_LINES]
@@ -285,7 +287,7 @@ LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("requests finished", lambda one: f"{one['finished']:,}"),
     ("refused (never fit)", lambda one: f"{one['refused']:,}"),
     ("rejected at first (queue full)", lambda one: f"{one['turned_away']:,}"),
-    ("requests by replica, least / most", lambda one: f"{min(one['routed']):,} / {max(one['routed']):,}"),
+    (BY_REPLICA, lambda one: f"{min(one['routed']):,} / {max(one['routed']):,}"),
     ("virtual seconds", lambda one: f"{one['virtual_seconds']:,.1f}"),
     ("device busy", lambda one: f"{one['busy_share']:.1%}"),
     ("steps", lambda one: f"{one['steps']:,}"),
