@@ -32,6 +32,7 @@ from quire.serve.tokens import DetokenizeBody
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text()
 ABOUT_THE_REPORT = {
+    "--compare-devices",
     "--explain",
     "--json",
     "--lengths",
