@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -72,6 +72,9 @@ bench-forks: setup  ## Bytes that 16 branches of a 64k prompt hold, compared wit
 
 bench-waves: setup  ## How much is found when sessions all return at once; ARGUMENTS=--gpu computes it on this GPU
 	$(BIN)/python bench/waves.py $(ARGUMENTS)
+
+bench-routers: setup  ## What routers reuse in front of four replicas, on virtual time (some 15 minutes)
+	$(BIN)/python bench/routers.py $(ARGUMENTS)
 
 bench-trace: setup  ## Replays a request trace twice: ARGUMENTS=FILE
 	$(BIN)/python bench/trace.py $(ARGUMENTS)

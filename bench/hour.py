@@ -24,7 +24,8 @@ from quire.plan.settings import Budget, Settings
 from quire.planner.devices import device_bytes
 from quire.simulate.cost import cost_model
 from quire.simulate.devices import speed_of
-from quire.simulate.replay import Played, Replay, Stalled
+from quire.simulate.replay import Played, Replay
+from quire.simulate.replica import Stalled
 from quire.simulate.report import report
 from quire.simulate.tier import HostCost
 from quire.simulate.traces import Trace, read_trace

@@ -99,3 +99,18 @@ def test_each_probe_asks_for_the_path_that_answers_its_question(manifest: dict[s
     }
     routes = {route.path for route in operations.router.routes}  # type: ignore[attr-defined]
     assert set(probes.values()) <= routes
+
+
+def test_the_picker_of_llm_d_names_plugins_that_it_has_and_the_options_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    text = (DEPLOY / "llm-d.yaml").read_text()
+    config = yaml.safe_load(text)
+    given = {one["type"] for one in config["plugins"]}
+    assert {one["pluginRef"] for one in config["schedulingProfiles"][0]["plugins"]} <= given
+    (command,) = re.findall(r"quire serve MODEL (.+)$", text, re.MULTILINE)
+    options = options_of(shlex.split(command), {}, monkeypatch)
+    events = next(one for one in config["plugins"] if one["type"] == "precise-prefix-cache-scorer")["parameters"]
+    assert options.kv_events_topic.startswith(events["kvEventsConfig"]["topicFilter"])
+    assert not options.kv_events.is_bound
+    assert options.kv_events.publish.endswith(":5557")

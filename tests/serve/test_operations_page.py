@@ -32,6 +32,7 @@ from quire.serve.tokens import DetokenizeBody
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text()
 ABOUT_THE_REPORT = {
+    "--compare-devices",
     "--explain",
     "--json",
     "--lengths",
@@ -44,14 +45,17 @@ ABOUT_THE_REPORT = {
 """Options of `quire plan` that say what is shown and asked, and change no plan."""
 
 
-def metric_names() -> set[str]:
-    """As they are printed: a counter's with its ending."""
+def metrics_text() -> str:
     client = EngineClient(EngineSetup(Path(), {}, RunOptions()), Progress(1), lambda *_a, **_k: None)
     plan = make_plan(read_model("gemma-3-27b"), Settings(), Budget(pool_bytes=1 << 33))
     metrics = Metrics(plan, client, lambda: False)
     metrics.registry.register(LeaseRegister(client))
-    text = metrics.text().decode()
-    return {name for name, _ in re.findall(r"^# TYPE (quire_\w+) (\w+)$", text, re.MULTILINE)}
+    return metrics.text().decode()
+
+
+def metric_names() -> set[str]:
+    """As they are printed: a counter's with its ending."""
+    return {name for name, _ in re.findall(r"^# TYPE (quire_\w+) (\w+)$", metrics_text(), re.MULTILINE)}
 
 
 def test_every_option_is_on_the_page() -> None:
@@ -75,6 +79,13 @@ def test_every_metric_is_on_the_page_and_every_one_on_the_page_is_real() -> None
     names = metric_names()
     assert len(names) > 30
     assert set(re.findall(r"`(quire_\w+)`", PAGE)) == names
+
+
+def test_every_alias_of_a_metric_is_on_the_page() -> None:
+    text = metrics_text()
+    names = set(re.findall(r"^(vllm:\w+)", text, re.MULTILINE))
+    assert len(names) == 11
+    assert not {name for name in names if f"`{name.replace('gpu_prefix_cache', 'prefix_cache')}`" not in PAGE}
 
 
 def test_every_log_event_is_on_the_page() -> None:

@@ -28,6 +28,7 @@ from quire.engine.engine import Engine
 from quire.fetch.find import converted, downloaded, find_source
 from quire.fetch.folder import Progress, in_silence
 from quire.handover.hooks import HandOverHooks
+from quire.kv_events.publisher import Publisher, publish_events
 from quire.options.run import DEFAULTS, RunOptions
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -74,6 +75,19 @@ class BuiltEngine:
     options: RunOptions = DEFAULTS
     phases: Phases = field(default_factory=Phases)
     """How long the start took."""
+    kv_events: Publisher | None = None
+    """Reports cached blocks to routers."""
+
+    def after_step(self) -> None:
+        if self.kv_events is not None:
+            self.kv_events.flush()
+
+    def close(self) -> None:
+        """What goes on outside the engine, which has ended before."""
+        if self.kv_events is not None:
+            self.kv_events.close()
+        if self.stack is not None:
+            self.stack.close()
 
     def warm(self) -> WarmWork | None:
         """What computes ahead while this engine is idle; None: the options turn it off, or prefixes are not reused."""
@@ -137,14 +151,16 @@ def build_engine(
     stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
     engine = make_engine(plan, wrap(runner), options, stack=stack, listeners=listeners, failures=text.failures)
     _require_drafts(engine, options.draft_path)
+    events = None if options.kv_events is None else publish_events(engine, options.kv_events, options.kv_events_topic)
     with phases.time("record"):
         report = record_steps(runner, placed, engine)
     hooks = loop_hooks(engine, plan, attached, options.tiers.peer, identity)
     tiers = () if stack is None else tuple(describe(plan, options.tiers, stack.tiers))
     vocabulary = placed.model.vocab_size
-    return BuiltEngine(
+    made = BuiltEngine(
         engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks, options, phases
     )
+    return replace(made, kv_events=events)
 
 
 def make_engine(

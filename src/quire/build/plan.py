@@ -17,7 +17,7 @@ from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
 from quire.options.drafts import with_draft
-from quire.options.run import RUN_KV_DTYPES, RunOptions
+from quire.options.run import RUN_KV_DTYPES, RUN_RANKS, RunOptions
 from quire.options.texts import names_of
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -100,7 +100,7 @@ def whole_machine(machine: Machine) -> Budget:
 
 
 def _require_runnable(settings: Settings, options: RunOptions) -> None:
-    if settings.tensor_parallel > 1 or settings.pipeline_parallel > 1:
+    if settings.tensor_parallel not in RUN_RANKS or settings.pipeline_parallel > 1:
         raise InputError("one device runs a model for now: leave --tensor-parallel and --pipeline-parallel at 1")
     if settings.kv_dtype not in RUN_KV_DTYPES:
         known = names_of(RUN_KV_DTYPES)

@@ -50,6 +50,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --target-length: number of concurrent requests",
     )
+    questions.add_argument(
+        "--compare-devices",
+        type=_devices,
+        metavar="NAME,NAME…|all",
+        help="print one table of the configurations that Quire runs on these devices, for requests of --target-length "
+        "tokens (default 8k), with the replicas that --target-requests need",
+    )
     workload = reading(parse_workload)
     questions.add_argument(
         "--workload", type=workload, metavar="SPEC", help=f"print how many users a workload allows: {EXAMPLE}"
@@ -68,7 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--plot", type=Path, metavar="FILE.svg|png", help="draw the plan (needs matplotlib)")
 
 
+@reading
+def _devices(text: str) -> tuple[str, ...]:
+    from quire.cli.compare import devices_of
+
+    return devices_of(text)
+
+
 def run(options: argparse.Namespace) -> None:
+    if options.compare_devices is not None:
+        from quire.cli import compare
+
+        compare.run(options)
+        return
     if is_plan_file(Path(options.model)):
         _show_saved(options)
         return

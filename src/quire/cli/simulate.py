@@ -25,13 +25,13 @@ from quire.core.units import format_bytes
 from quire.options.texts import positive
 from quire.plan.make import make_plan
 from quire.planner.document import is_plan_file
+from quire.route.policies import POLICIES
 from quire.simulate.synthetic import DEFAULT_REQUESTS, SORTS, make_trace
 from quire.simulate.traces import Trace, read_trace
 
 if TYPE_CHECKING:
-    from quire.plan.plan import Plan
-    from quire.simulate.cost import CostModel
     from quire.simulate.replay import Progress
+    from quire.simulate.replica import Hardware
     from quire.simulate.tier import HostCost
 
 SYNTHETIC = "synthetic:"
@@ -39,7 +39,17 @@ PLOT_FORMATS = (".svg", ".png")
 FIXED = ("help", "json", "plot", "compare")
 """Not settings of a run: --compare does not change them."""
 BAR_CELLS = 40
+MOST_REPLICAS = 256
+ROUTERS = tuple(POLICIES)
+BY_REPLICA = "requests by replica, least / most"
 LOADS = ("loads_done", "loads_failed", "loads_gone", "loads_late")
+
+
+@reading
+def _number_of_replicas(text: str) -> int:
+    if (number := positive(text)) > MOST_REPLICAS:
+        raise InputError(f"{text} is out of range: give at most {MOST_REPLICAS}")
+    return number
 
 
 def _number(least: float, most: float) -> Callable[[str], float]:
@@ -78,6 +88,8 @@ def _add_load_options(group: argparse._ArgumentGroup) -> None:
     sorts = ", ".join(SYNTHETIC + sort for sort in SORTS)
     trace = f"trace to replay: a Mooncake or Azure file, or {sorts} (default synthetic:chat)"
     requests = f"use the first N requests (default: all; {DEFAULT_REQUESTS} of a synthetic trace)"
+    replicas = f"engines, each on devices of its own, that share the trace (default 1, at most {MOST_REPLICAS})"
+    router = f"which replica gets a request, with --replicas (docs/replicas.md; default {ROUTERS[0]})"
     policies, default = [policy.value for policy in Policy], Rules().policy.value
     group.add_argument("--trace", default=SYNTHETIC + "chat", metavar="FILE|synthetic:SORT", help=trace)
     group.add_argument("--requests", type=whole, metavar="N", help=requests)
@@ -85,6 +97,8 @@ def _add_load_options(group: argparse._ArgumentGroup) -> None:
         "--rate", type=_number(1e-6, 1e6), metavar="R", help="arrivals per second (default: the trace's)"
     )
     group.add_argument("--seed", type=seed, default=0, metavar="S", help="random seed of synthetic traces (default 0)")
+    group.add_argument("--replicas", type=_number_of_replicas, default=1, metavar="N", help=replicas)
+    group.add_argument("--router", choices=ROUTERS, default=ROUTERS[0], help=router)
     group.add_argument("--policy", choices=policies, default=default, help=f"queueing policy (default {default})")
 
 
@@ -117,15 +131,14 @@ class _Run:
     """One run with its settings parsed: what will be simulated, and how it is labelled."""
 
     about: dict[str, Any]
-    plan: Plan
-    cost: CostModel
+    hardware: Hardware
     trace: Trace
-    rules: Rules
-    host: HostCost | None
+    replicas: int
+    router: str
 
 
 def run(options: argparse.Namespace) -> None:
-    from quire.simulate.replay import Replay
+    from quire.simulate.replay import Fleet
     from quire.simulate.report import report
 
     if options.plot and options.plot.suffix not in PLOT_FORMATS:
@@ -133,7 +146,7 @@ def run(options: argparse.Namespace) -> None:
     settings = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
     runs = {setting: _prepared(changed) for setting, changed in settings.items()}
     played = {
-        setting: Replay(run.plan, run.cost, run.trace, run.rules, run.host).play(progress_bar(setting))
+        setting: Fleet(run.hardware, run.trace, POLICIES[run.router](), run.replicas).play(progress_bar(setting))
         for setting, run in runs.items()
     }
     reports = [{"setting": setting, **runs[setting].about, **report(played[setting])} for setting in runs]
@@ -169,6 +182,7 @@ def _changed(options: argparse.Namespace, setting: str) -> argparse.Namespace:
 def _prepared(options: argparse.Namespace) -> _Run:
     from quire.simulate.cost import cost_model
     from quire.simulate.devices import speed_of
+    from quire.simulate.replica import Hardware
 
     if is_plan_file(Path(options.model)):
         raise InputError(f"{options.model} is a saved plan: give the model that it was made from")
@@ -186,9 +200,12 @@ def _prepared(options: argparse.Namespace) -> _Run:
         "devices": len(plan.ranks),
         "trace": trace.name,
         "policy": options.policy,
+        "replicas": options.replicas,
+        "router": options.router if options.replicas > 1 else None,
         "cost": cost.figures(),
     }
-    return _Run(about, plan, cost, trace, Rules(policy=Policy(options.policy)), _host(options))
+    hardware = Hardware(plan, cost, Rules(policy=Policy(options.policy)), _host(options))
+    return _Run(about, hardware, trace, options.replicas, options.router)
 
 
 def _host(options: argparse.Namespace) -> HostCost | None:
@@ -229,7 +246,8 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
     """One column for each run; values that are the same for all come first."""
     first = reports[0]
     cost = first["cost"]
-    print(f"{bold(first['model'])} on {first['devices']} × {first['device'] or 'a device'}, {first['trace']}")
+    replicas = f"{first['replicas']} replicas, each " if first["replicas"] > 1 else ""
+    print(f"{bold(first['model'])} on {replicas}{first['devices']} × {first['device'] or 'a device'}, {first['trace']}")
     print(
         f"  {cost['bytes_per_second'] / 1e12:.2f} TB/s, {cost['flops_per_second'] / 1e12:,.0f} TFLOP/s and "
         f"{format_bytes(cost['weight_bytes'])} of weights per device, {cost['active_share']:.1%} of them in a token; "
@@ -237,7 +255,8 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
     )
     print()
     head = ("", *(str(one["setting"]) for one in reports))
-    table(head, [(name, *(write(one) for one in reports)) for name, write in LINES])
+    lines = LINES if any(one["replicas"] > 1 for one in reports) else [line for line in LINES if line[0] != BY_REPLICA]
+    table(head, [(name, *(write(one) for one in reports)) for name, write in lines])
     if any(one["tier"] for one in reports):
         heading("Host tier")
         cells = [(name, *(write(one["tier"]) if one["tier"] else "–" for one in reports)) for name, write in TIER_LINES]
@@ -268,6 +287,7 @@ LINES: tuple[tuple[str, Callable[[dict[str, Any]], str]], ...] = (
     ("requests finished", lambda one: f"{one['finished']:,}"),
     ("refused (never fit)", lambda one: f"{one['refused']:,}"),
     ("rejected at first (queue full)", lambda one: f"{one['turned_away']:,}"),
+    (BY_REPLICA, lambda one: f"{min(one['routed']):,} / {max(one['routed']):,}"),
     ("virtual seconds", lambda one: f"{one['virtual_seconds']:,.1f}"),
     ("device busy", lambda one: f"{one['busy_share']:.1%}"),
     ("steps", lambda one: f"{one['steps']:,}"),

@@ -24,7 +24,7 @@
     │   └── EngineStopping          1      the server is stopping
     ├── EngineFailed                1      the engine could not start (`quire.serve.server`)
     ├── Diverged                    1      a replay that differs from its recording (`quire.recording.replay`)
-    ├── Stalled                     1      a simulation that makes no progress (`quire.simulate.replay`)
+    ├── Stalled                     1      a simulation that makes no progress (`quire.simulate.replica`)
     ├── Violation                   1      a guarantee that does not hold (`quire.check.definitions`)
     └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
 

@@ -309,8 +309,7 @@ class LLM:
             try:
                 self.engine.close()
             finally:
-                if self.parts.stack is not None:
-                    self.parts.stack.close()
+                self.parts.close()
 
     def __enter__(self) -> LLM:
         return self
@@ -385,6 +384,7 @@ class LLM:
         with whole_turn(self._turn):
             self._require_open("an answer was under way")
             self.engine.step()
+            self.parts.after_step()
             for generation in generations:
                 generation.read()
 

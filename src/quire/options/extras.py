@@ -14,6 +14,7 @@ PACKAGES = {
     "gpu": ("triton",),
     "tiers": ("redis",),
     "plot": ("matplotlib",),
+    "events": ("msgpack", "zmq"),
 }
 """By extra, as they are imported. The server's has all of torch's, which has all of the hub's."""
 ON_GPU = {"torch": "gpu", "serve": "gpu,serve"}

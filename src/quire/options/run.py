@@ -17,6 +17,7 @@ from quire.core.errors import InputError
 from quire.core.rules import Rules
 from quire.options.dialects import TOOL_DIALECTS, ToolDialect
 from quire.options.drafts import DRAFT_TOKENS
+from quire.options.event_address import EventAddress, event_address
 from quire.options.flags import option, part, read_texts
 from quire.options.texts import dtype_among, names_of, positive
 from quire.options.tiers import Tiers
@@ -25,6 +26,8 @@ DEVICES = ("auto", "cpu", "cuda")
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
 PACKED_WEIGHTS = ("int8", "int4", "fp8")
 RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
+RUN_RANKS = (1,)
+"""Tensor-parallel ranks of an engine that this version runs."""
 WARM_MILLISECONDS = 100
 """About the time between two tokens of an answer on a slow device."""
 
@@ -76,6 +79,17 @@ class RunOptions:
         parse=Path,
         metavar="FILE",
     )
+    kv_events: EventAddress | None = option(
+        None,
+        "engine",
+        "publish over ZeroMQ which blocks of tokens are cached, for routers; after a comma the address of a socket "
+        "that repeats missed events (default: off)",
+        parse=event_address,
+        metavar="tcp://*:PORT[,tcp://*:PORT]",
+    )
+    kv_events_topic: str = option(
+        "", "engine", "topic of published events, such as kv@POD@MODEL for llm-d (default: empty)", metavar="TOPIC"
+    )
     tool_dialect: ToolDialect | None = option(
         None,
         "engine",
@@ -121,6 +135,8 @@ class RunOptions:
             self._require_no_gpu_options()
         if self.record is not None and self.tiers.peer is not None:
             raise InputError("a recording does not know what another engine computes: leave --record or --role out")
+        if self.kv_events_topic and self.kv_events is None:
+            raise InputError("--kv-events-topic needs --kv-events: give its address too")
         if self.overlap < 1:
             raise InputError(f"overlap is {self.overlap}: give at least 1")
 

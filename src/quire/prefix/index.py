@@ -25,6 +25,7 @@ from quire.prefix.awaited import Awaited
 from quire.prefix.boundaries import Boundaries
 from quire.prefix.coverage import Coverage
 from quire.prefix.eviction import Eviction
+from quire.prefix.follower import Follower
 from quire.prefix.forecast import Forecast, Origin, ReuseTimes
 from quire.prefix.hit import Evicted, Hit, Place, Turn, no_hit
 from quire.prefix.keys import end_key
@@ -60,6 +61,7 @@ class PrefixIndex:
         self.ends: dict[bytes, list[int]] = {}
         """Ends of turns between units, by the key of the unit before (or the root)."""
         self._before: dict[int, bytes] = {}
+        self.follower: Follower | None = None
 
     # ── looking up ────────────────────────────────────────────────────────
 
@@ -134,6 +136,8 @@ class PrefixIndex:
         if depth < units:
             ends = self.unit * np.arange(depth + 1, units + 1)
             new = self._add(keys[depth:units], int(chain[-1]) if depth else NO_NODE, ends, line)
+            if self.follower is not None:
+                self.follower.added(row, keys, depth, units)
             for memory, kinds in zip(self.memories, self.coverage.growing, strict=True):
                 memory.keep_new(kinds, row, new, depth)
             chain = np.concatenate([chain, new]) if depth else new
@@ -340,6 +344,9 @@ class PrefixIndex:
     def _remove(self, bundle: Chain) -> None:
         leaf = bundle.item(-1)
         self.eviction.paths.pop(leaf, None)
+        units = bundle[:-1] if leaf in self._before else bundle
+        if self.follower is not None and len(units):
+            self.follower.removed(self.nodes.key[units].tolist())
         if leaf in self._before:
             self._forget_end(leaf)
         if self.boundaries.tails:

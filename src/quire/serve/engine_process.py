@@ -93,11 +93,11 @@ def main(connection: Connection) -> None:
     connection.send(Ready(built.tiers, started, built.report.steps, built.report.kernels))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the HTTP process has ended
         loop = EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks, warm=built.warm())
+        loop.after_step = built.after_step
         loop.router = Router() if setup.has_fronts else None
         loop.run()
     built.hooks.close()
-    if built.stack is not None:
-        built.stack.close()
+    built.close()
 
 
 def _boot(setup: EngineSetup, updates: Updates) -> BuiltEngine:
@@ -189,6 +189,7 @@ class EngineLoop:
         self._books, self._audited_steps = "", -1
         self.router: Router | None = None
         """None: one process speaks HTTP."""
+        self.after_step: Callable[[], None] = lambda: None
 
     def run(self) -> None:
         while True:
@@ -207,6 +208,7 @@ class EngineLoop:
         for request in self.hooks.turn():
             self._enter(request)
         self.engine.step() if self.warm is None else self.warm.step()
+        self.after_step()
         ended = [one.name for one in self.updates.new.values() if one.ending and one.name in self._streams]
         over = [self._streams.pop(name) for name in ended]
         for stream in (*self.engine.running(), *over):

@@ -14,6 +14,7 @@ from quire.plan.plan import Plan
 from quire.prefix.gap import CAUSES
 from quire.serve.client import EngineClient
 from quire.serve.messages import EngineTick
+from quire.serve.metric_aliases import aliases
 from quire.serve.responses.store import ResponseStore
 from quire.serve.times import Times
 from quire.warm.work import WARM_ENDINGS
@@ -111,7 +112,10 @@ class EngineCollector:
         yield from self._health()
         yield from self._of_the_plan()
         yield from _pages(self._client.tick)
-        yield from _requests(self._client.tick, self._open_requests())
+        running, waiting = _requests(self._client.tick, self._open_requests())
+        yield from (running, waiting)
+        queued = sum(sample.value for sample in waiting.samples)
+        yield from aliases(self._plan, self._client.tick, running.samples[0].value, queued)
         yield from _events(self._client.tick)
         yield from _tiers(self._client.tick)
         yield from _handed(self._client.tick)
@@ -158,7 +162,7 @@ def _pages(tick: EngineTick) -> Iterable[Metric]:
     yield from (pages, sheets, free)
 
 
-def _requests(tick: EngineTick, open_requests: int) -> Iterable[Metric]:
+def _requests(tick: EngineTick, open_requests: int) -> tuple[Metric, Metric]:
     """Open requests that the engine's last status does not have yet count as submitted: while a step takes long, or
     never ends, running and waiting requests still add up to at least the open ones."""
     status, handed = tick.status, tick.handed.get("waiting", 0)
@@ -169,8 +173,7 @@ def _requests(tick: EngineTick, open_requests: int) -> Iterable[Metric]:
     )
     for reason, count in {**dict.fromkeys(WAITING, 0), **by_reason, SUBMITTED: max(0, unread)}.items():
         waiting.add_metric((reason,), count)
-    yield _gauge("quire_requests_running", "Running requests (occupied batch slots)", running)
-    yield waiting
+    return _gauge("quire_requests_running", "Running requests (occupied batch slots)", running), waiting
 
 
 def _events(tick: EngineTick) -> Iterable[Metric]:

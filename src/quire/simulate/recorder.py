@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 
 import numpy as np
 
@@ -22,6 +23,8 @@ from quire.simulate.traces import Asked
 
 SAMPLE_STEPS = 16
 """Steps from one count of the pages to the next: counting them all costs more than a small step does."""
+
+COUNTS = ("preemptions", "evictions", "evicted_tokens", "steps", "step_tokens")
 
 
 class Recorder:
@@ -118,3 +121,28 @@ class MemoryUse:
         np.maximum(self.peak, counts, out=self.peak)
         self.times.append(now)
         self.samples.append(counts)
+
+
+def merged(recorders: Sequence[Recorder]) -> Recorder:
+    """Those of several replicas as one: each request was at one of them. One alone stays what it is."""
+    if len(recorders) == 1:
+        return recorders[0]
+    first, *others = recorders
+    whole = copy(first)
+    for one in others:
+        whole.arrived = np.fmin(whole.arrived, one.arrived)
+        whole.first, whole.last = np.fmin(whole.first, one.first), np.fmin(whole.last, one.last)
+        whole.hit_tokens = whole.hit_tokens + one.hit_tokens
+        whole.missed = [mine or other for mine, other in zip(whole.missed, one.missed, strict=True)]
+    whole.gaps = np.concatenate([one.gaps[: one.gap_count] for one in recorders])
+    for name in ("gap_count", "output_tokens", *COUNTS):
+        setattr(whole, name, sum(getattr(one, name) for one in recorders))
+    return whole
+
+
+def merged_use(uses: Sequence[MemoryUse]) -> MemoryUse:
+    """Peaks of the fullest replica, and means over all. What was counted at each time is the first one's."""
+    whole = copy(uses[0])
+    whole.peak = np.max([one.peak for one in uses], axis=0)
+    whole.page_seconds = np.sum([one.page_seconds for one in uses], axis=0) / len(uses)
+    return whole

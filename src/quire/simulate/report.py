@@ -38,6 +38,7 @@ def report(played: Played) -> dict[str, Any]:
         "finished": len(accepted),
         "refused": played.refused,
         "turned_away": played.turned_away,
+        "routed": list(played.routed),
         "virtual_seconds": round(played.seconds, DIGITS),
         "busy_share": _share(played.busy_seconds, played.seconds),
         "steps": recorder.steps,

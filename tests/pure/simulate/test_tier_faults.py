@@ -15,7 +15,8 @@ from quire.plan.make import make_plan
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.simulate.cost import cost_model
-from quire.simulate.replay import Replay, Stalled
+from quire.simulate.replay import Replay
+from quire.simulate.replica import Stalled
 from quire.simulate.report import report
 from quire.simulate.tier import HostCost
 from quire.simulate.traces import Trace, read_trace

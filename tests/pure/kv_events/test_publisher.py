@@ -1,0 +1,137 @@
+"""The publisher on real sockets: order, numbers, replay, and what happens when a port is taken or readers are slow."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kv_follower import END, KvFollower, decoded
+from quire.core.errors import InputError
+from quire.core.request import Request
+from quire.engine.engine import Engine
+from quire.kv_events import publisher as module
+from quire.kv_events.collector import Collector
+from quire.kv_events.publisher import Publisher
+from quire.options.event_address import EventAddress, event_address
+from small_engines import engine_for, small_plan
+
+pytest.importorskip("msgpack", reason="MessagePack is not installed: pip install '.[events]'")
+zmq = pytest.importorskip("zmq", reason="ZeroMQ is not installed: pip install '.[events]'")
+MILLISECONDS = 20_000
+
+
+def free_address() -> EventAddress:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        ports = one.getsockname()[1], other.getsockname()[1]
+    return event_address(",".join(f"tcp://127.0.0.1:{port}" for port in ports))
+
+
+@pytest.fixture
+def context() -> Iterator[Any]:
+    made = zmq.Context()
+    yield made
+    made.term()
+
+
+def replayed(context: Any, address: str | None, first: int) -> list[tuple[bytes, bytes]]:
+    """As readers ask: DEALER with an empty frame, because one question has many answers."""
+    asking = context.socket(zmq.DEALER)
+    asking.rcvtimeo = MILLISECONDS
+    asking.connect(address)
+    asking.send_multipart((b"", first.to_bytes(8, "big")))
+    batches: list[tuple[bytes, bytes]] = []
+    while not batches or batches[-1][0] != END:
+        _, number, batch = asking.recv_multipart()
+        batches.append((number, batch))
+    asking.close(linger=0)
+    return batches
+
+
+def busy(engine: Engine, publisher: Publisher, name: str) -> None:
+    engine.submit(Request(name, np.arange(150, dtype=np.int32) + len(name) * 1000, 4))
+    while engine.step():
+        publisher.flush()
+    publisher.flush()
+
+
+def test_a_reader_that_came_late_or_lost_batches_asks_for_them_again(context: Any) -> None:
+    engine, _ = engine_for(small_plan(["full"], 64))
+    address, follower = free_address(), KvFollower()
+    publisher = Publisher(Collector(engine), address, "kv@pod@model")
+    busy(engine, publisher, "a")
+    follower.repair(replayed(context, address.replay, 0))
+    assert follower.blocks
+    reading = context.socket(zmq.SUB)
+    reading.rcvtimeo = MILLISECONDS
+    reading.connect(address.publish)
+    reading.setsockopt(zmq.SUBSCRIBE, b"kv@")
+    before, name = follower.expected, "b"
+    while not reading.poll(100):  # a subscription takes a moment to arrive
+        busy(engine, publisher, name)
+        name += "b"
+    topic, number, batch = reading.recv_multipart()
+    assert topic == b"kv@pod@model"
+    if follower.has_gap(number):
+        follower.repair(replayed(context, address.replay, follower.expected))
+    follower.read(number, batch)
+    assert follower.expected > before
+    reading.close(linger=0)
+    publisher.close()
+
+
+def test_the_first_batch_says_that_nothing_is_there(context: Any) -> None:
+    engine, _ = engine_for(small_plan(["full"], 64))
+    address = free_address()
+    publisher = Publisher(Collector(engine), address)
+    publisher.flush()
+    (number, batch), _ = replayed(context, address.replay, 0)
+    assert number == bytes(8)
+    assert decoded(batch)[1:] == [[["AllBlocksCleared"]], 0]
+    publisher.close()
+
+
+def test_what_is_not_a_question_is_ignored(context: Any) -> None:
+    engine, _ = engine_for(small_plan(["full"], 64))
+    address = free_address()
+    publisher = Publisher(Collector(engine), address)
+    publisher.flush()
+    asking = context.socket(zmq.DEALER)
+    asking.connect(address.replay)
+    asking.send_multipart((b"", b"hello"))
+    asking.send(b"x")
+    assert len(replayed(context, address.replay, 0)) == 2
+    asking.close(linger=0)
+    publisher.close()
+
+
+def test_a_taken_port_is_refused_in_one_line(context: Any) -> None:
+    engine, _ = engine_for(small_plan(["full"], 64))
+    address = free_address()
+    taken = context.socket(zmq.PUB)
+    taken.bind(address.publish)
+    with pytest.raises(InputError, match="--kv-events cannot use"):
+        Publisher(Collector(engine), address)
+    taken.close(linger=0)
+
+
+def test_after_lost_batches_readers_are_told_that_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue of one batch, and a thread that does not take it."""
+    monkeypatch.setattr(module, "MOST_WAITING", 1)
+    monkeypatch.setattr(Publisher, "_run", lambda _: None)
+    engine, _ = engine_for(small_plan(["full"], 64))
+    publisher = Publisher(Collector(engine), free_address())
+    busy(engine, publisher, "a")
+    publisher._queue.get_nowait()
+    busy(engine, publisher, "b")
+    waiting = publisher._queue.get_nowait()
+    assert waiting is not None
+    assert type(waiting[1][0]).__name__ == "AllCleared"
+    monkeypatch.undo()
+    publisher._queue.put(None)
+    publisher._run()
