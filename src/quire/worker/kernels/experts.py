@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from quire.worker.kernels.few import late_of
 from quire.worker.kernels.octets import AT_END, EACH_STEP, read_packed, scale_of
 from quire.worker.kernels.routing import Slots, sorted_slots
 from quire.worker.kernels.tile import dot
@@ -272,18 +273,9 @@ def form_of(product: Product, tile: Tile, gate: Gate, facts: tuple[bool, int, bo
     sort = STACKED.value if copies and gate.sort == HALVES.value else gate.sort
     return Form(
         tile.rows, tile.columns, tile.depth, tile.group, tile.swaps, copies, is_first, product.bias is not None,
-        inputs % tile.depth == 0, sort, gate.activation, gate.slope, gate.limit, *product.facts, *late_of(product, tile),
+        inputs % tile.depth == 0, sort, gate.activation, gate.slope, gate.limit, *product.facts,
+        *((late_of(product.facts, tile.depth),) if product.facts else ()),
     )  # fmt: skip
-
-
-def late_of(product: Product, tile: Tile) -> tuple[int, ...]:
-    """Whether sums are scaled, and not numbers."""
-    if not product.facts:
-        return ()
-    *_, block, has_minimums, _, inputs = product.facts
-    if has_minimums:
-        return (0,)
-    return (AT_END.value if block >= inputs else EACH_STEP.value if block % tile.depth == 0 else 0,)
 
 
 def can_copy(product: Product, tile: Tile) -> bool:
