@@ -45,10 +45,7 @@ _FLOATS = tl.constexpr(
     }"""
 )
 """e2m1 below bf16's least normal number, times 2 to the power of 126."""
-_WHOLE = tl.constexpr(
-    "{"
-    + _SPREAD
-    + """
+_WHOLE = """
     shr.b32 shifted, low, 12;
     lop3.b32 $2, shifted, 0x000F000F, 0x43004300, 0xEA;
     shr.b32 shifted, high, 12;
@@ -57,57 +54,100 @@ _WHOLE = tl.constexpr(
     lop3.b32 $0, shifted, 0x000F000F, 0x43004300, 0xEA;
     shr.b32 shifted, high, 8;
     lop3.b32 $1, shifted, 0x000F000F, 0x43004300, 0xEA;
+    mov.b32 shifted, %s;
+    sub.rn.bf16x2 $0, $0, shifted;
+    sub.rn.bf16x2 $1, $1, shifted;
+    sub.rn.bf16x2 $2, $2, shifted;
+    sub.rn.bf16x2 $3, $3, shifted;
+    }"""
+"""128 and a number up to 15, less 128 or 136."""
+_UNSIGNED, _SIGNED = (tl.constexpr("{" + _SPREAD + _WHOLE % less) for less in ("0x43004300", "0x43084308"))
+_EIGHT = tl.constexpr(
+    "{"
+    """
+    .reg .b32 low, high, shifted;
+    prmt.b32 low, $2, 0, 0x1404;
+    prmt.b32 high, $2, 0, 0x3424;
+    shr.b32 shifted, low, 4;
+    and.b32 shifted, shifted, 0x07F007F0;
+    lop3.b32 $0, low, 0x80008000, shifted, 0xEA;
+    shr.b32 shifted, high, 4;
+    and.b32 shifted, shifted, 0x07F007F0;
+    lop3.b32 $1, high, 0x80008000, shifted, 0xEA;
+    mov.b32 shifted, 0x7B807B80;
+    mul.rn.bf16x2 $0, $0, shifted;
+    mul.rn.bf16x2 $1, $1, shifted;
     }"""
 )
-"""128 and a number up to 15."""
+"""e4m3 below bf16's least normal number, times 2 to the power of 120; NaN becomes 480."""
+_TWO = tl.constexpr("=r,=r,r")
 _FOUR = tl.constexpr("=r,=r,=r,=r,r")
 
 
 @triton.jit
-def _nibbles(octets, kind: tl.constexpr):
-    """(line, octet) into (line, input) numbers."""
-    if INTERPRETED:
-        low, high = (octets & 15).to(tl.int32), (octets >> 4).to(tl.int32)
-        if kind == FP4:
-            return tl.interleave(_e2m1(low), _e2m1(high))
+def _interpreted(octets, kind: tl.constexpr):
+    low, high = (octets & 15).to(tl.int32), (octets >> 4).to(tl.int32)
+    if kind == FP4:
+        low, high = _e2m1(low), _e2m1(high)
+    else:
         shift = 8.0 if kind == SINT4 else 0.0
-        return tl.interleave(low.to(tl.float32) - shift, high.to(tl.float32) - shift)
+        low, high = low.to(tl.float32) - shift, high.to(tl.float32) - shift
+    return tl.interleave(low, high)
+
+
+@triton.jit
+def _moved(octets, kind: tl.constexpr):
     two: tl.constexpr = (tl.bfloat16, tl.bfloat16)
     if kind == FP4:
         low, high = tl.inline_asm_elementwise(_FLOATS, _FOUR, [octets], dtype=two, is_pure=True, pack=4)
-        return tl.interleave(low, high)
-    low, high = tl.inline_asm_elementwise(_WHOLE, _FOUR, [octets], dtype=two, is_pure=True, pack=4)
-    shift: tl.constexpr = 136.0 if kind == SINT4 else 128.0
-    return tl.interleave((low.to(tl.float32) - shift).to(tl.bfloat16), (high.to(tl.float32) - shift).to(tl.bfloat16))
+    elif kind == INT4:
+        low, high = tl.inline_asm_elementwise(_UNSIGNED, _FOUR, [octets], dtype=two, is_pure=True, pack=4)
+    else:
+        low, high = tl.inline_asm_elementwise(_SIGNED, _FOUR, [octets], dtype=two, is_pure=True, pack=4)
+    return tl.interleave(low, high)
+
+
+@triton.jit
+def _numbers(octets, kind: tl.constexpr):
+    """(line, octet) into (line, input)."""
+    if kind == INT8:
+        found = octets.to(tl.float32)
+    elif kind == FP8:
+        if INTERPRETED:
+            found = _e4m3(octets)
+        else:
+            found = tl.inline_asm_elementwise(_EIGHT, _TWO, [octets], dtype=tl.bfloat16, is_pure=True, pack=4)
+    else:
+        if INTERPRETED:
+            found = _interpreted(octets, kind)
+        else:
+            found = _moved(octets, kind)
+    return found
 
 
 @triton.jit
 def read_codes(codes, lines, first, inputs, form: tl.constexpr):
-    """(line, input): numbers without scales. `lines`: where each begins, in codes."""
-    halves: tl.constexpr = 2 if form.kind == INT4 or form.kind == SINT4 or form.kind == FP4 else 1
+    """(line, input): numbers without scales. `lines`: rows of the weight."""
+    halves: tl.constexpr = 1 if form.kind == INT8 or form.kind == FP8 else 2
     place = first // halves + tl.arange(0, form.depth // halves)
     where = codes + (lines * (inputs // halves))[:, None] + place[None, :]
     if form.is_even:
         found = tl.load(where)
     else:
         found = tl.load(where, mask=(place < inputs // halves)[None, :], other=0)
-    if halves == 2:
-        return _nibbles(found, form.kind)
-    if form.kind == INT8:
-        return found.to(tl.float32)
-    if INTERPRETED:
-        return _e4m3(found)
-    return found.to(tl.float8e4nv, bitcast=True).to(tl.bfloat16)
+    return _numbers(found, form.kind)
 
 
 @triton.jit
 def _wide(bits, sort: tl.constexpr):
     """Scales as fp32."""
     if sort == PLAIN:
-        return bits.to(tl.float32)
-    if sort == E4M3:
-        return _e4m3(bits)
-    return (bits.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+        found = bits.to(tl.float32)
+    elif sort == E4M3:
+        found = _e4m3(bits)
+    else:
+        found = (bits.to(tl.int32) << 23).to(tl.float32, bitcast=True)
+    return found
 
 
 @triton.jit
@@ -131,25 +171,24 @@ def read_packed(codes, sides, places, first, form: tl.constexpr, wide: tl.conste
     lines, rows, inputs = places
     numbers = read_codes(codes, lines, first, inputs, form)
     if form.late > 0:
-        return numbers
-    scales, minimums = sides[0], sides[1]
-    if form.block_inputs % form.depth == 0 or form.block_inputs >= form.inputs:
+        found = numbers
+    elif form.block_inputs % form.depth == 0 or form.block_inputs >= form.inputs:
         where = (rows + first // form.block_inputs)[:, None]
-        numbers = numbers.to(tl.float32) * _wide(tl.load(scales + where), form.scale)
+        found = numbers.to(tl.float32) * _wide(tl.load(sides[0] + where), form.scale)
         if form.has_minimums:
-            numbers += tl.load(minimums + where).to(tl.float32)
+            found += tl.load(sides[1] + where).to(tl.float32)
     elif form.depth % form.block_inputs == 0:
         group = first // form.block_inputs + tl.arange(0, form.depth // form.block_inputs)
         where, there = rows[:, None] + group[None, :], (group * form.block_inputs < inputs)[None, :]
-        own = _wide(tl.load(scales + where, mask=there, other=0), form.scale)
-        numbers = numbers.to(tl.float32) * _spread(own, form, wide)
+        own = _wide(tl.load(sides[0] + where, mask=there, other=0), form.scale)
+        found = numbers.to(tl.float32) * _spread(own, form, wide)
         if form.has_minimums:
-            least = tl.load(minimums + where, mask=there, other=0).to(tl.float32)
-            numbers += _spread(least, form, wide)
+            least = tl.load(sides[1] + where, mask=there, other=0).to(tl.float32)
+            found += _spread(least, form, wide)
     else:
         place = first + tl.arange(0, form.depth)
         where, there = rows[:, None] + (place // form.block_inputs)[None, :], (place < inputs)[None, :]
-        numbers = numbers.to(tl.float32) * _wide(tl.load(scales + where, mask=there, other=0), form.scale)
+        found = numbers.to(tl.float32) * _wide(tl.load(sides[0] + where, mask=there, other=0), form.scale)
         if form.has_minimums:
-            numbers += tl.load(minimums + where, mask=there, other=0).to(tl.float32)
-    return numbers
+            found += tl.load(sides[1] + where, mask=there, other=0).to(tl.float32)
+    return found

@@ -135,8 +135,8 @@ def sort_pairs(chosen, slots, counts, sizes, form: tl.constexpr):
 
 
 def most_tiles(pairs: int, experts: int, rows: int) -> int:
-    """As many tiles as there can be."""
-    return min(pairs, pairs // rows + min(experts, pairs))
+    """As many tiles as there can be, in sixteens: kernels are compiled for such numbers."""
+    return -(-min(pairs, pairs // rows + min(experts, pairs)) // 16) * 16
 
 
 def sorted_slots(chosen: torch.Tensor, number: int, rows: int) -> Slots:
