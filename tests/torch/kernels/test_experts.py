@@ -85,7 +85,8 @@ def test_both_products_are_those_of_the_experts(
     given, chosen = torch.randn(tokens, inputs, device=DEVICE), chosen_by(sort, tokens, 6, 3)
     shares = torch.rand(tokens, 3, device=DEVICE)
     up, down = torch.randn(6, 2 * width, inputs, device=DEVICE), torch.randn(6, inputs, width, device=DEVICE)
-    biases = None if gate == "silu" else (torch.randn(6, 2 * width, device=DEVICE), torch.randn(6, inputs, device=DEVICE))
+    both = torch.randn(6, 2 * width, device=DEVICE), torch.randn(6, inputs, device=DEVICE)
+    biases = None if gate == "silu" else both
     right = one_by_one(given, (chosen, shares), (up, down), biases, (join, own.sort == INTERLEAVED.value))
     lie = [one.mT.contiguous() if is_transposed else one for one in (up, down)]
     first, second = (

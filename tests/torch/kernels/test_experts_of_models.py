@@ -40,8 +40,8 @@ def test_a_layer_computes_the_same_on_kernels(name: str, tokens: int) -> None:
         nn.init.normal_(parameter, std=0.3)
     on_kernels, given = copy.deepcopy(plain), torch.randn(1, tokens, 48, device=DEVICE)
     assert use_experts(on_kernels) == 2
-    sorts = [sort for module in on_kernels.modules() for sort in (KernelExperts, KernelRouter) if isinstance(module, sort)]
-    assert set(sorts) == {KernelExperts, KernelRouter}
+    for sort in (KernelExperts, KernelRouter):
+        assert any(isinstance(module, sort) for module in on_kernels.modules())
     with torch.inference_mode():
         right, found = (module(given) for module in (plain, on_kernels))
     right, found = (one[0] if isinstance(one, tuple) else one for one in (right, found))

@@ -9,7 +9,7 @@ from packed_case import FORMS, weight
 from paged_case import DEVICE
 from torch.nn import functional
 
-from quire.worker.kernels.experts import CLAMPED, HALVES, INTERLEAVED, SILU, Gate, Product, Tile, by_experts
+from quire.worker.kernels.experts import CLAMPED, HALVES, INTERLEAVED, SILU, Gate, Tile, by_experts
 from quire.worker.kernels.few import Cut, few
 from quire.worker.model.packed_kernels import product_of
 

@@ -18,6 +18,7 @@ from quire.worker.model.packed_experts import multiply_each
 from quire.worker.model.packed_kernels import packed_grouped, packed_product
 from quire.worker.model.packed_linear import use_products
 
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(3, 80, 96), (70, 64, 64)])
 def test_a_product_is_that_of_the_dequantised_weight(form: str, tokens: int, outputs: int, inputs: int) -> None:

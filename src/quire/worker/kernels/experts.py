@@ -109,7 +109,8 @@ def _lines(begin, outputs, form: tl.constexpr, wide: tl.constexpr):
 
 
 @triton.jit
-def _copied(weight, expert, begin, first, form: tl.constexpr, wide: tl.constexpr):
+def _copied(weight, begins, first, form: tl.constexpr, wide: tl.constexpr):
+    expert, begin = begins
     if form.gate == STACKED:
         found = weight.load([expert * 2, begin, first])
     elif form.gate == INTERLEAVED:
@@ -129,13 +130,14 @@ def _loaded(weight, lines, place, inputs, form: tl.constexpr):
 
 
 @triton.jit
-def _read(weight, sides, places, first, inputs, form: tl.constexpr, wide: tl.constexpr):
+def _read(weights, places, first, form: tl.constexpr, wide: tl.constexpr):
     """(line, input) of a tile."""
-    expert, begin, lines, number, by_input, rows = places
+    weight = weights[0]
+    expert, begin, lines, number, by_input, rows, inputs = places
     if form.copies:
-        found = _copied(weight, expert, begin, first, form, wide)
+        found = _copied(weight, (expert, begin), first, form, wide)
     elif form.kind != DENSE:
-        found = read_packed(weight, sides, (lines, rows, inputs), first, form, wide)
+        found = read_packed(weights, (lines, rows, inputs), first, form, wide)
     else:
         found = _loaded(weight + first * by_input, lines, number * by_input, (inputs - first) * by_input, form)
     return found
@@ -164,41 +166,54 @@ def multiply_experts(given, weight, sides, sizes, form: tl.constexpr):
         if form.kind != DENSE:
             rows = (expert * sides[3] + lines // form.block_rows) * sides[4]
         where = own if form.kind != DENSE else expert * by_expert + lines.to(tl.int64) * by_output
-        there = expert.to(tl.int32), begin, where, number, by_input, rows
+        there = expert.to(tl.int32), begin, where, number, by_input, rows, inputs
         total = tl.full([wide, form.rows] if form.swaps else [form.rows, wide], 0.0, tl.float32)
         for first in tl.range(0, inputs, form.depth):
             if form.is_even:
                 read = tl.load(left + first)
             else:
                 read = tl.load(left + first, mask=(first + number < inputs)[None, :], other=0.0)
-            part = _read(weight, sides, there, first, inputs, form, wide).to(read.dtype)
-            if form.late == EACH_STEP:
-                scale = scale_of(sides[0], rows, first, form.scale, form.block_inputs)
-                none = tl.full([wide, form.rows] if form.swaps else [form.rows, wide], 0.0, tl.float32)
-                if form.swaps:
-                    total += dot(part, tl.trans(read), none) * scale[:, None]
-                else:
-                    total += dot(read, tl.trans(part), none) * scale[None, :]
-            elif form.swaps:
-                total = dot(part, tl.trans(read), total)
-            else:
-                total = dot(read, tl.trans(part), total)
+            part = _read((weight, sides), there, first, form, wide).to(read.dtype)
+            total = _added(total, (read, part), (sides[0], rows, first), form, wide)
         found = tl.trans(total) if form.swaps else total
-        if form.late == AT_END:
-            found *= scale_of(sides[0], rows, 0, form.scale, form.block_inputs)[None, :]
-        if form.has_factors:
-            found *= tl.load(sides[2] + own)[None, :]
+        found = _scaled(found, sides, rows, own, form)
         if form.has_bias:
             found += tl.load(bias + expert * height + lines).to(tl.float32)[None, :]
         if form.gate != NO_GATE:
             found = _join(found, form)
         column = begin + tl.arange(0, form.columns)
-        target = slot
+        target = slot if form.is_first else pair
         if not form.is_first:
-            target = pair
             found *= tl.load(shares + pair, mask=is_row, other=0.0).to(tl.float32)[:, None]
         places = out + target[:, None].to(tl.int64) * outputs + column[None, :]
         tl.store(places, found.to(out.dtype.element_ty), mask=is_row[:, None] & (column < outputs)[None, :])
+
+
+@triton.jit
+def _added(total, both, scales, form: tl.constexpr, wide: tl.constexpr):
+    """Adds a tile's products. `scales`: and where each line's one lies, and the first input."""
+    read, part = both
+    if form.late == EACH_STEP:
+        scale = scale_of(scales[0], scales[1], scales[2], form.scale, form.block_inputs)
+        none = tl.full([wide, form.rows] if form.swaps else [form.rows, wide], 0.0, tl.float32)
+        if form.swaps:
+            total += dot(part, tl.trans(read), none) * scale[:, None]
+        else:
+            total += dot(read, tl.trans(part), none) * scale[None, :]
+    elif form.swaps:
+        total = dot(part, tl.trans(read), total)
+    else:
+        total = dot(read, tl.trans(part), total)
+    return total
+
+
+@triton.jit
+def _scaled(found, sides, rows, lines, form: tl.constexpr):
+    if form.late == AT_END:
+        found *= scale_of(sides[0], rows, 0, form.scale, form.block_inputs)[None, :]
+    if form.has_factors:
+        found *= tl.load(sides[2] + lines)[None, :]
+    return found
 
 
 @triton.jit
@@ -271,10 +286,11 @@ def multiply(
 def form_of(product: Product, tile: Tile, gate: Gate, facts: tuple[bool, int, bool]) -> Form:
     is_first, inputs, copies = facts
     sort = STACKED.value if copies and gate.sort == HALVES.value else gate.sort
+    late = (late_of(product.facts, tile.depth),) if product.facts else ()
     return Form(
         tile.rows, tile.columns, tile.depth, tile.group, tile.swaps, copies, is_first, product.bias is not None,
-        inputs % tile.depth == 0, sort, gate.activation, gate.slope, gate.limit, *product.facts,
-        *((late_of(product.facts, tile.depth),) if product.facts else ()),
+        inputs % tile.depth == 0, sort, gate.activation, gate.slope, gate.limit,
+        *product.facts, *late,  # type: ignore[arg-type]
     )  # fmt: skip
 
 

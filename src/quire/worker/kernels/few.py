@@ -60,11 +60,8 @@ def multiply_few(given, codes, sides, sizes, form: tl.constexpr):
         place = first + number
         there = (row < count)[:, None] & (place < inputs)[None, :]
         read = tl.load(tokens + row[:, None] * inputs + place[None, :], mask=there, other=0.0).to(tl.float32)
-        part = read_packed(codes, sides, (line, scaled, inputs), first, form, form.columns).to(tl.float32)
-        if form.rows == 1:
-            own = tl.sum(part * read, 1)[:, None]
-        else:
-            own = tl.sum(part[:, None, :] * read[None, :, :], 2)
+        part = read_packed((codes, sides), (line, scaled, inputs), first, form, form.columns).to(tl.float32)
+        own = tl.sum(part * read, 1)[:, None] if form.rows == 1 else tl.sum(part[:, None, :] * read[None, :, :], 2)
         if form.late == EACH_STEP:
             own *= scale_of(sides[0], scaled, first, form.scale, form.block_inputs)[:, None]
         total += own
@@ -99,7 +96,7 @@ def few(
     out = tokens.new_empty(count, outputs)
     form = FewForm(
         triton.next_power_of_2(count), cut.columns, cut.depth, cut.stages, bias is not None, inputs % cut.depth == 0,
-        *facts, late_of(facts, cut.depth),
+        *facts, late_of(facts, cut.depth),  # type: ignore[arg-type, call-arg]
     )  # fmt: skip
     sizes = (count, outputs, inputs, sides[0].shape[-1])
     given = (tokens, out, tokens if bias is None else bias)

@@ -118,10 +118,7 @@ def _numbers(octets, kind: tl.constexpr):
         else:
             found = tl.inline_asm_elementwise(_EIGHT, _TWO, [octets], dtype=tl.bfloat16, is_pure=True, pack=4)
     else:
-        if INTERPRETED:
-            found = _interpreted(octets, kind)
-        else:
-            found = _moved(octets, kind)
+        found = _interpreted(octets, kind) if INTERPRETED else _moved(octets, kind)
     return found
 
 
@@ -131,10 +128,7 @@ def read_codes(codes, lines, first, inputs, form: tl.constexpr):
     halves: tl.constexpr = 1 if form.kind == INT8 or form.kind == FP8 else 2
     place = first // halves + tl.arange(0, form.depth // halves)
     where = codes + (lines * (inputs // halves))[:, None] + place[None, :]
-    if form.is_even:
-        found = tl.load(where)
-    else:
-        found = tl.load(where, mask=(place < inputs // halves)[None, :], other=0)
+    found = tl.load(where) if form.is_even else tl.load(where, mask=(place < inputs // halves)[None, :], other=0)
     return _numbers(found, form.kind)
 
 
@@ -165,9 +159,10 @@ def _spread(values, form: tl.constexpr, wide: tl.constexpr):
 
 
 @triton.jit
-def read_packed(codes, sides, places, first, form: tl.constexpr, wide: tl.constexpr):
+def read_packed(weights, places, first, form: tl.constexpr, wide: tl.constexpr):
     """(line, input) of a tile, with its scales and minimums unless they come late. `places`: where each line begins in
     codes and in scales, and inputs."""
+    codes, sides = weights
     lines, rows, inputs = places
     numbers = read_codes(codes, lines, first, inputs, form)
     if form.late > 0:

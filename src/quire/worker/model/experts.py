@@ -108,12 +108,12 @@ def use_experts(model: nn.Module) -> int:
         gate = gate_of(module)
         if gate is not None:
             module.quire_gate = gate  # type: ignore[assignment]
-            module.__class__ = _on_kernels(KernelExperts, type(module))
+            module.__class__ = _on_kernels(KernelExperts, type(module))  # type: ignore[arg-type]
             found += 1
         rule = rule_of(module)
         if rule is not None:
             module.quire_rule = rule  # type: ignore[assignment]
-            module.__class__ = _on_kernels(KernelRouter, type(module))
+            module.__class__ = _on_kernels(KernelRouter, type(module))  # type: ignore[arg-type]
             found += 1
     return found
 
