@@ -9,6 +9,7 @@ once; then it is the weight's rows that fill the matrix units, and tokens are th
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +22,8 @@ from quire.worker.kernels.octets import AT_END, EACH_STEP, read_packed, scale_of
 from quire.worker.kernels.routing import Slots, sorted_slots
 from quire.worker.kernels.tile import dot
 
+COPIES_SINCE = 9
+"""Compute capability."""
 DENSE = tl.constexpr(-1)
 NO_GATE, HALVES, INTERLEAVED, STACKED = (tl.constexpr(number) for number in range(4))
 """Rows of gate and up: one half after the other, or in turns. Stacked: a tile holds halves one after the other too."""
@@ -297,8 +300,16 @@ def form_of(product: Product, tile: Tile, gate: Gate, facts: tuple[bool, int, bo
 def can_copy(product: Product, tile: Tile) -> bool:
     """Whether the hardware can copy tiles: rows begin at multiples of 16 bytes."""
     weight = product.weight
-    is_plain = not product.facts and not product.is_transposed and weight.is_contiguous()
-    return is_plain and weight.shape[-1] * weight.element_size() % 16 == 0 and tile.depth * weight.element_size() <= 256
+    if product.facts or product.is_transposed or not weight.is_contiguous() or not _copies(weight.device):
+        return False
+    is_even = weight.data_ptr() % 16 == 0 and weight.shape[-1] * weight.element_size() % 16 == 0
+    return is_even and tile.depth * weight.element_size() <= 256
+
+
+@cache
+def _copies(device: torch.device) -> bool:
+    """Since Hopper; the interpreter does too."""
+    return device.type != "cuda" or torch.cuda.get_device_capability(device)[0] >= COPIES_SINCE
 
 
 def _descriptor(product: Product, tile: Tile, gate: Gate) -> TensorDescriptor:

@@ -86,7 +86,7 @@ def experts(
     first, second = _product(tensors, sizes[1:cut]), _product(tensors, sizes[cut:])
     chosen, shares = choice
     sort, activation, slope, limit = gate
-    tiles = tiles_for(chosen.numel(), len(first.weight), first.sides is not None or second.sides is not None)
+    tiles = tiles_for(chosen.numel(), (first, second), tokens)
     return by_experts(
         tokens.contiguous(), (chosen.contiguous(), shares.contiguous()), (first, second),
         Gate(int(sort), int(activation), slope, limit), tiles,
