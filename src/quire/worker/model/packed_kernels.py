@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from quire.worker.kernels.packed import KINDS, product
+from quire.worker.kernels.experts import Product
+from quire.worker.kernels.packed import KINDS, SCALES, product
 from quire.worker.weights.packed import Codes, PackedWeight
 
 
@@ -23,6 +24,15 @@ def packed_grouped(tokens: torch.Tensor, packed: PackedWeight, ends: torch.Tenso
         tokens = torch.gather(tokens, 1, packed.order[expert].long())
     found: torch.Tensor = product(tokens, _tensors(packed), _facts(packed), ends)
     return found
+
+
+def product_of(packed: PackedWeight) -> Product:
+    """A weight (out, in) or experts' (expert, out, in), as kernels that dequantise tiles read it."""
+    codes, *sides = _tensors(packed)
+    kind, rows, columns, *has = _facts(packed)
+    scales = [one.view(torch.uint8) if one.dtype in SCALES else one for one in sides]
+    facts = (kind, SCALES.get(packed.scales.dtype, 0), rows, columns, *has, packed.shape[-1])
+    return Product(codes, sides=(scales[0], scales[1], scales[2]), facts=facts)
 
 
 def _tensors(packed: PackedWeight) -> list[torch.Tensor]:

@@ -23,6 +23,7 @@ from quire.worker.backends.flashinfer_backend import available
 from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model.drafting import DraftModel
+from quire.worker.model.experts import use_experts
 from quire.worker.model.fused import fuse, gate
 from quire.worker.model.invariant import make_invariant, require_invariant
 from quire.worker.model.model import TorchModel
@@ -57,6 +58,7 @@ def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions
             make_invariant(model)
         else:
             gate(model, gated)
+            use_experts(model)
     meter.note("weights", meter.allocated())
     meter.note("activations", max(step_bytes(plan, model, part, meter, backends) for model, part in models))
     meter.require_room(plan, SPARE_SHEETS)

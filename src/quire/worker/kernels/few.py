@@ -1,0 +1,104 @@
+"""Products of a few tokens and a packed weight: every code is read once, by the program that sums its outputs.
+
+With so few tokens the matrix units would be idle for most of their rows. Numbers are multiplied where they were
+dequantised, and sums are kept for each output until its last input.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+
+from quire.worker.kernels.octets import AT_END, EACH_STEP, read_packed, scale_of
+
+MOST_ROWS = 4
+"""Tokens."""
+
+
+class Cut(NamedTuple):
+    """How outputs and inputs are cut."""
+
+    columns: int
+    depth: int
+    warps: int = 4
+    stages: int = 1
+
+
+class FewForm(NamedTuple):
+    """What the kernel is compiled for; the last eight as `octets.py` reads them."""
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    has_bias: bool
+    is_even: bool
+    kind: int
+    scale: int
+    block_rows: int
+    block_inputs: int
+    has_minimums: bool
+    has_factors: bool
+    inputs: int
+    late: int
+
+
+@triton.jit
+def multiply_few(given, codes, sides, sizes, form: tl.constexpr):
+    """Grid (block of outputs,). `given`: tokens, results and bias; `sides`: scales, minimums and factors."""
+    tokens, out, bias = given
+    count, outputs, inputs, groups = sizes
+    row, number = tl.arange(0, form.rows), tl.arange(0, form.depth)
+    column = tl.program_id(0) * form.columns + tl.arange(0, form.columns)
+    line = tl.minimum(column, outputs - 1).to(tl.int64)
+    scaled = line // form.block_rows * groups
+    total = tl.full([form.columns, form.rows], 0.0, tl.float32)
+    for first in tl.range(0, inputs, form.depth, num_stages=form.stages):
+        place = first + number
+        there = (row < count)[:, None] & (place < inputs)[None, :]
+        read = tl.load(tokens + row[:, None] * inputs + place[None, :], mask=there, other=0.0).to(tl.float32)
+        part = read_packed((codes, sides), (line, scaled, inputs), first, form, form.columns).to(tl.float32)
+        own = tl.sum(part * read, 1)[:, None] if form.rows == 1 else tl.sum(part[:, None, :] * read[None, :, :], 2)
+        if form.late == EACH_STEP:
+            own *= scale_of(sides[0], scaled, first, form.scale, form.block_inputs)[:, None]
+        total += own
+    if form.late == AT_END:
+        total *= scale_of(sides[0], scaled, 0, form.scale, form.block_inputs)[:, None]
+    if form.has_factors:
+        total *= tl.load(sides[2] + line)[:, None]
+    if form.has_bias:
+        total += tl.load(bias + line).to(tl.float32)[:, None]
+    places = out + row[None, :].to(tl.int64) * outputs + column[:, None]
+    tl.store(places, total.to(out.dtype.element_ty), mask=(row < count)[None, :] & (column < outputs)[:, None])
+
+
+def late_of(facts: tuple[int, ...], depth: int) -> int:
+    """Whether sums are scaled, and not numbers: where one scale is for all inputs that are summed."""
+    *_, block, has_minimums, _, inputs = facts
+    if has_minimums:
+        return 0
+    return AT_END.value if block >= inputs else EACH_STEP.value if block % depth == 0 else 0
+
+
+def few(
+    tokens: torch.Tensor,
+    weights: tuple[torch.Tensor, ...],
+    facts: tuple[int, ...],
+    bias: torch.Tensor | None,
+    cut: Cut,
+) -> torch.Tensor:
+    """(token, in) times (out, in). `weights`: codes, scales, minimums and factors; `facts`: as `experts.Product`."""
+    codes, *sides = weights
+    (count, inputs), outputs = tokens.shape, codes.shape[0]
+    out = tokens.new_empty(count, outputs)
+    form = FewForm(
+        triton.next_power_of_2(count), cut.columns, cut.depth, cut.stages, bias is not None, inputs % cut.depth == 0,
+        *facts, late_of(facts, cut.depth),  # type: ignore[arg-type, call-arg]
+    )  # fmt: skip
+    sizes = (count, outputs, inputs, sides[0].shape[-1])
+    given = (tokens, out, tokens if bias is None else bias)
+    multiply_few[(triton.cdiv(outputs, cut.columns),)](given, codes, tuple(sides), sizes, form, num_warps=cut.warps)
+    return out
