@@ -106,7 +106,7 @@ def total(shape: ModelShape) -> int:
 
 def allocated(model: Any) -> int:
     """Parameters and buffers of weights; rotary tables and the like are no weights."""
-    packed = ("codes", "scales", "minimums", "factors", "order", "panels", "_0", "_1")
+    packed = ("codes", "scales", "minimums", "factors", "order", "panels", "_0", "_1", "tiles")
     tensors = [*model.parameters()]
     tensors += [tensor for name, tensor in model.named_buffers() if name.endswith((*packed, "correction_bias"))]
     return sum({tensor.untyped_storage().data_ptr(): tensor.nbytes for tensor in tensors}.values())

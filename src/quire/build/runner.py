@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """Results of the start on a GPU; empty on a CPU."""
+    """Results of the start on a GPU; on a CPU only what multiplies packed weights."""
 
     measured: tuple[Measured, ...] = ()
     """The ledger as it was measured, next to the plan's."""
@@ -30,7 +30,7 @@ class StartReport:
     """Whether decode steps are recorded, for how many rows, or why not."""
     has_recordings: bool = True
     kernels: tuple[str, ...] = ()
-    """Which backend runs each kind, and why no faster one does."""
+    """Which backend runs each kind, and why no faster one does; on a CPU the same of packed weights."""
 
     def lines(self) -> tuple[str, ...]:
         steps = *((self.steps,) if self.steps else ()), *(f"kernels: {one}" for one in self.kernels)
@@ -61,7 +61,7 @@ def record_steps(
     """Records decode steps on a GPU, the last thing that takes its memory. `counts`: of rows; by default up to as many
     as the plan has requests."""
     if placed.meter is None:
-        return StartReport()
+        return StartReport(kernels=runner.model.describe_products())
     from quire.worker.steps.boot import record
     from quire.worker.steps.device_runner import DeviceRunner
 

@@ -18,7 +18,7 @@ from quire.models.blueprint import Weights
 from quire.models.fields import Fields
 from quire.models.quantisation import Format, format_of, groups_of, refuse_twice
 from quire.models.stored_bits import STORED
-from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat
+from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat, bits_of_8
 
 MXFP4_BITS = Fraction(17, 4)
 """4 bits and one 8-bit scale for each 32 numbers."""
@@ -78,7 +78,7 @@ def _at_load(fields: Fields, held: WeightFormat, plain: Fraction) -> Precision:
     if held.packed == "fp8":
         rows = Fraction(8) + Fraction(32, fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096)
         return Precision(plain, rows, rows, plain, plain)
-    on_planes = Fraction(10) if held.has_planes else eight
+    on_planes = Fraction(bits_of_8()) if held.has_planes else eight
     matrices = Fraction(5) if held.packed == "int4" else on_planes
     experts = Fraction(5) if held.packed == "int4" else eight
     outputs = fields.optional_integer("vocab_size") or OUTPUTS_AT_A_TIME

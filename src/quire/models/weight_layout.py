@@ -6,8 +6,8 @@
 Neither takes more than the numbers themselves. A head that is tied to an embedding is kept a second time, in panels;
 the last of its outputs are filled up where panels do not divide them.
 
-Weights that a checkpoint packs into few bits stay packed, in planes of 4 bits (`worker/model/packed_cpu.py`), where the
-CPU has a product for them.
+Weights that a checkpoint packs into few bits stay packed, in tiles for Quire's products in C (`worker/model/tiles.py`)
+or in planes of 4 bits for torch's (`packed_cpu.py`), where the CPU has one of them. Both are called planes here.
 
 What is counted when a plan is made, and what is allocated when a model is loaded.
 """
@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from quire.core.dtypes import DType
 from quire.core.units import ceil_div
+from quire.native.library import native
 
 PANEL_OUTPUTS = 384
 """Of a panel, at most."""
@@ -57,8 +58,8 @@ def panel_bytes(inputs: int, outputs: int) -> int:
 
 
 def has_nibble_products() -> bool:
-    """Whether this machine's CPU has fast products with weights of 4 bits: torch has them for x86."""
-    return platform.machine().lower() in ("x86_64", "amd64")
+    """Whether this machine's CPU has fast products with weights of few bits: the library in C, or torch's for x86."""
+    return native() is not None or platform.machine().lower() in ("x86_64", "amd64")
 
 
 def plane_inputs(inputs: int, columns: int) -> tuple[int, int]:
@@ -74,9 +75,16 @@ def plane_group(inputs: int, columns: int) -> int | None:
 
 
 def plane_bits(bits: int, outputs: int, inputs: int, columns: int) -> int | None:
-    """Of a weight with codes of 4 or 8 bits: for each 4, a scale and a zero in bf16 for each group."""
+    """Of a weight with codes of 4 or 8 bits: a scale and a minimum in 16 bits for each group, twice on two planes."""
     group = plane_group(inputs, columns)
     if group is None or bits not in (4, 8):
         return None
     filled, (inputs, _) = ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME, plane_inputs(inputs, columns)
+    if native() is not None:
+        return filled * (bits * inputs + 32 * inputs // group)
     return bits // 4 * filled * (4 * inputs + 32 * inputs // group)
+
+
+def bits_of_8() -> int:
+    """Of each weight with codes of 8 bits in groups of 32."""
+    return 10 if native() is None else 9

@@ -1,4 +1,5 @@
-"""Packed weights in planes: what the reference computes, as exactly as products in bf16 can be."""
+"""Packed weights in planes, where the library in C is not there: what the reference computes, as exactly as products in
+bf16 can be."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from quire.native.library import CHOICE, OFF
 from quire.worker.model import packed_cpu
 from quire.worker.model.fused import fuse
 from quire.worker.model.packed_cpu import HeadOnPlanes, LinearOnPlanes, ProductOnPlanes, lay_out_packed
@@ -15,6 +17,11 @@ from quire.worker.weights.packed import Codes, PackedWeight
 torch.set_num_threads(1)
 NEAR = 1e-2
 """Relative to the result: bf16 has 8 bits."""
+
+
+@pytest.fixture(autouse=True)
+def without_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(CHOICE, OFF)
 
 
 def packed(

@@ -25,10 +25,12 @@ from quire.worker.mixers.context import ForwardContext
 from quire.worker.model import compilation
 from quire.worker.model.lean import LeanModel, refusal
 from quire.worker.model.linears import lay_out
+from quire.worker.model.native_layers import NativeModel, native_model
 from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_blocks, stated_type
+from quire.worker.model.packed_cpu import describe_products
 from quire.worker.model.packed_loading import load_packed
 from quire.worker.model.positions import chosen_ropes
-from quire.worker.model.scales import find_scales, most_tokens, probe
+from quire.worker.model.scales import find_scales, last_alone, most_tokens, probe
 from quire.worker.pages.arena import Arena
 from quire.worker.pages.uploads import Upload
 from quire.worker.weights.formats.choice import packed_readers
@@ -111,8 +113,17 @@ class TorchModel:
             return None
         step = probe(arena, self.vocab_size, count)
         expected = self._probe(step)
-        self.lean = LeanModel(self.model, decoder, self.context)
-        return self.lean if self.lean.is_near(self._probe(step), expected) else None
+        for lean in (native_model(self.model, decoder, self.context), LeanModel(self.model, decoder, self.context)):
+            self.lean = lean
+            if lean is None or not lean.is_near(self._probe(step), expected):
+                continue
+            if lean.is_near(self._probe(last_alone(step)), expected[-1:]):
+                return lean
+        return None
+
+    def describe_products(self) -> tuple[str, ...]:
+        """What multiplies packed weights on a CPU."""
+        return describe_products(self.model, isinstance(self.lean, NativeModel))
 
     def _probe(self, step: Step) -> torch.Tensor:
         """Logits of all tokens."""

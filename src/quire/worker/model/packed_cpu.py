@@ -1,4 +1,5 @@
-"""Products of packed weights on a CPU, by torch's product with weights of 4 bits.
+"""Products of packed weights on a CPU: Quire's own (`tiles.py`), or torch's product with weights of 4 bits where the
+library in C was not compiled.
 
     weight = (code − 8) · scale + zero     groups of 32, 64, 128 or 256 inputs have a scale and a zero, in bf16
     int4    one plane of codes, sint4 too
@@ -23,7 +24,9 @@ from torch import nn
 from torch.nn import functional
 
 from quire.models.weight_layout import OUTPUTS_AT_A_TIME, has_nibble_products, plane_group, plane_inputs
+from quire.native.library import native, why_not
 from quire.worker.model.packed_linear import Packed, PackedLinear, PackedProduct
+from quire.worker.model.tiles import Tiles
 from quire.worker.weights.packed import Codes, PackedWeight
 
 _LOG = logging.getLogger(__name__)
@@ -77,7 +80,7 @@ class OnPlanes(Packed):
     """A module whose weight lies in planes."""
 
     bias: nn.Parameter | None
-    planes: Planes
+    planes: Planes | Tiles
 
     @property
     def weight(self) -> torch.Tensor:
@@ -91,6 +94,8 @@ class OnPlanes(Packed):
     def prepared(self) -> Product:
         """`raw` for dense tokens, with everything looked up."""
         own: Any = self.planes
+        if isinstance(own, Tiles):
+            return own.multiply if self.bias is None else self.raw
         if own.has_two or own.has_padding or own.half_group or own.order is not None or self.bias is not None:
             return self.raw
         return partial(_multiply_one, codes=own.codes_0, group=own.group, scales=own.scales_0)
@@ -143,7 +148,7 @@ ON_PLANES: dict[type[Packed], type[OnPlanes]] = {PackedLinear: LinearOnPlanes, P
 
 def lay_out_packed(model: nn.Module) -> int:
     """Puts packed weights of linear layers into planes, where they fit; returns how many."""
-    made: dict[int, Planes] = {}
+    made: dict[int, Planes | Tiles] = {}
     slow: list[PackedWeight] = []
     found: list[Any] = [module for module in model.modules() if type(module) in ON_PLANES]
     for module in found:
@@ -152,18 +157,35 @@ def lay_out_packed(model: nn.Module) -> int:
             slow += [packed] if packed.codes.device.type == "cpu" else []
             continue
         key = packed.codes.data_ptr()  # two heads may share a weight
-        planes = made.get(key) or made.setdefault(key, Planes(packed))
+        planes = made.get(key) or made.setdefault(key, _laid_out(packed))
         for name in module._buffers.keys() & packed.tensors.keys():  # an embedding with the same tensors keeps them
             delattr(module, name)
         module.planes = planes
-        is_tied = bool(module._shared) and packed.order is None
+        is_rounded = packed.kind is not Codes.INT8 or isinstance(planes, Planes)
+        is_tied = bool(module._shared) and packed.order is None and is_rounded
         module.__class__ = HeadOnPlanes if is_tied else ON_PLANES[type(module)]
     if slow:
         _LOG.warning(
             "%d of %d packed weights have no fast product on this CPU and are dequantised for each, such as %s (%s)",
             len(slow), len(found), slow[0].name, slow[0].kind.value,
         )  # fmt: skip
+    if any(isinstance(one, Planes) for one in made.values()):
+        _LOG.warning("packed weights are multiplied by torch, which is slower than Quire's library in C: %s", why_not())
     return len(made)
+
+
+def describe_products(model: nn.Module, has_layers: bool) -> tuple[str, ...]:
+    """One line if there are packed weights. `has_layers`: whole layers are in C."""
+    found = {type(module.planes): module.planes for module in model.modules() if isinstance(module, OnPlanes)}
+    if Tiles in found:
+        tiles: Any = found[Tiles]
+        return (f"packed weights in C with {tiles.native.name}, {'whole layers' if has_layers else 'products alone'}",)
+    return (f"packed weights by torch, not in C: {why_not()}",) if found else ()
+
+
+def _laid_out(packed: PackedWeight) -> Planes | Tiles:
+    found = native()
+    return Planes(packed) if found is None else Tiles(packed, found)
 
 
 def fits(packed: PackedWeight) -> bool:

@@ -98,6 +98,11 @@ def probe(arena: Arena, vocab_size: int, count: int) -> Step:
     return Step(0, 0 * one, 0 * one, count * one, one > 0, one, ids, tables=(tuple(tables),))
 
 
+def last_alone(step: Step) -> Step:
+    """Only the last token of a probe that was run, as decode steps compute it."""
+    return replace(step, starts=step.counts - 1, counts=step.counts // step.counts, token_ids=step.token_ids[-1:])
+
+
 def most_tokens(stage: StagePlan) -> int:
     """Of a probe: 0 if there is no room for one token."""
     return next((tokens for tokens in range(MOST_TOKENS, 0, -1) if _sheets(stage, tokens) <= stage.sheets), 0)

@@ -1,0 +1,151 @@
+"""Products in C: what the reference computes with tokens in 8 or 15 bits, for every set of instructions that this
+processor has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from test_packed_cpu import packed
+from torch import nn
+
+from quire.native.library import Native, versions
+from quire.worker.model.packed_linear import multiply
+from quire.worker.model.tiles import BLOCK, Tiles
+from quire.worker.weights.packed import Codes, PackedWeight
+
+FOUND = versions()
+pytestmark = pytest.mark.skipif(not FOUND, reason="Quire was installed without a C compiler")
+EXACT = {4: 2e-6, 8: 2e-5}
+"""By bits of a code, relative to the greatest result: sums in fp32, and one code of 15 bits that is rounded in the
+other direction."""
+SHAPES = [
+    (Codes.INT4, 64, 64, 32, True, 1),
+    (Codes.SINT4, 61, 96, 32, False, 1),
+    (Codes.INT4, 130, 256, 128, True, 1),
+    (Codes.INT4, 1100, 64, 0, True, 1),
+    (Codes.SINT4, 48, 192, 96, True, 7),
+    (Codes.INT8, 64, 64, 32, False, 1),
+    (Codes.INT8, 100, 576, 0, False, 1),
+    (Codes.INT8, 49, 320, 64, True, 1),
+    (Codes.INT4, 32, 80, 16, True, 1),
+    (Codes.INT8, 20, 256, 16, False, 1),
+]
+
+
+@pytest.fixture(autouse=True)
+def random() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture(params=FOUND, ids=lambda version: version.name)
+def version(request: pytest.FixtureRequest) -> Native:
+    found: Native = request.param
+    return found
+
+
+@pytest.fixture(params=[1, 3])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def rounded(tokens: torch.Tensor, tiles: Tiles) -> torch.Tensor:
+    """To the codes that a product has for them: blocks of 32 have a scale each."""
+    half = tiles.half_group or BLOCK
+    blocks = tokens.unflatten(-1, (-1, min(half, BLOCK)))
+    most, limit = blocks.abs().amax(-1, keepdim=True), 127.0 * 128 if tiles.bits == 8 else 127.0
+    return (torch.round(blocks * (limit / most)) * (most / limit)).flatten(-2)
+
+
+def assert_exact(found: torch.Tensor, expected: torch.Tensor, bits: int) -> None:
+    assert found.shape == expected.shape
+    torch.testing.assert_close(found, expected, rtol=0, atol=EXACT[bits] * float(expected.abs().max()) + 1e-30)
+
+
+def exact(weight: PackedWeight, tokens: torch.Tensor) -> torch.Tensor:
+    return (tokens.double() @ weight.dequantised().double().T).float()
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_product_is_that_of_rounded_tokens(
+    shape: tuple[Codes, int, int, int, bool, int], version: Native, threads: int
+) -> None:
+    """For odd sizes, groups of many sizes, none to many tokens, and any number of threads; the weight can be read."""
+    del threads
+    weight = packed(*shape)
+    tiles = Tiles(weight, version)
+    for count in (0, 1, 2, 7, 8, 9, 33):
+        tokens = torch.randn(count, weight.shape[1])
+        if not count:
+            assert tiles.multiply(tokens).shape == (0, weight.shape[0])
+            continue
+        assert_exact(tiles.multiply(tokens), exact(weight, rounded(tokens, tiles)), tiles.bits)
+        off = (tiles.multiply(tokens) - multiply(tokens, weight, None)).abs().max()
+        size = weight.dequantised().norm(dim=1).max() * tokens.norm(dim=1).max()
+        assert off <= (1e-3 if tiles.bits == 8 else 1e-2) * size
+    assert_exact(tiles.dequantised(), weight.dequantised(), tiles.bits)
+
+
+@pytest.mark.parametrize("kind", [Codes.INT4, Codes.INT8])
+def test_a_token_does_not_depend_on_the_others(kind: Codes, version: Native, threads: int) -> None:
+    """Bit for bit, alone and among others, on one thread and on several."""
+    tiles = Tiles(packed(kind, 100, 320, 64, True), version)
+    tokens = torch.randn(45, 320) * torch.logspace(-3, 3, 45)[:, None]
+    together = tiles.multiply(tokens)
+    torch.set_num_threads(1)
+    for place in range(45):
+        assert tiles.multiply(tokens[place : place + 1])[0].equal(together[place])
+    assert threads
+
+
+@pytest.mark.parametrize("kind", [Codes.SINT4, Codes.INT8])
+@pytest.mark.parametrize("size", [1e-25, 1e25])
+def test_tokens_of_any_size_are_multiplied(kind: Codes, size: float, version: Native) -> None:
+    weight = packed(kind, 32, 64, 32)
+    tiles, tokens = Tiles(weight, version), torch.randn(3, 64) * size
+    assert_exact(tiles.multiply(tokens), exact(weight, rounded(tokens, tiles)), tiles.bits)
+    assert tiles.multiply(torch.zeros(2, 64)).equal(torch.zeros(2, 32))
+
+
+@pytest.mark.parametrize("kind", [Codes.INT4, Codes.INT8])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_no_number_stays_none(kind: Codes, wrong: float, version: Native) -> None:
+    """In its own row; a zero in its place would hide memory that was never written."""
+    tiles, tokens = Tiles(packed(kind, 32, 64, 32), version), torch.randn(3, 64)
+    tokens[1, 40] = wrong
+    found = tiles.multiply(tokens)
+    assert found[1].isnan().all()
+    assert found[[0, 2]].isfinite().all()
+
+
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**16])
+def test_scales_beyond_fp16_keep_their_precision(factor: float, version: Native) -> None:
+    weight = packed(Codes.INT4, 32, 64, 32, True)
+    assert weight.minimums is not None
+    far = weight.having({"scales": weight.scales.float() * factor, "minimums": weight.minimums.float() * factor})
+    tokens = torch.randn(3, 64)
+    near, found = (Tiles(one, version).multiply(tokens) for one in (weight, far))
+    torch.testing.assert_close(found, near * factor, rtol=0, atol=0)
+
+
+def test_all_sets_of_instructions_with_wide_registers_agree() -> None:
+    """Bit for bit: they multiply and add in one order."""
+    wide = [version for version in FOUND if version.name != "plain C"]
+    if len(wide) < 2:
+        pytest.skip("this processor has one set of instructions")
+    for kind in (Codes.INT4, Codes.INT8):
+        weight, tokens = packed(kind, 48, 320, 64, True), torch.randn(9, 320)
+        first, *others = (Tiles(weight, version).multiply(tokens) for version in wide)
+        assert all(first.equal(other) for other in others)
+
+
+def test_a_module_holds_the_bytes_of_its_tiles() -> None:
+    weight = packed(Codes.INT8, 50, 64, 32)
+    tiles = Tiles(weight, FOUND[0])
+    assert sum(buffer.nbytes for buffer in nn.ModuleList([tiles]).buffers()) == 64 * 64 * 9 // 8
