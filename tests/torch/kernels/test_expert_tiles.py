@@ -11,7 +11,7 @@ from packed_case import weight
 from paged_case import DEVICE
 
 from quire.worker.kernels.experts import HALVES, SILU, Gate, Product, by_experts
-from quire.worker.kernels.packed import FP4, FP8
+from quire.worker.kernels.octets import FP4, FP8
 from quire.worker.model.expert_tiles import EXACT, LARGE, MIDDLE, SMALL, WIDE, fitted, measured, tiles_for
 from quire.worker.model.packed_kernels import product_of
 

@@ -15,17 +15,36 @@ from quantised_formats import FORMATS
 from quire.worker.model.fused import fuse
 from quire.worker.model.model import load
 from quire.worker.model.packed_experts import multiply_each
-from quire.worker.model.packed_kernels import packed_grouped, packed_product
+from quire.worker.model.packed_kernels import MANY_ROWS, packed_grouped, packed_product
 from quire.worker.model.packed_linear import use_products
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(3, 80, 96), (70, 64, 64)])
+@pytest.mark.parametrize(
+    ("tokens", "outputs", "inputs"), [(1, 80, 96), (2, 80, 96), (3, 80, 96), (70, 64, 64), (MANY_ROWS, 80, 96)]
+)
 def test_a_product_is_that_of_the_dequantised_weight(form: str, tokens: int, outputs: int, inputs: int) -> None:
     packed, given = weight(form, outputs, inputs), torch.randn(1, tokens, inputs, device=DEVICE)
     bias = torch.randn(outputs, device=DEVICE)
     expected = functional.linear(given, packed.dequantised(), bias)
     torch.testing.assert_close(packed_product(given, packed, bias), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_weight_that_is_written_out_in_parts_is_the_whole(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.worker.kernels.few.PART_NUMBERS", 50 * 160)
+    packed, given = weight(form, 111, 160), torch.randn(MANY_ROWS, 160, device=DEVICE)
+    expected = functional.linear(given, packed.dequantised())
+    torch.testing.assert_close(packed_product(given, packed, None), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("tokens", [2, 16, 30, 70])
+@pytest.mark.parametrize("form", ["int4", "MXFP4", "fp8 in blocks"])
+def test_products_in_bf16_are_near_those_of_the_dequantised_weight(form: str, tokens: int) -> None:
+    packed, given = weight(form, 80, 320), torch.randn(tokens, 320, device=DEVICE, dtype=torch.bfloat16)
+    expected = functional.linear(given.float(), packed.dequantised())
+    found = packed_product(given, packed, None)
+    assert float((found.float() - expected).norm() / expected.norm()) < 1e-2
 
 
 def test_inputs_in_another_order_are_multiplied_in_it() -> None:

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quire.worker.kernels.few import late_of
-from quire.worker.kernels.octets import AT_END, EACH_STEP, read_packed, scale_of
+from quire.worker.kernels.octets import AT_END, EACH_STEP, as_bits, read_packed, scale_of
 from quire.worker.kernels.routing import Slots, sorted_slots
 from quire.worker.kernels.tile import dot
 
@@ -64,6 +64,7 @@ class Form(NamedTuple):
     swaps: bool
     copies: bool
     is_first: bool
+    is_one: bool
     has_bias: bool
     is_even: bool
     gate: int
@@ -155,10 +156,13 @@ def multiply_experts(given, weight, sides, sizes, form: tl.constexpr):
     count, outputs, inputs, each, tiles, by_expert, by_output, by_input = sizes
     wide: tl.constexpr = form.columns if form.gate == NO_GATE else 2 * form.columns
     tile, block = _place(outputs, tiles, form)
-    expert = tl.load(experts + tile).to(tl.int64)
+    if form.is_one:
+        expert = tl.where(tile * form.rows < count, 0, -1).to(tl.int64)
+    else:
+        expert = tl.load(experts + tile).to(tl.int64)
     if expert >= 0:
         slot = tile * form.rows + tl.arange(0, form.rows)
-        pair = tl.load(order + slot)
+        pair = slot if form.is_one else tl.load(order + slot)
         is_row, number, begin = pair < count, tl.arange(0, form.depth), block * form.columns
         source = tl.where(is_row, pair // each, 0) if form.is_first else tl.where(is_row, slot, tile * form.rows)
         left = tokens + source[:, None].to(tl.int64) * inputs + number[None, :]
@@ -185,7 +189,7 @@ def multiply_experts(given, weight, sides, sizes, form: tl.constexpr):
         if form.gate != NO_GATE:
             found = _join(found, form)
         column = begin + tl.arange(0, form.columns)
-        target = slot if form.is_first else pair
+        target = slot if form.is_first and form.gate != NO_GATE else pair
         if not form.is_first:
             found *= tl.load(shares + pair, mask=is_row, other=0.0).to(tl.float32)[:, None]
         places = out + target[:, None].to(tl.int64) * outputs + column[None, :]
@@ -262,37 +266,50 @@ class Product(NamedTuple):
 
 
 def multiply(
-    tokens: torch.Tensor, shares: torch.Tensor | None, product: Product, slots: Slots, cut: tuple[Tile, Gate, int, int]
+    tokens: torch.Tensor,
+    shares: torch.Tensor | None,
+    product: Product,
+    slots: Slots | None,
+    cut: tuple[Tile, Gate, int, int],
 ) -> torch.Tensor:
-    """The first product has no `shares`; `cut`: tile, gate, pairs, and pairs of a token."""
+    """The first product has no `shares`; `cut`: tile, gate, pairs, and pairs of a token. Without `slots` there is one
+    expert."""
     tile, gate, count, each = cut
     lines, inputs = product.sizes
     outputs = lines if gate.sort == 0 else lines // 2
-    tiles, is_first = len(slots.experts), shares is None
-    out = tokens.new_empty(len(slots.order) if is_first else count, outputs)
+    tiles, used = (len(slots.experts),) * 2 if slots else _tiles_of_one(count, tile)
+    is_first, by_slot = shares is None, shares is None and gate.sort != NO_GATE.value
+    out = tokens.new_empty(len(slots.order) if slots and by_slot else count, outputs)
     copies = tile.copies and can_copy(product, tile)
-    form = form_of(product, tile, gate, (is_first, inputs, copies))
-    weight: Any = _descriptor(product, tile, gate) if copies else product.weight
+    form = form_of(product, tile, gate, (is_first, slots is None, inputs, copies))
+    weight: Any = _descriptor(product, tile, gate) if copies else as_bits(product.weight)
     by_expert, *strides = product.weight.stride()
     by_output, by_input = reversed(strides) if product.is_transposed else strides
     bias = tokens if product.bias is None else product.bias
-    scales = product.sides or (tokens, tokens, tokens)
+    scales = [as_bits(side) for side in product.sides] if product.sides else [tokens, tokens, tokens]
     along = (scales[0].shape[-2], scales[0].shape[-1]) if product.sides else (1, 1)
-    given = (tokens, out, bias, tokens if is_first else shares, slots.order, slots.experts)
+    order, experts = (slots.order, slots.experts) if slots else (tokens, tokens)
+    given = (tokens, out, bias, tokens if is_first else shares, order, experts)
     sizes = (count, outputs, inputs, each, tiles, by_expert, by_output, by_input)
-    multiply_experts[(tiles * triton.cdiv(outputs, tile.columns),)](
+    multiply_experts[(used * triton.cdiv(outputs, tile.columns),)](
         given, weight, (*scales, *along), sizes, form, num_warps=tile.warps, num_stages=tile.stages
     )
     return out
 
 
-def form_of(product: Product, tile: Tile, gate: Gate, facts: tuple[bool, int, bool]) -> Form:
-    is_first, inputs, copies = facts
+def _tiles_of_one(count: int, tile: Tile) -> tuple[int, int]:
+    """As many as the kernel is told, in sixteens as in `most_tiles`, and as many as are launched: whole groups."""
+    tiles = triton.cdiv(count, tile.rows)
+    return triton.cdiv(tiles, 16) * 16, triton.cdiv(tiles, tile.group) * tile.group
+
+
+def form_of(product: Product, tile: Tile, gate: Gate, facts: tuple[bool, bool, int, bool]) -> Form:
+    is_first, is_one, inputs, copies = facts
     sort = STACKED.value if copies and gate.sort == HALVES.value else gate.sort
     late = (late_of(product.facts, tile.depth),) if product.facts else ()
     return Form(
-        tile.rows, tile.columns, tile.depth, tile.group, tile.swaps, copies, is_first, product.bias is not None,
-        inputs % tile.depth == 0, sort, gate.activation, gate.slope, gate.limit,
+        tile.rows, tile.columns, tile.depth, tile.group, tile.swaps, copies, is_first, is_one,
+        product.bias is not None, inputs % tile.depth == 0, sort, gate.activation, gate.slope, gate.limit,
         *product.facts, *late,  # type: ignore[arg-type]
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Products of a few tokens and a packed weight: every code is read once, by the program that sums its outputs.
+"""Products with a packed weight off the matrix units: of a few tokens, and of so many that the weight is written out.
 
-With so few tokens the matrix units would be idle for most of their rows. Numbers are multiplied where they were
-dequantised, and sums are kept for each output until its last input.
+A few tokens would leave matrix units idle for most of their rows: numbers are multiplied where they were dequantised,
+and sums are kept for each output until its last input. With many tokens dequantising costs less than it saves.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
-from quire.worker.kernels.octets import AT_END, EACH_STEP, read_packed, scale_of
+from quire.worker.kernels.octets import AT_END, EACH_STEP, as_bits, read_packed, scale_of
 
-MOST_ROWS = 4
-"""Tokens."""
+FEW_ROWS = 2
+"""Tokens, up to which it is used. Four tokens take longer than with a bf16 weight."""
+PART_NUMBERS = 1 << 26
+"""Numbers that are written out at a time."""
+BLOCK = 8, 512
+"""Outputs and inputs that a program dequantises."""
 
 
 class Cut(NamedTuple):
@@ -91,7 +95,7 @@ def few(
     cut: Cut,
 ) -> torch.Tensor:
     """(token, in) times (out, in). `weights`: codes, scales, minimums and factors; `facts`: as `experts.Product`."""
-    codes, *sides = weights
+    codes, *sides = map(as_bits, weights)
     (count, inputs), outputs = tokens.shape, codes.shape[0]
     out = tokens.new_empty(count, outputs)
     form = FewForm(
@@ -101,4 +105,39 @@ def few(
     sizes = (count, outputs, inputs, sides[0].shape[-1])
     given = (tokens, out, tokens if bias is None else bias)
     multiply_few[(triton.cdiv(outputs, cut.columns),)](given, codes, tuple(sides), sizes, form, num_warps=cut.warps)
+    return out
+
+
+@triton.jit
+def write_numbers(weights, out, sizes, form: tl.constexpr):
+    """Grid (block of outputs, block of inputs). `weights`: codes, scales, minimums and factors."""
+    codes, scales, minimums, factors = weights
+    outputs, inputs, groups = sizes
+    column = tl.program_id(0) * form.columns + tl.arange(0, form.columns)
+    line = tl.minimum(column, outputs - 1).to(tl.int64)
+    first = tl.program_id(1) * form.depth
+    scaled = line // form.block_rows * groups
+    found = read_packed((codes, (scales, minimums, factors)), (line, scaled, inputs), first, form, form.columns)
+    found = found.to(tl.float32)
+    if form.has_factors:
+        found *= tl.load(factors + line)[:, None]
+    place = first + tl.arange(0, form.depth)
+    there = (column < outputs)[:, None] & (place < inputs)[None, :]
+    tl.store(out + line[:, None] * inputs + place[None, :], found.to(out.dtype.element_ty), mask=there)
+
+
+def many(tokens: torch.Tensor, weights: tuple[torch.Tensor, ...], facts: tuple[int, ...]) -> torch.Tensor:
+    """The same for many tokens: a part of the weight after another is written out and multiplied by torch."""
+    codes, *sides = map(as_bits, weights)
+    (count, inputs), outputs, rows = tokens.shape, codes.shape[0], facts[2]
+    most = min(outputs, max(1, PART_NUMBERS // inputs // rows) * rows)
+    out, numbers = tokens.new_empty(count, outputs), tokens.new_empty(most, inputs)
+    columns, depth = BLOCK
+    form = FewForm(1, columns, depth, 1, False, inputs % depth == 0, *facts, 0)  # type: ignore[arg-type, call-arg]
+    for begin in range(0, outputs, most):
+        size = min(most, outputs - begin)
+        part = [codes[begin:], *(side[begin // rows :] for side in sides[:2]), sides[2][begin:]]
+        grid = (triton.cdiv(size, columns), triton.cdiv(inputs, depth))
+        write_numbers[grid](tuple(part), numbers, (size, inputs, sides[0].shape[-1]), form, num_warps=4)
+        torch.mm(tokens, numbers[:size].T, out=out[:, begin : begin + size])
     return out

@@ -7,12 +7,17 @@ where each number would be (`late`). Under the interpreter everything is arithme
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 
-from quire.worker.kernels.packed import E4M3, FP4, FP8, INT4, INT8, PLAIN, SINT4, _e2m1, _e4m3
 from quire.worker.kernels.tile import INTERPRETED
 
+INT8, INT4, SINT4, FP8, FP4 = (tl.constexpr(number) for number in range(5))
+KINDS = ("int8", "int4", "sint4", "fp8", "fp4")
+"""By number, as kernels know them."""
+PLAIN, E4M3, E8M0 = (tl.constexpr(number) for number in range(3))
+SCALES = {torch.float8_e4m3fn: 1, torch.float8_e8m0fnu: 2}
 EACH_STEP, AT_END = tl.constexpr(1), tl.constexpr(2)
 _SPREAD = """
     .reg .b32 low, high, shifted;
@@ -82,6 +87,29 @@ _EIGHT = tl.constexpr(
 """e4m3 below bf16's least normal number, times 2 to the power of 120; NaN becomes 480."""
 _TWO = tl.constexpr("=r,=r,r")
 _FOUR = tl.constexpr("=r,=r,=r,=r,r")
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    """As kernels read it: 8-bit floats as octets."""
+    return tensor.view(torch.uint8) if tensor.dtype in SCALES else tensor
+
+
+@triton.jit
+def _e4m3(bits):
+    """8 bits as fp32, also numbers below the least normal one."""
+    wide = bits.to(tl.int32)
+    exponent, mantissa = (wide >> 3) & 15, wide & 7
+    normal = (((exponent + 120) << 23) | (mantissa << 20)).to(tl.float32, bitcast=True)
+    size = tl.where(exponent == 0, mantissa.to(tl.float32) * 0.001953125, normal)
+    return tl.where(wide < 128, size, -size)
+
+
+@triton.jit
+def _e2m1(nibble):
+    size = nibble & 7
+    doubled = tl.where(size < 4, size, (2 + (size & 1)) << tl.maximum((size >> 1) - 1, 0))
+    half = doubled.to(tl.float32) * 0.5
+    return tl.where(nibble < 8, half, -half)
 
 
 @triton.jit

@@ -23,7 +23,7 @@ import triton
 
 from quire.worker.kernels.experts import Product, Tile
 from quire.worker.kernels.gated import shared_bytes_of
-from quire.worker.kernels.packed import FP4
+from quire.worker.kernels.octets import FP4
 
 Tiles = tuple[Tile, Tile]
 FEW, SOME, MANY = 10, 32, 96

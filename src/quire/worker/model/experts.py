@@ -19,7 +19,7 @@ from torch.nn import functional
 from quire.worker.kernels.experts import CLAMPED, GELU, HALVES, INTERLEAVED, SILU, Gate, Product, by_experts
 from quire.worker.kernels.routing import SOFTMAX, SOFTMAX_OF_CHOSEN, routed
 from quire.worker.model.expert_tiles import tiles_for
-from quire.worker.model.packed_kernels import product_of
+from quire.worker.model.packed_kernels import as_ints, as_told, product_of
 from quire.worker.model.packed_linear import Packed
 
 _LOG = logging.getLogger(__name__)
@@ -56,7 +56,8 @@ def _tensors(product: Product) -> list[torch.Tensor]:
 
 
 def _facts(product: Product) -> list[int]:
-    return [product.is_transposed, product.bias is not None, product.sides is not None, *product.facts]
+    own = as_ints(product.facts) if product.facts else []
+    return [int(product.is_transposed), int(product.bias is not None), int(product.sides is not None), *own]
 
 
 def _product(tensors: list[torch.Tensor], facts: list[int]) -> Product:
@@ -65,15 +66,7 @@ def _product(tensors: list[torch.Tensor], facts: list[int]) -> Product:
     weight = tensors.pop(0)
     bias = tensors.pop(0) if has_bias else None
     sides = (tensors.pop(0), tensors.pop(0), tensors.pop(0)) if has_sides else None
-    return Product(weight, bool(is_transposed), bias, sides, _told(own))
-
-
-def _told(facts: list[int]) -> tuple[int, ...]:
-    """Two of them are truths, which a kernel is compiled for."""
-    if not facts:
-        return ()
-    *sizes, has_minimums, has_factors, inputs = facts
-    return (*sizes, bool(has_minimums), bool(has_factors), inputs)
+    return Product(weight, bool(is_transposed), bias, sides, as_told(own) if own else ())
 
 
 @torch.library.custom_op("quire::experts", mutates_args=())
@@ -129,6 +122,10 @@ def gate_of(module: Any) -> Gate | None:
         return None
     if getattr(module, "has_post_expert_norm", False) or isinstance(module, KernelExperts):
         return None
+    if any(
+        isinstance(held, Packed) and "order" in held.packed.tensors for held in (module.gate_up_proj, module.down_proj)
+    ):
+        return None  # each expert has its inputs in an order of its own
     slope, limit = getattr(module, "alpha", None), getattr(module, "limit", None)
     gates = [Gate(HALVES.value, SILU.value), Gate(HALVES.value, GELU.value)]
     if isinstance(slope, float) and isinstance(limit, float):

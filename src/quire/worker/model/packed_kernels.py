@@ -1,55 +1,141 @@
-"""Packed weights on a GPU: `kernels/packed.py` in place of the reference products."""
+"""Packed weights on a GPU, in place of the reference products: which kernel multiplies how many tokens.
+
+    up to 2 tokens    `few`: codes are multiplied where they are dequantised
+    up to 511         `multiply`, as experts are multiplied: tiles of the weight are dequantised for matrix units
+    more              `many`: the weight is written out, part by part, and multiplied by torch
+
+Of the shapes of Llama-3.1-8B, one H200 (torch 2.11, triton 3.6) takes for the products of a layer, in µs:
+
+    tokens   fp8   int4 with minimums   bf16
+    1         82                   92    128
+    4        222                         125      with `few`, which therefore ends below
+
+The other limits follow from experts: 64 tokens of each of 128 experts in fp8 take as long as 3.2 TB/s of codes, and
+many tokens 378 TFLOP/s (fp4: 278), where torch reaches 700 with a bf16 weight. Writing one out costs as much as
+multiplying some 500 tokens.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from quire.worker.kernels.experts import Product
-from quire.worker.kernels.packed import KINDS, SCALES, product
-from quire.worker.weights.packed import Codes, PackedWeight
+from quire.worker.kernels.experts import Gate, Product, Tile, multiply
+from quire.worker.kernels.few import FEW_ROWS, Cut, few, many
+from quire.worker.kernels.gated import shared_bytes_of
+from quire.worker.kernels.octets import FP8, INT8, KINDS, SCALES
+from quire.worker.kernels.routing import sorted_slots
+from quire.worker.model.expert_tiles import EXACT, fitted, measured
+from quire.worker.weights.packed import PackedWeight
+
+MANY_ROWS = 512
+NARROW = 264 * 32
+"""Outputs that would leave processors of an H200 with fewer than two programs of 32."""
+NO_GATE = Gate()
 
 
 def packed_product(tokens: torch.Tensor, packed: PackedWeight, bias: torch.Tensor | None) -> torch.Tensor:
     """(…, in) times (out, in): (…, out). In place of `packed_linear.multiply`."""
     tokens = tokens if packed.order is None else tokens[..., packed.order]
-    found: torch.Tensor = product(tokens, _tensors(packed), _facts(packed), None)
+    found: torch.Tensor = product(tokens, *_parts(product_of(packed)), None)
     return found if bias is None else found + bias
 
 
 def packed_grouped(tokens: torch.Tensor, packed: PackedWeight, ends: torch.Tensor) -> torch.Tensor:
     """(pair, in) times (expert, out, in): (pair, out). In place of `packed_experts.multiply_all`; `ends`: where each
     expert's pairs end."""
+    expert = torch.searchsorted(ends, torch.arange(len(tokens), device=tokens.device), right=True)
     if packed.order is not None:
-        expert = torch.searchsorted(ends, torch.arange(len(tokens), device=tokens.device), right=True)
         tokens = torch.gather(tokens, 1, packed.order[expert].long())
-    found: torch.Tensor = product(tokens, _tensors(packed), _facts(packed), ends)
+    found: torch.Tensor = product(tokens, *_parts(product_of(packed)), expert.int())
     return found
 
 
 def product_of(packed: PackedWeight) -> Product:
-    """A weight (out, in) or experts' (expert, out, in), as kernels that dequantise tiles read it."""
-    codes, *sides = _tensors(packed)
-    kind, rows, columns, *has = _facts(packed)
-    scales = [one.view(torch.uint8) if one.dtype in SCALES else one for one in sides]
-    facts = (kind, SCALES.get(packed.scales.dtype, 0), rows, columns, *has, packed.shape[-1])
-    return Product(codes, sides=(scales[0], scales[1], scales[2]), facts=facts)
+    """A weight (out, in) or experts' (expert, out, in), as kernels that dequantise tiles read it; scales in place of
+    minimums and factors that are absent."""
+    scales, columns = packed.scales.contiguous(), packed.columns or packed.shape[-1]
+    minimums, factors = (scales if own is None else own.contiguous() for own in (packed.minimums, packed.factors))
+    has = packed.minimums is not None, packed.factors is not None
+    kinds = KINDS.index(packed.kind.value), SCALES.get(scales.dtype, 0)
+    facts = (*kinds, packed.rows, columns, *has, packed.shape[-1])
+    return Product(packed.codes.contiguous(), sides=(scales, minimums, factors), facts=facts)
 
 
-def _tensors(packed: PackedWeight) -> list[torch.Tensor]:
-    """Codes, scales, minimums and factors as the kernel reads them; scales in place of those that are absent."""
-    octets = torch.uint8 if packed.kind is Codes.FP8 else packed.codes.dtype
-    scales = packed.scales.contiguous()
-    sides = [scales if own is None else own.contiguous() for own in (packed.minimums, packed.factors)]
-    return [packed.codes.view(octets).contiguous(), scales, *sides]
+def _parts(product: Product) -> tuple[list[torch.Tensor], list[int]]:
+    assert product.sides is not None
+    return [product.weight, *product.sides], as_ints(product.facts)
 
 
-def _facts(packed: PackedWeight) -> list[int]:
-    """The kind of codes, the block of a scale, and whether there are minimums and factors."""
-    columns = packed.columns or packed.shape[-1]
-    return [
-        KINDS.index(packed.kind.value),
-        packed.rows,
-        columns,
-        packed.minimums is not None,
-        packed.factors is not None,
-    ]
+def as_ints(facts: tuple[int, ...]) -> list[int]:
+    """For an operation, which takes no truths beside sizes that the compiler does not know."""
+    *sizes, has_minimums, has_factors, inputs = facts
+    return [*sizes, int(has_minimums), int(has_factors), inputs]
+
+
+def as_told(facts: list[int]) -> tuple[int, ...]:
+    """The other way round: a kernel is compiled for truths."""
+    *sizes, has_minimums, has_factors, inputs = facts
+    return (*sizes, bool(has_minimums), bool(has_factors), inputs)
+
+
+@torch.library.custom_op("quire::packed_product", mutates_args=())
+def product(
+    tokens: torch.Tensor, weights: list[torch.Tensor], facts: list[int], experts: torch.Tensor | None
+) -> torch.Tensor:
+    """(…, in) times (out, in), or (pair, in) times (expert, out, in) with the expert of each pair. `weights`: codes,
+    scales, minimums and factors; `facts`: as `Product`."""
+    flat, told = tokens.reshape(-1, tokens.shape[-1]).contiguous(), as_told(facts)
+    weight, scales, minimums, factors = weights
+    count, own = len(flat), Product(weight, sides=(scales, minimums, factors), facts=told)
+    if experts is not None:
+        tile = grouped_tile(count, own, flat)
+        slots = sorted_slots(experts, len(weight), tile.rows)
+        return multiply(flat, None, own, slots, (tile, NO_GATE, count, 1))
+    if count <= FEW_ROWS:
+        found = few(flat, tuple(weights), told, None, cut_of(count, told[0], weight.shape))
+    elif count >= MANY_ROWS:
+        found = many(flat, tuple(weights), told)
+    else:
+        one = own._replace(weight=weight[None])
+        found = multiply(flat, None, one, None, (tile_of(count, one, flat), NO_GATE, count, 1))
+    return found.view(*tokens.shape[:-1], weight.shape[-2])
+
+
+@product.register_fake
+def _(
+    tokens: torch.Tensor, weights: list[torch.Tensor], facts: list[int], experts: torch.Tensor | None
+) -> torch.Tensor:
+    del facts, experts
+    return tokens.new_empty(*tokens.shape[:-1], weights[0].shape[-2])
+
+
+def cut_of(count: int, kind: int, shape: torch.Size) -> Cut:
+    """The fastest of ten, measured with one token; with two, one of those that were fastest with four."""
+    outputs, stored = shape
+    if count > 1:
+        return Cut(2, 2048, 4)
+    if kind in (INT8.value, FP8.value):
+        return Cut(8, 512, 4, 3)
+    return Cut(4, 512, 2) if outputs > 2 * stored else Cut(4, 1024, 4)
+
+
+def tile_of(count: int, product: Product, tokens: torch.Tensor) -> Tile:
+    """The tiles of experts, and narrower ones for few outputs: there is only one weight to read."""
+    outputs, _ = product.sizes
+    if tokens.element_size() > 2:
+        return EXACT
+    if count <= 16:
+        tile = Tile(16, 16, 256, 4, 4) if outputs < NARROW else Tile(16, 32, 128, 4, 4)
+    elif count <= 32:
+        tile = Tile(32, 64, 128, 4, 3, swaps=True)
+    else:
+        tile = Tile(64, 64, 64, 4, 3, group=1 if count <= 64 else 8)
+    return fitted(tile, outputs, 1, shared_bytes_of(tokens.device))
+
+
+def grouped_tile(count: int, product: Product, tokens: torch.Tensor) -> Tile:
+    """As experts' second product, which has no gate either."""
+    if tokens.element_size() > 2:
+        return EXACT
+    _, tile = measured(count / len(product.weight), product.facts[0])
+    return fitted(tile, product.sizes[0], 1, shared_bytes_of(tokens.device))
