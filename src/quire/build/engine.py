@@ -28,7 +28,7 @@ from quire.engine.engine import Engine
 from quire.fetch.find import converted, downloaded, find_source
 from quire.fetch.folder import Progress, in_silence
 from quire.handover.hooks import HandOverHooks
-from quire.kv_events.publisher import Publisher, publish_events
+from quire.kv_events.publisher import Publisher, publish_events, require_packages
 from quire.options.run import DEFAULTS, RunOptions
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
@@ -109,6 +109,8 @@ def prepare(
     phases = Phases()
     if options.record is not None:
         require_recordable(options.record)
+    if options.kv_events is not None:
+        require_packages()
     options = replace(options, tiers=replace(options.tiers, connectors=load_connectors(options.tiers)))
     options = resolve_device(options)
     if options.device == "cpu":

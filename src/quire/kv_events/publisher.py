@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from quire.core.errors import InputError
@@ -30,6 +31,13 @@ CLOSE_SECONDS = 2.0
 _log = logging.getLogger(__name__)
 
 
+def require_packages() -> None:
+    """Before anything expensive happens."""
+    with naming_extras("--kv-events"):
+        for package in ("zmq", "msgpack"):
+            import_module(package)
+
+
 def publish_events(engine: Engine, address: EventAddress, topic: str) -> Publisher:
     """From now on; the first batch says that nothing is cached."""
     return Publisher(Collector(engine), address, topic)
@@ -41,8 +49,9 @@ class Publisher:
         self._queue: queue.Queue[tuple[float, Sequence[BlockEvent]] | None] = queue.Queue(MOST_WAITING)
         self._has_lost = False
         self._journal = Journal()
-        with naming_extras("--kv-events"):
-            import zmq
+        require_packages()
+        import zmq
+
         self._context, self._sockets = zmq.Context(), list[Any]()
         self._pub = self._socket(zmq.PUB, address.publish, address.is_bound)
         self._replay = None if address.replay is None else self._socket(zmq.ROUTER, address.replay, True)

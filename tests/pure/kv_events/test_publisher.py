@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from kv_follower import END, KvFollower, decoded
-from quire.core.errors import InputError
+from quire.core.errors import InputError, MissingPackage
 from quire.core.request import Request
 from quire.engine.engine import Engine
 from quire.kv_events import publisher as module
@@ -118,6 +119,13 @@ def test_a_taken_port_is_refused_in_one_line(context: Any) -> None:
     with pytest.raises(InputError, match="--kv-events cannot use"):
         Publisher(Collector(engine), address)
     taken.close(linger=0)
+
+
+@pytest.mark.parametrize("package", ["zmq", "msgpack"])
+def test_a_package_that_is_not_installed_is_named_with_its_extra(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingPackage, match=rf"--kv-events needs {package}: install it with .*\[events\]"):
+        module.require_packages()
 
 
 def test_after_lost_batches_readers_are_told_that_nothing_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
