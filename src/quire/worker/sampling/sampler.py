@@ -145,6 +145,16 @@ class Sampler:
         drawn = [drawing.draw(shaped[cut], given[cut], wishes) for cut in cuts]
         return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
 
+    def warm(self, dtype: torch.dtype) -> None:
+        """On a GPU: compiles what draws from logits of this type, before a request waits for it."""
+        if self.device.type != "cpu":
+            from quire.worker.kernels import drawing
+
+            columns = np.array([columns_of(Sampling(temperature=1.0, top_k=1, top_p=0.5))]).T
+            wishes = drawing.wishes_of(columns, np.zeros(1), self.vocab_size)
+            logits = torch.zeros(1, self.vocab_size, dtype=dtype, device=self.device)
+            drawing.draw(logits, self._upload(wishes.numbers), wishes)
+
     def _check(self, sampling: Sampling) -> None:
         sampling.require_known_biases(self.vocab_size)
         if sampling.grammar and self.masks is None:
