@@ -50,8 +50,8 @@ KNOWN = {
     "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages shared",
     "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
     "KeptUnits": "each pages present",
-    "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most is_loading "
-    "is_reserved epoch stops outputs output_counts latest requests row_of _free",
+    "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most "
+    "is_loading is_reserved may_draft epoch stops outputs output_counts latest requests row_of _free",
     "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
     "Reuse": "memories index rows junctions expectations captures marks points stores _publisher _next_step _layout "
