@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -69,6 +69,9 @@ bench-reuse: setup  ## How much six workloads reuse on five models in four pools
 
 bench-forks: setup  ## Bytes that 16 branches of a 64k prompt hold, compared with what they need exactly
 	$(BIN)/python bench/branches.py $(ARGUMENTS)
+
+bench-drafts: setup  ## Tokens per step on a transcript that repeats itself, and what looking up drafts costs
+	$(BIN)/python bench/drafts.py $(ARGUMENTS)
 
 bench-waves: setup  ## How much is found when sessions all return at once; ARGUMENTS=--gpu computes it on this GPU
 	$(BIN)/python bench/waves.py $(ARGUMENTS)

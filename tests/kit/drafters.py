@@ -18,5 +18,5 @@ class Reminded(NGramDrafter):
         self._read = np.concatenate(texts).astype(np.int32)
         self._read[::7] = self._read[0]
 
-    def enter(self, row: int, tokens: Tokens) -> None:
-        super().enter(row, np.concatenate([self._read, tokens]))
+    def enter(self, row: int, tokens: Tokens, scope: str) -> None:
+        super().enter(row, np.concatenate([self._read, tokens]), scope)

@@ -61,11 +61,12 @@ def test_a_stream_is_the_answer_in_pieces_and_ends_at_a_stop_string(llm: LLM) ->
     assert not llm.engine.streams
 
 
-def test_guesses_change_nothing_about_a_summary(llm: LLM, folder: Path) -> None:
+@pytest.mark.parametrize("draft", ["ngram", "suffix"])
+def test_guesses_change_nothing_about_a_summary(llm: LLM, folder: Path, draft: str) -> None:
     """Greedy or drawn: the tokens are the same, and some of them came together."""
     prompt = f"Summarize this text, word by word where you can:\n\n{STORY}"
     settings = Settings(max_requests=8, batch_tokens=512, max_length=512, speculative_tokens=4)
-    guessing = LLM(folder, settings=settings, budget=Budget(pool_bytes=64 << 20))
+    guessing = LLM(folder, settings=settings, budget=Budget(pool_bytes=64 << 20), draft=draft)
     counters, accepted = guessing.engine.counters, 0
     for sampling in (Sampling(), Sampling(temperature=0.7, top_p=0.9, seed=7), Sampling(repetition_penalty=1.1)):
         alone, with_guesses = (one.generate(prompt, sampling, max_tokens=14)[0] for one in (llm, guessing))

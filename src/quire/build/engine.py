@@ -12,12 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.build.drafts import make_drafter, memory_bound_tokens
 from quire.build.identity import model_identity
-from quire.build.machine import let_threads_sleep, resolve_device
+from quire.build.machine import let_threads_sleep, machine_of, resolve_device
 from quire.build.model import meter_of, place_model, read_text, read_weights
 from quire.build.peers import attach_tiers, loop_hooks
 from quire.build.phases import Phases
-from quire.build.plan import plan_checkpoint, run_settings
+from quire.build.plan import plan_checkpoint, read_shape, run_settings
 from quire.build.runner import StartReport, make_runner, record_steps
 from quire.build.tiers import describe, load_connectors
 from quire.core.errors import InputError
@@ -33,10 +34,8 @@ from quire.options.run import DEFAULTS, RunOptions
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
 from quire.recording.recorder import RecordingEngine, open_recording, require_recordable
-from quire.text.ngrams import NGramDrafter
 from quire.tiers.stack import Stack
 from quire.warm.work import WarmWork, warm_work
-from quire.worker.steps.drafting import DeferredDrafter
 
 if TYPE_CHECKING:
     from quire.text.grammar import Grammars
@@ -151,7 +150,15 @@ def build_engine(
     attached = attach_tiers(plan, placed.arena, options.tiers, identity)
     runner = make_runner(plan, placed, text.grammars, attached.staging)
     stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
-    engine = make_engine(plan, wrap(runner), options, stack=stack, listeners=listeners, failures=text.failures)
+    engine = make_engine(
+        plan,
+        wrap(runner),
+        options,
+        stack=stack,
+        listeners=listeners,
+        failures=text.failures,
+        most_step_tokens=_most_step_tokens(prepared),
+    )
     _require_drafts(engine, options.draft_path)
     events = None if options.kv_events is None else publish_events(engine, options.kv_events, options.kv_events_topic)
     with phases.time("record"):
@@ -173,9 +180,10 @@ def make_engine(
     stack: Stack | None = None,
     listeners: Sequence[Listener] = (),
     failures: RowFailures | None = None,
+    most_step_tokens: int | None = None,
 ) -> Engine:
-    """With `options.record` the engine records all its inputs."""
-    drafter = None if not plan.lookahead else NGramDrafter() if options.draft_model is None else DeferredDrafter()
+    """`most_step_tokens`: of a step with drafts (`memory_bound_tokens`). With `options.record` the engine records all
+    its inputs."""
     make = Engine if options.record is None else partial(RecordingEngine, open_recording(options.record))
     return make(
         plan,
@@ -183,11 +191,19 @@ def make_engine(
         rules=options.rules,
         tier=stack,
         keeper=stack,
-        drafter=drafter,
+        drafter=make_drafter(plan, options, most_step_tokens),
         overlap=options.overlap,
         listeners=listeners,
         failures=failures,
     )
+
+
+def _most_step_tokens(prepared: Prepared) -> int | None:
+    """Asked only where drafts are looked up in earlier tokens; a CPU is none of the known devices."""
+    plan, options = prepared.plan, prepared.options
+    if options.device == "cpu" or options.draft != "suffix":
+        return None
+    return memory_bound_tokens(plan, read_shape(prepared.folder, options), machine_of(options.device).name)
 
 
 def _require_drafts(engine: Engine, draft: Path | None) -> None:

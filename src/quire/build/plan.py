@@ -16,7 +16,7 @@ from quire.models.draft_model import with_draft_model
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
-from quire.options.drafts import with_draft
+from quire.options.drafts import with_draft, with_draft_memory
 from quire.options.run import RUN_KV_DTYPES, RUN_RANKS, RunOptions
 from quire.options.texts import names_of
 from quire.plan.make import make_plan
@@ -32,6 +32,7 @@ def run_settings(settings: Settings, options: RunOptions) -> Settings:
     """The settings as they are run: with the draft model's tokens, and keys and values in the data type of the weights
     unless another one was requested."""
     settings = with_draft(settings, options.draft_model, options.draft_tokens)
+    settings = with_draft_memory(settings, options.draft_model, options.draft, options.draft_memory)
     if options.kv_dtype is not None:
         return replace(settings, kv_dtype=options.kv_dtype)
     return replace(settings, kv_dtype=options.weights_dtype) if settings.kv_dtype is DType.BF16 else settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from random import Random
 
@@ -107,16 +107,26 @@ class ErringDrafter:
         self.told: dict[int, int] = {}
         """By row: how many tokens were told."""
 
-    def enter(self, row: int, tokens: Tokens) -> None:
+    def enter(self, row: int, tokens: Tokens, scope: str) -> None:
+        del scope
         self.told[row] = 0
-        self.extend(row, tokens)
+        self._note(row, tokens)
 
-    def extend(self, row: int, tokens: Tokens) -> None:
+    def extend(self, rows: Ints, tokens: Tokens) -> None:
+        for row, token in zip(rows.tolist(), tokens, strict=True):
+            self._note(row, np.array([token]))
+
+    def _note(self, row: int, tokens: Tokens) -> None:
         begin, self.told[row] = self.told[row], self.told[row] + len(tokens)
         if not np.array_equal(tokens, self.script_of(row)[begin : self.told[row]]):
             raise Violation(f"the drafter is told tokens of row {row} that are not its own")
 
-    def propose(self, row: int, count: int) -> Tokens:
+    def propose(self, rows: Ints, counts: Ints, step_tokens: int) -> Mapping[int, Tokens]:
+        del step_tokens
+        pairs = enumerate(zip(rows.tolist(), counts.tolist(), strict=True))
+        return {place: self._guess(row, count) for place, (row, count) in pairs}
+
+    def _guess(self, row: int, count: int) -> Tokens:
         most = self.random.choice((0, count, count, self.random.randint(0, count)))
         guessed = self.script_of(row)[self.told[row] : self.told[row] + most].astype(np.int32)
         guessed[self.random.choice((0, most, most, self.random.randint(0, most))) :] += 1

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,13 +61,13 @@ class ChosenTier(InMemoryTier):
 class Guesses:
     """Always has an idea; whether it comes true is chosen when the step comes back."""
 
-    def enter(self, row: int, tokens: Tokens) -> None: ...
+    def enter(self, row: int, tokens: Tokens, scope: str) -> None: ...
 
-    def extend(self, row: int, tokens: Tokens) -> None: ...
+    def extend(self, rows: Ints, tokens: Tokens) -> None: ...
 
-    def propose(self, row: int, count: int) -> Tokens:
-        del row
-        return np.full(count, STALE, dtype=np.int32)
+    def propose(self, rows: Ints, counts: Ints, step_tokens: int) -> Mapping[int, Tokens]:
+        del rows, step_tokens
+        return {place: np.full(count, STALE, dtype=np.int32) for place, count in enumerate(counts.tolist())}
 
 
 class World:

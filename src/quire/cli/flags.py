@@ -54,5 +54,5 @@ def run_options(parsed: argparse.Namespace) -> RunOptions:
 
 def add_draft_flags(parser: argparse.ArgumentParser) -> None:
     """For commands that plan for a draft model, or run one."""
-    title = "speculative decoding with a draft model (default: off, or n-gram lookup with --speculative-tokens)"
+    title = "speculative decoding: where drafts come from (default: off, or n-gram lookup with --speculative-tokens)"
     add_flags({"draft": parser.add_argument_group(title)})

@@ -20,7 +20,7 @@ from quire.cli.report import budget_line, print_plan
 from quire.core.errors import InputError
 from quire.core.units import format_count
 from quire.models.draft_model import with_draft_model
-from quire.options.drafts import with_draft
+from quire.options.drafts import with_draft, with_draft_memory
 from quire.options.texts import parse_tokens, positive
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -95,6 +95,7 @@ def run(options: argparse.Namespace) -> None:
     budget = plan_arguments.budget_of(options)
     held = plan_arguments.weight_format_of(options, budget)
     settings = with_draft(plan_arguments.settings_of(options, held), options.draft_model, options.draft_tokens)
+    settings = with_draft_memory(settings, options.draft_model, options.draft, options.draft_memory)
     model = plan_arguments.shape_of(options.model, options.ignore_field, held)
     model = (
         model

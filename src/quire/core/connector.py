@@ -52,7 +52,6 @@ class Connector(Protocol):
     @property
     def name(self) -> str:
         """For people: in log lines and counters."""
-        ...
 
     def register(self, layout: Layout) -> None: ...
 

@@ -125,4 +125,3 @@ class Runner(Protocol):
 
     def collect(self) -> StepResult:
         """The result of the oldest step in flight."""
-        ...

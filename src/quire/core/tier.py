@@ -105,19 +105,15 @@ class Tier(Protocol):
 
     def find(self, keys: Sequence[bytes], ends: Ends) -> Found:
         """The longest prefix of these units, and of the tokens after them, that it can load. Changes nothing."""
-        ...
 
     def begin(self, load: Load) -> None:
         """Starts a load."""
-        ...
 
     def cancel(self, number: int) -> None:
         """Cancels a load, answered or not. An answer that arrives later is ignored."""
-        ...
 
     def answers(self) -> Sequence[Answer]:
         """What happened to loads since the last call."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,23 +129,18 @@ class RecordStore(Protocol):
 
     def renew(self, names: Sequence[bytes]) -> list[int]:
         """Marks records as just used, and returns the positions of those that it lacks."""
-        ...
 
     def accept(self, name: bytes, size_bytes: int) -> Place | None:
         """Makes room for a record. None: there is no room, and the record is not stored."""
-        ...
 
     def give_up(self, number: int) -> None:
         """The step that should have copied a record was abandoned. Its room is freed, unless it is copied after all."""
-        ...
 
     def forget(self, scope: bytes) -> None:
         """Drops the records of a scope (its `SCOPE_BYTES`; empty: of every scope), and never loads them again."""
-        ...
 
     def seconds_to_load(self, size_bytes: int) -> float | None:
         """Measured duration of a load of this size; None: nothing was measured yet."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,16 +168,12 @@ class StagingMemory(Protocol):
 
     def note_stored(self, number: int) -> None:
         """A record has been copied to its place."""
-        ...
 
     def staged_load(self, number: int) -> Staged:
         """Where the records of a completed load are: the runner copies them now."""
-        ...
 
     def note_landed(self, number: int) -> None:
         """A load has been copied into its pages: its staging memory may be reused."""
-        ...
 
     def follow(self, wait: Callable[[], float], stored: Sequence[int] = (), landed: Sequence[int] = ()) -> None:
         """Notes all of these when a copy alongside the steps is done: `wait` returns then, with its seconds."""
-        ...

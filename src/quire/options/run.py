@@ -16,10 +16,10 @@ from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.rules import Rules
 from quire.options.dialects import TOOL_DIALECTS, ToolDialect
-from quire.options.drafts import DRAFT_TOKENS
+from quire.options.drafts import DRAFT_MEMORY_BYTES, DRAFT_TOKENS, DRAFTS
 from quire.options.event_address import EventAddress, event_address
 from quire.options.flags import option, part, read_texts
-from quire.options.texts import dtype_among, names_of, positive
+from quire.options.texts import dtype_among, names_of, parse_bytes, positive
 from quire.options.tiers import Tiers
 
 DEVICES = ("auto", "cpu", "cuda")
@@ -121,6 +121,20 @@ class RunOptions:
         parse=positive,
         metavar="K",
         is_in_plan=True,
+    )
+    draft: str = option(
+        "ngram",
+        "draft",
+        "where drafts come from without a draft model: ngram, the request's own tokens; suffix, earlier outputs too "
+        "(default ngram)",
+        choices=DRAFTS,
+    )
+    draft_memory: int = option(
+        DRAFT_MEMORY_BYTES,
+        "draft",
+        "host memory for the tokens that --draft suffix looks up (default 64MiB)",
+        parse=parse_bytes,
+        metavar="BYTES",
     )
     tiers: Tiers = field(default_factory=Tiers, metadata=part(Tiers))
     """Where prefixes are cached outside the pool."""

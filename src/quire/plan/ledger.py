@@ -78,9 +78,10 @@ def _drawing_bytes(places: int, vocabulary: int, is_accelerator: bool) -> int:
     return vocabulary * (LOGITS_BYTES * places + DRAWING_BYTES[is_accelerator] * min(places, max(1, at_once)))
 
 
-def runtime_lines(is_accelerator: bool) -> tuple[LedgerLine, ...]:
-    if not is_accelerator:
-        return (LedgerLine("workspace", HOST_WORKSPACE_BYTES, "estimated"),)
+def runtime_lines(is_accelerator: bool, draft_bytes: int) -> tuple[LedgerLine, ...]:
+    if not is_accelerator:  # drafts are looked up in host memory: here the pool's
+        drafts = (LedgerLine("drafts", draft_bytes, "exact"),) if draft_bytes else ()
+        return (LedgerLine("workspace", HOST_WORKSPACE_BYTES, "estimated"), *drafts)
     return (LedgerLine("graphs", GRAPH_BYTES, "estimated"), LedgerLine("workspace", WORKSPACE_BYTES, "estimated"))
 
 

@@ -82,6 +82,8 @@ class Settings:
     pipeline_parallel: int = 1
     stage_layers: tuple[int, ...] | None = None
     speculative_tokens: int = 0
+    draft_bytes: int = 0
+    """Host memory for earlier tokens that drafts are looked up in."""
     host_bytes: int | None = None
     host_block_tokens: int | None = None
     """None: one unit of reuse."""

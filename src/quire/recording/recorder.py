@@ -17,7 +17,7 @@ import json
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import IO, Any
@@ -30,7 +30,7 @@ from quire.core.events import Listener
 from quire.core.failures import RowFailures
 from quire.core.request import Request, Tokens
 from quire.core.rules import Rules
-from quire.core.step import Runner, Step, StepResult
+from quire.core.step import Ints, Runner, Step, StepResult
 from quire.core.tier import Answer, Ends, Found, Load, Place, RecordStore, Tier
 from quire.engine.engine import Engine, Stream
 from quire.plan.file import encode
@@ -225,9 +225,10 @@ class _RecordedDrafter:
         self._drafter, self._inputs = drafter, inputs
         self.enter, self.extend = drafter.enter, drafter.extend
 
-    def propose(self, row: int, count: int) -> Tokens:
-        drafts = self._drafter.propose(row, count)
-        self._inputs.setdefault("drafts", []).append(drafts.tolist())
+    def propose(self, rows: Ints, counts: Ints, step_tokens: int) -> Mapping[int, Tokens]:
+        drafts = self._drafter.propose(rows, counts, step_tokens)
+        each = [drafts[place].tolist() if place in drafts else [] for place in range(len(rows))]
+        self._inputs.setdefault("drafts", []).extend(each)
         return drafts
 
 

@@ -7,7 +7,7 @@ import gzip
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from quire.core.events import Listener
 from quire.core.request import Request, Retain, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.sampling import Grammar, Sampling
-from quire.core.step import Step, StepResult
+from quire.core.step import Ints, Step, StepResult
 from quire.core.tier import Answer, Ends, Found, Load, Place
 from quire.engine.engine import Engine
 from quire.plan.file import decode
@@ -66,13 +66,14 @@ class _Played:
         counts = np.array(self.line["counts"], dtype=np.int64) if "counts" in self.line else None
         return StepResult(self._numbers.pop(0), np.array(self.line["tokens"], dtype=np.int64), counts)
 
-    def enter(self, row: int, tokens: Tokens) -> None: ...
+    def enter(self, row: int, tokens: Tokens, scope: str) -> None: ...
 
-    def extend(self, row: int, tokens: Tokens) -> None: ...
+    def extend(self, rows: Ints, tokens: Tokens) -> None: ...
 
-    def propose(self, row: int, count: int) -> Tokens:
-        del row, count
-        return np.array(self._next("drafts"), dtype=np.int32)
+    def propose(self, rows: Ints, counts: Ints, step_tokens: int) -> Mapping[int, Tokens]:
+        del counts, step_tokens
+        drafts = {place: np.array(self._next("drafts"), dtype=np.int32) for place in range(len(rows))}
+        return {place: tokens for place, tokens in drafts.items() if len(tokens)}
 
     def clock(self) -> float:
         return float(self._next("clock"))

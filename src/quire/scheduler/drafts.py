@@ -47,31 +47,33 @@ class Drafts:
         """Drafts for a step that computes these tokens: how many after each row's own, and all tokens of the step."""
         if self._drafter is None:
             return None, tokens
-        state, budget = self._rows, self._batch_tokens - len(tokens)
+        state, room, found = self._rows, self._batch_tokens - len(tokens), []
         most = np.minimum(self._lookahead, state.limit[rows] - 1 - state.computed[rows] - counts) * samples
-        drafts, found = np.zeros_like(counts), []
-        for place in np.flatnonzero(most > 0).tolist():
-            row = int(rows[place])
-            if budget and state.requests[row].sampling.allows_drafts:
-                found.append(self._propose(self._drafter, row, min(budget, int(most[place]))))
-                drafts[place] = len(found[-1])
-                budget -= len(found[-1])
+        asked = ((most > 0) & state.may_draft[rows]).nonzero()[0] if room else np.empty(0, dtype=np.int64)
+        drafts, some = np.zeros_like(counts), rows[asked]
+        self._tell(self._drafter, some)
+        in_flight = state.expected[some] - state.known[some]
+        for number, tail in self._drafter.propose(some, most[asked] + in_flight, len(tokens)).items():
+            found.append(tail[in_flight[number] :][: min(room, most[asked[number]])])
+            drafts[asked[number]] = len(found[-1])
+            room -= len(found[-1])
         if not drafts.any():
             return None, tokens
         state.drafts[rows] = drafts
         ends = np.repeat(np.cumsum(counts), drafts)
         return drafts, np.insert(tokens, ends, np.concatenate(found))
 
-    def _propose(self, drafter: Drafter, row: int, count: int) -> Tokens:
+    def _tell(self, drafter: Drafter, rows: Ints) -> None:
         state = self._rows
-        known = int(state.known[row])
-        in_flight = int(state.expected[row]) - known
-        if self._epochs[row] != state.epoch[row]:
-            drafter.enter(row, state.tokens(row, 0, known))
-        elif self._told[row] < known:
-            drafter.extend(row, state.tokens(row, int(self._told[row]), known))
-        self._epochs[row], self._told[row] = state.epoch[row], known
-        return drafter.propose(row, count + in_flight)[in_flight:]
+        for row in rows[self._epochs[rows] != state.epoch[rows]].tolist():
+            self._told[row] = known = int(state.known[row])
+            drafter.enter(row, state.tokens(row, 0, known), state.requests[row].scope)
+        self._epochs[rows] = state.epoch[rows]
+        new = state.known[rows] - self._told[rows]
+        for number in range(int(new.max(initial=0))):
+            some = rows[new > number]
+            drafter.extend(some, state.outputs[some, self._told[some] - state.prompt[some]])
+            self._told[some] += 1
 
     def accept(self, step: Step, result: StepResult, current: Flags) -> tuple[Ints, Ints]:
         """Appends each row's accepted tokens except the last one. Returns, by entry of the step, how many of its tokens

@@ -49,6 +49,7 @@ class Rows:
         """A tier is loading its first tokens: it holds their pages and computes nothing."""
         self.is_reserved = np.zeros(count, dtype=bool)
         """It is to stay until it ends (it loaded tokens, or was preempted often): admission counts its whole length."""
+        self.may_draft = np.zeros(count, dtype=bool)
         self.epoch = np.zeros(count, dtype=np.int64)
         self.stops = np.full((count, MOST_STOP_TOKENS), NO_TOKEN, dtype=np.int64)
         self.outputs = np.zeros((count, 64), dtype=np.int32)
@@ -72,6 +73,7 @@ class Rows:
         self.computed[row] = self.settled[row] = self.drafts[row] = 0
         self.next_unit[row] = self.next_capture[row] = NEVER
         self.is_loading[row] = self.is_reserved[row] = False
+        self.may_draft[row] = request.sampling.allows_drafts
         self.limit[row] = limit = request.limit
         self.most[row] = limit - 1
         self.chunk[row] = min(request.chunk_tokens or self._step_tokens, self._step_tokens)

@@ -13,6 +13,7 @@ Ranks of a stage work in parallel on equal shares, so one rank's bytes and FLOPs
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ torch's grouped product, 128 tokens over 512 experts on an H200."""
 LAYER_SECONDS = 40e-6
 """Time of each layer in addition to reads and products: small kernels, and the gaps between all of them. Fitted to
 decode steps of models of 16 to 48 layers, measured on H200s."""
+MOST_STEP_TOKENS = 1 << 20
 QUERY_BLOCK = 128
 """Tokens of a chunk that attention processes together: each block reads the row's live set once."""
 
@@ -90,16 +92,31 @@ class CostModel:
     def seconds(self, starts: Ints, counts: Ints, samples: int, captures: Sequence[Capture] = ()) -> float:
         """One step in which row i computes tokens [starts[i], starts[i] + counts[i])."""
         tokens = int(counts.sum())
-        touched = (1 - (1 - self.expert_share) ** tokens) / (EXPERT_EFFICIENCY if self.expert_share < 1 else 1.0)
         total = self.overhead_seconds + self._captured_bytes(captures) / self.speed.bytes_per_second
         for stage in self.stages:
-            dense, experts = stage.weight_bytes - stage.expert_bytes, stage.expert_bytes
-            # A weight of b bytes costs b FLOPs of bf16: 2 for 2 bytes, and half the time for half the width.
-            flops = (dense + self.expert_share * experts) * tokens + stage.head_bytes * samples
-            size = dense + touched * experts + stage.head_bytes
+            size, flops = self._products(stage, tokens, samples)
             more_bytes, more_flops = _attention(stage.kinds, starts, counts, tokens)
             total += self._longer(size, flops) + self._longer(more_bytes, more_flops)
         return total
+
+    def memory_bound_tokens(self) -> int:
+        """The most tokens of a step, all of which sample, whose products take no longer than reading the weights: more
+        tokens take more time."""
+
+        def is_longer(tokens: int) -> bool:
+            products = [self._products(stage, tokens, tokens) for stage in self.stages]
+            speed = self.speed.flops_per_second / self.speed.bytes_per_second
+            return any(flops > size * speed for size, flops in products)
+
+        return max(1, bisect_right(range(1, MOST_STEP_TOKENS), False, key=is_longer))
+
+    def _products(self, stage: StageCost, tokens: int, samples: int) -> tuple[float, float]:
+        """Bytes and FLOPs. A weight of b bytes costs b FLOPs of bf16: 2 for 2 bytes, and half the time for half the
+        width."""
+        touched = (1 - (1 - self.expert_share) ** tokens) / (EXPERT_EFFICIENCY if self.expert_share < 1 else 1.0)
+        dense, experts = stage.weight_bytes - stage.expert_bytes, stage.expert_bytes
+        flops = (dense + self.expert_share * experts) * tokens + stage.head_bytes * samples
+        return dense + touched * experts + stage.head_bytes, flops
 
     def _captured_bytes(self, captures: Sequence[Capture]) -> int:
         """Captures name a stage by its place among those that keep anything, as tables do."""

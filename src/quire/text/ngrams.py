@@ -9,9 +9,12 @@ repeats, nothing is drafted.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from quire.core.request import Tokens
+from quire.core.step import Ints
 
 LONGEST, SHORTEST = 4, 2
 """How many tokens must match."""
@@ -26,25 +29,36 @@ class NGramDrafter:
         self._followers: dict[int, dict[tuple[int, ...], int]] = {}
         """By row: where the latest occurrence of each n-gram ends, except the one at the row's end."""
 
-    def enter(self, row: int, tokens: Tokens) -> None:
+    def enter(self, row: int, tokens: Tokens, scope: str) -> None:
+        del scope  # each row looks up its own tokens alone
         self._tokens[row], self._followers[row] = [], {}
-        self.extend(row, tokens[-MOST_TOKENS:])
+        self._extend(row, tokens[-MOST_TOKENS:].tolist())
 
-    def extend(self, row: int, tokens: Tokens) -> None:
+    def extend(self, rows: Ints, tokens: Tokens) -> None:
+        for row, token in zip(rows.tolist(), tokens.tolist(), strict=True):
+            self._extend(row, [token])
+
+    def propose(self, rows: Ints, counts: Ints, step_tokens: int) -> Mapping[int, Tokens]:
+        del step_tokens
+        pairs = enumerate(zip(rows.tolist(), counts.tolist(), strict=True))
+        found = {place: self._look_up(row, count) for place, (row, count) in pairs}
+        return {place: np.array(tokens, dtype=np.int32) for place, tokens in found.items() if tokens}
+
+    def _extend(self, row: int, tokens: list[int]) -> None:
         own, followers = self._tokens[row], self._followers[row]
         begin = len(own)
-        own += tokens.tolist()
+        own += tokens
         for end in range(max(begin, SHORTEST), len(own)):
             piece = tuple(own[max(0, end - LONGEST) : end])
             for skipped in range(len(piece) - SHORTEST + 1):
                 followers[piece[skipped:]] = end
 
-    def propose(self, row: int, count: int) -> Tokens:
+    def _look_up(self, row: int, count: int) -> list[int]:
         own, followers = self._tokens[row], self._followers[row]
         for size in range(min(LONGEST, len(own)), SHORTEST - 1, -1):
             place = followers.get(tuple(own[-size:]))
             if place is not None:
                 found = own[place : place + count]
                 rounds = -(-count // len(found))
-                return np.array((found * rounds)[:count], dtype=np.int32)
-        return np.empty(0, dtype=np.int32)
+                return (found * rounds)[:count]
+        return []

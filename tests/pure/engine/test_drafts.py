@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from quire.plan.settings import Budget, Settings
 from quire.recording.recorder import RecordingEngine
 from quire.recording.replay import replay
 from quire.text.ngrams import MOST_TOKENS, NGramDrafter
+from quire.text.suffixes import SuffixDrafter
 from quire.worker.steps.drafting import verify_drafts
 from small_kinds import KINDS
 
@@ -43,10 +45,14 @@ def tokens(*numbers: int) -> np.ndarray:
 # ── guesses ───────────────────────────────────────────────────────────────
 
 
+def proposed(drafter: Drafter, count: int) -> list[int]:
+    return drafter.propose(np.array([0]), np.array([count]), 1).get(0, tokens()).tolist()
+
+
 def guess(said: np.ndarray, count: int = 3) -> list[int]:
     drafter = NGramDrafter()
-    drafter.enter(0, said)
-    return drafter.propose(0, count).tolist()
+    drafter.enter(0, said, "")
+    return proposed(drafter, count)
 
 
 def test_what_followed_the_same_tokens_before_is_guessed() -> None:
@@ -76,12 +82,13 @@ def test_where_nothing_repeats_nothing_is_guessed(said: np.ndarray) -> None:
 def test_guesses_do_not_depend_on_how_tokens_came(said: list[int], cuts: list[int]) -> None:
     first, *others = np.split(tokens(*said), sorted({cut for cut in cuts if cut < len(said)}))
     drafter = NGramDrafter()
-    drafter.enter(0, tokens(3, 2, 1, 0))
-    drafter.enter(0, first)
+    drafter.enter(0, tokens(3, 2, 1, 0), "")
+    drafter.enter(0, first, "")
     for piece in others:
-        drafter.propose(0, 2)
-        drafter.extend(0, piece)
-    assert drafter.propose(0, 4).tolist() == guess(tokens(*said), 4)
+        proposed(drafter, 2)
+        for token in piece:
+            drafter.extend(np.array([0]), tokens(token))
+    assert proposed(drafter, 4) == guess(tokens(*said), 4)
 
 
 def test_of_a_long_prompt_the_end_is_looked_at() -> None:
@@ -153,16 +160,19 @@ class Prophet:
         self.known = 0
         self.asked: list[int] = []
 
-    def enter(self, row: int, said: np.ndarray) -> None:
-        del row
+    def enter(self, row: int, said: np.ndarray, scope: str) -> None:
+        del row, scope
         self.known = len(said)
 
-    def extend(self, row: int, said: np.ndarray) -> None:
-        del row
+    def extend(self, rows: np.ndarray, said: np.ndarray) -> None:
+        del rows
         self.known += len(said)
 
-    def propose(self, row: int, count: int) -> np.ndarray:
-        del row
+    def propose(self, rows: np.ndarray, counts: np.ndarray, step_tokens: int) -> dict[int, np.ndarray]:
+        del step_tokens
+        return {place: self._guess(int(counts[place])) for place in range(len(rows))}
+
+    def _guess(self, count: int) -> np.ndarray:
         self.asked.append(count)
         count = 0 if len(self.asked) <= self.silent else count
         places = np.arange(self.known, min(self.known + count, len(self.script)))
@@ -210,6 +220,21 @@ def test_tokens_are_those_of_a_run_without_drafts(errs: int, overlap: int) -> No
     assert finish(engine).tolist() == script[20:].tolist()
     guessed, true = drafted(engine)
     assert guessed > true > 0 if errs else guessed == true
+
+
+@pytest.mark.parametrize(("scope", "is_drafted"), [("ann", True), ("bob", False)])
+def test_what_an_earlier_request_of_the_same_scope_put_out_is_drafted(scope: str, is_drafted: bool) -> None:
+    """The same prompt twice; what follows it depends on the scope, in these scripts as in a chat."""
+    plan = plan_of(("full",))
+    engine = engine_for(plan, SuffixDrafter(plan.max_requests, 1 << 18), replace(talk(scope="ann"), name="before"))
+    while engine.step():
+        pass
+    assert drafted(engine) == (0, 0)
+    later = talk(scope=scope)
+    engine.runner.scripts["talk"] = script = script_for(later)  # type: ignore[attr-defined]
+    engine.submit(later)
+    assert finish(engine).tolist() == script.tokens[20:].tolist()
+    assert (drafted(engine)[1] > 10) == is_drafted
 
 
 def test_guesses_that_come_true_save_steps() -> None:

@@ -133,7 +133,7 @@ def test_a_choice_that_there_is_none_of_is_refused_wherever_it_was_given() -> No
 def test_a_command_has_the_flags_of_the_groups_that_it_lists() -> None:
     parser = argparse.ArgumentParser()
     add_flags({"draft": parser})
-    assert set(vars(parser.parse_args([]))) == {"draft_model", "draft_tokens"}
+    assert set(vars(parser.parse_args([]))) == {"draft", "draft_memory", "draft_model", "draft_tokens"}
 
 
 # ── the value itself ──────────────────────────────────────────────────────

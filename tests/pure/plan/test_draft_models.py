@@ -9,7 +9,7 @@ import pytest
 from quire.core.errors import InputError, PlanError
 from quire.models.draft_model import with_draft_model
 from quire.models.read import read_model
-from quire.options.drafts import with_draft
+from quire.options.drafts import with_draft, with_draft_memory
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
@@ -70,3 +70,19 @@ def test_the_ledger_has_logits_for_every_guess() -> None:
         for settings in (Settings(max_requests=256), with_draft(Settings(max_requests=256), "small", 3))
     ]
     assert activations[1] - activations[0] == 8 * 256 * 3 * MODEL.vocab_size
+
+
+def test_on_a_cpu_the_ledger_has_the_memory_of_drafts_that_are_looked_up() -> None:
+    """On a GPU they lie in host memory, which the pool is not in."""
+    settings = with_draft_memory(Settings(speculative_tokens=4), None, "suffix", 64 << 20)
+    assert with_draft_memory(settings, None, "ngram", 1) is settings
+    for is_accelerator, expected in ((False, {64 << 20}), (True, set())):
+        ledger = make_plan(MODEL, settings, replace(ROOM, is_accelerator=is_accelerator)).ranks[0].ledger
+        assert {line.bytes for line in ledger if line.name == "drafts"} == expected
+
+
+def test_drafts_that_nothing_would_come_of_are_refused() -> None:
+    with pytest.raises(PlanError, match="give --speculative-tokens too"):
+        with_draft_memory(Settings(), None, "suffix", 1)
+    with pytest.raises(PlanError, match="leave one of them out"):
+        with_draft_memory(SETTINGS, "small", "suffix", 1)

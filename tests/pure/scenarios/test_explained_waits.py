@@ -14,7 +14,7 @@ from quire.core.reasons import Reason, Why
 from quire.core.request import Request, Tokens
 from quire.core.rules import Policy, Rules
 from quire.core.sampling import Sampling
-from quire.core.step import Step
+from quire.core.step import Ints, Step
 from quire.engine.engine import Engine
 from quire.explain.explanation import Explanation
 from quire.explain.request import explain
@@ -118,9 +118,9 @@ def test_the_first_to_come_runs_in_the_next_step() -> None:
 class WrongGuesses(DeferredDrafter):
     """One token that never comes true."""
 
-    def propose(self, row: int, count: int) -> Tokens:
-        del row
-        return np.full(min(count, 1), -7, dtype=np.int32)
+    def propose(self, rows: Ints, counts: Ints, step_tokens: int) -> dict[int, Tokens]:
+        del rows, step_tokens
+        return {place: np.full(min(count, 1), -7, dtype=np.int32) for place, count in enumerate(counts.tolist())}
 
 
 class VerifyingRunner(FreeRunner):

@@ -88,6 +88,16 @@ def test_few_tokens_touch_few_experts_and_many_touch_all() -> None:
     assert many == pytest.approx(body * (1 - 1 / EXPERT_EFFICIENCY))
 
 
+def test_a_step_takes_the_time_of_its_weights_up_to_as_many_tokens_as_the_device_multiplies_meanwhile() -> None:
+    """Of a dense model, as many as it has FLOPs for each byte; with experts more, because more tokens read more."""
+    ratio, sparse = 50.5, read_model("qwen3-30b-a3b")
+    dense = at_speed(cost_of(plan_of(), overhead=0.0), Speed(1.0, ratio))
+    assert dense.memory_bound_tokens() == 50
+    plan = make_plan(sparse, Settings(), Budget(memory_bytes=device_bytes("h200")))
+    assert cost_model(plan, sparse, Speed(1.0, ratio), 0.0).memory_bound_tokens() > 300
+    assert at_speed(dense, Speed(1.0, 0.1)).memory_bound_tokens() == 1
+
+
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_experts_that_nobody_chooses_are_not_read(tokens: int) -> None:
     """Without being told: the shape knows. Layers of both stages have experts, and attention has none."""

@@ -44,5 +44,5 @@ def test_the_ledger_has_what_a_step_takes_in_which_every_row_draws_and_is_penali
     monkeypatch.setitem(ledger.LOGITS_AT_ONCE, is_accelerator, 48 * VOCABULARY)
     monkeypatch.setitem(ledger.LOGITS_AT_ONCE, False, 48 * VOCABULARY)
     if is_accelerator:
-        monkeypatch.setattr(sampler, "_threshold", lambda scaled, _likely, _columns, _given: scaled[:, :1])
+        monkeypatch.setattr(sampler, "_threshold", lambda scaled, _likely, _columns: scaled[:, :1])
     assert 0.85 * counted_bytes(rows, is_accelerator) < peak_bytes(rows) <= 1.001 * counted_bytes(rows, is_accelerator)

@@ -151,7 +151,7 @@ def test_what_is_drawn_was_kept_and_everything_kept_can_be_drawn(
     sampling = replace(HOT, top_k=top_k, top_p=top_p, min_p=min_p, temperature=temperature)
     scaled = torch.from_numpy(logits - logits.max())[None] / temperature
     columns = np.array([columns_of(sampling)]).T
-    least = sampler_module._threshold(scaled, scaled.exp(), columns, torch.from_numpy(columns))
+    least = sampler_module._threshold(scaled, scaled.exp(), columns)
     assert set((scaled >= least)[0].nonzero().squeeze(-1).tolist()) == kept(logits, sampling)
     assert set(drawn(logits.tolist(), sampling, 50)) <= kept(logits, sampling)
 

@@ -6,8 +6,8 @@
   tie with the last one kept are kept too, so results do not depend on how a sort orders equal logits.
 - A draw needs one uniform number, a hash of the request's seed and the token's position; the token is where the running
   sum of probabilities passes it. So a request samples the same tokens alone, in any batch and after a preemption.
-- A CPU ranks as many tokens as a row's threshold needs. A GPU searches for it (`kernels/nucleus.py`): there Python does
-  not know how many tokens that are.
+- A CPU ranks as many tokens as a row's threshold needs. On a GPU, kernels draw for all rows together
+  (`kernels/drawing.py`): there Python does not know how many tokens a threshold keeps.
 
 Legend: n rows of this step, v vocabulary.
 """
@@ -76,6 +76,8 @@ class Sampler:
         self._has_grammar = np.zeros(rows, dtype=np.bool_)
         self._plain = np.ones(rows, dtype=np.bool_)
         """Rows that take the likeliest token of the logits as they are."""
+        self._shaped = np.zeros(rows, dtype=np.bool_)
+        """Rows whose logits are changed before they are sampled from."""
         self._block_rows = max(1, LOGITS_AT_ONCE[self.device.type != "cpu"] // vocab_size)
         self.penalties = Penalties(rows, vocab_size, self._upload, self._block_rows)
 
@@ -97,28 +99,30 @@ class Sampler:
         if sampling.logit_bias or sampling.min_tokens:
             self._edits[row] = _Edits(sampling.logit_bias, stop_tokens, len(prompt) + sampling.min_tokens)
         self.penalties.enter(row, sampling, prompt, outputs)
-        is_shaped = sampling.has_penalties or self._has_grammar[row] or row in self._edits
-        self._plain[row] = sampling.temperature == 0 and not is_shaped
+        self._shaped[row] = sampling.has_penalties or self._has_grammar[row] or row in self._edits
+        self._plain[row] = sampling.temperature == 0 and not self._shaped[row]
 
     def is_plain(self, rows: npt.NDArray[np.int64]) -> bool:
         """Whether all of them take the likeliest token."""
         return bool(self._plain[rows].all())
 
     def sample(self, logits: torch.Tensor, rows: Sequence[int] | Ints, positions: npt.ArrayLike) -> torch.Tensor:
-        """logits [n, v]; `positions`: of the tokens to sample; the first output has the prompt's length."""
+        """logits [n, v], on a GPU of any float type; `positions`: of the tokens to sample; the first output has the
+        prompt's length."""
         numbers = np.asarray(rows, dtype=np.int64)
         if self.is_plain(numbers):
             return _likeliest(logits)
         places = np.asarray(positions, dtype=np.int64)
-        shaped = self._shape(logits, numbers, places)
-        tokens = self._draw(shaped, numbers, places)
+        shaped = self._shape(logits.float(), numbers, places) if self._shaped[numbers].any() else logits
+        draw = self._draw if self.device.type == "cpu" else self._draw_on_device
+        tokens = draw(shaped, numbers, places)
         self.penalties.count(numbers, tokens)
         self._advance_grammars(numbers, tokens)
         return tokens
 
     def _draw(self, shaped: torch.Tensor, rows: Ints, positions: Ints) -> torch.Tensor:
         hot = np.flatnonzero(self._columns[0, rows] > 0)
-        chances = uniform(self._seeds[rows], positions)
+        shaped, chances = shaped.float(), uniform(self._seeds[rows], positions)
         if 0 < len(hot) == len(rows) <= self._block_rows:
             return _draw_tokens(shaped, self._columns[:, rows], chances, self._upload)
         tokens = _likeliest(shaped)
@@ -130,6 +134,26 @@ class Sampler:
             )
             tokens.index_copy_(0, where, drawn)
         return tokens
+
+    def _draw_on_device(self, shaped: torch.Tensor, rows: Ints, positions: Ints) -> torch.Tensor:
+        """As many rows at once as the ledger has memory for."""
+        from quire.worker.kernels import drawing
+
+        wishes = drawing.wishes_of(self._columns[:, rows], uniform(self._seeds[rows], positions), self.vocab_size)
+        given = self._upload(wishes.numbers)
+        cuts = [slice(first, first + self._block_rows) for first in range(0, len(rows), self._block_rows)]
+        drawn = [drawing.draw(shaped[cut], given[cut], wishes) for cut in cuts]
+        return drawn[0] if len(drawn) == 1 else torch.cat(drawn)
+
+    def warm(self, dtype: torch.dtype) -> None:
+        """On a GPU: compiles what draws from logits of this type, before a request waits for it."""
+        if self.device.type != "cpu":
+            from quire.worker.kernels import drawing
+
+            columns = np.array([columns_of(Sampling(temperature=1.0, top_k=1, top_p=0.5))]).T
+            wishes = drawing.wishes_of(columns, np.zeros(1), self.vocab_size)
+            logits = torch.zeros(1, self.vocab_size, dtype=dtype, device=self.device)
+            drawing.draw(logits, self._upload(wishes.numbers), wishes)
 
     def _check(self, sampling: Sampling) -> None:
         sampling.require_known_biases(self.vocab_size)
@@ -195,28 +219,23 @@ def _likeliest(logits: torch.Tensor) -> torch.Tensor:
 def _draw_tokens(
     logits: torch.Tensor, columns: Columns, chances: npt.NDArray[np.float64], upload: DirectUpload
 ) -> torch.Tensor:
-    """One token per row, by one uniform number each; 0 where no token has a probability."""
+    """One token per row, by one uniform number each; 0 where no token has a probability. On a CPU."""
     given, most = upload(np.vstack([columns, chances])), torch.finfo(logits.dtype).max
     scaled = logits.nan_to_num(-torch.inf, most, -torch.inf)
     scaled.sub_(scaled.amax(-1, keepdim=True).clamp_(min=-most)).div_(given[0, :, None].to(logits.dtype))
     likely = scaled.exp()
-    least = _threshold(scaled, likely, columns, given)
+    least = _threshold(scaled, likely, columns)
     sums = likely.masked_fill_(scaled < least, 0).cumsum(-1, dtype=torch.float64)
     tokens = torch.searchsorted(sums, given[-1, :, None] * sums[:, -1:], right=True).squeeze(-1)
     return tokens.masked_fill_(tokens == logits.shape[-1], 0)
 
 
-def _threshold(scaled: torch.Tensor, likely: torch.Tensor, columns: Columns, given: torch.Tensor) -> torch.Tensor:
-    """[n, 1]: the least scaled logit that each row keeps. The greatest is 0, with weight 1. `given`: the columns on the
-    device, which a GPU uses without waiting."""
-    least = given[3, :, None].to(scaled.dtype)
+def _threshold(scaled: torch.Tensor, likely: torch.Tensor, columns: Columns) -> torch.Tensor:
+    """[n, 1]: the least scaled logit that each row keeps. The greatest is 0, with weight 1."""
+    least = torch.from_numpy(columns[3, :, None]).to(scaled.dtype)
     short = np.flatnonzero((columns[1] > 0) | (columns[2] < 1))
     if not len(short):
         return least
-    if scaled.device.type == "cuda":
-        from quire.worker.kernels.nucleus import least_kept
-
-        return torch.maximum(least, least_kept(scaled, given[1], given[2]))
     width = int(max(CANDIDATES, columns[1].max()))
     while len(short):
         ranked = scaled[short].topk(min(width, scaled.shape[-1]), -1).values

@@ -39,7 +39,7 @@ from quire.worker.steps.place import PlacedModel, Weights, use_threads
 
 SPARE_SHEETS = 1
 """For rows of padding in recorded steps."""
-HARDEST = Sampling(temperature=1.0, top_p=0.9, repetition_penalty=1.1, seed=0)
+HARDEST = Sampling(temperature=1.0, top_k=50, top_p=0.9, repetition_penalty=1.1, seed=0)
 """The sampling that takes the most memory: probabilities of the whole vocabulary, and tables of penalties. Those are
 allocated for the first request with a penalty, in memory that is reserved here."""
 
@@ -77,6 +77,7 @@ def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[
     """Records decode steps of up to the plan's maximum of requests."""
     before = meter.taken()
     runner.record(row_counts(runner.plan.max_requests) if counts is None else counts, tables)
+    runner.sampler.warm(runner.model.model.dtype)
     graphs = runner.graphs
     staged = 0 if graphs is None else graphs.fixed.size_bytes
     kept = 0 if graphs is None else graphs.fixed.table_bytes

@@ -82,7 +82,7 @@ class DeviceRunner(TorchRunner):
         played = self.graphs.play(step)
         copy_captures(step, self.arena)
         is_plain = self.sampler.is_plain(step.rows)
-        tokens = played.tokens if is_plain else self.sample(step, played.logits.float())
+        tokens = played.tokens if is_plain else self.sample(step, played.logits)
         return played.logits, tokens, iter(())
 
     def _forward(self, step: Step, places: np.ndarray) -> Pieces:

@@ -9,6 +9,8 @@ Every token is the one that the model would have generated alone: a draft is acc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from quire.core.request import Tokens
@@ -18,15 +20,15 @@ from quire.core.step import DRAFTED, Ints, Step, StepResult
 class DeferredDrafter:
     """Proposes placeholders, which a runner with a draft model replaces by draft tokens."""
 
-    def enter(self, row: int, tokens: Tokens) -> None:
-        del row, tokens
+    def enter(self, row: int, tokens: Tokens, scope: str) -> None:
+        del row, tokens, scope
 
-    def extend(self, row: int, tokens: Tokens) -> None:
-        del row, tokens
+    def extend(self, rows: Ints, tokens: Tokens) -> None:
+        del rows, tokens
 
-    def propose(self, row: int, count: int) -> Tokens:
-        del row
-        return np.full(count, DRAFTED, dtype=np.int32)
+    def propose(self, rows: Ints, counts: Ints, step_tokens: int) -> Mapping[int, Tokens]:
+        del rows, step_tokens
+        return {place: np.full(count, DRAFTED, dtype=np.int32) for place, count in enumerate(counts.tolist())}
 
 
 def verify_drafts(step: Step, sampled: Ints) -> StepResult:
