@@ -26,7 +26,11 @@ class LeasePages:
         self._nodes, self._boundaries, self._coverage = nodes, boundaries, coverage
         self._stages = [memory.stage for memory in coverage.memories]
         self.leased = NO_NODES
-        """All nodes that are part of a lease."""
+        """All whole units that are part of a lease. Pages of an end between units may be those of the whole unit."""
+
+    def note_leased(self) -> None:
+        nodes = self._nodes
+        self.leased = np.flatnonzero((nodes.leased > 0) & (nodes.tokens % self._coverage.unit == 0))
 
     def sheets(self, stage: int, pages: Sequence[int]) -> int:
         return int(bound.sheets_needed(self._stages[stage].kinds, [counts(one) for one in pages]))

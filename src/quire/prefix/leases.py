@@ -323,7 +323,7 @@ class Leases:
     def _note(self, chain: Chain, change: int) -> None:
         nodes, end = self._nodes, chain.item(-1)
         nodes.leased[chain] += change
-        self.takes.leased = np.flatnonzero(nodes.leased)
+        self.takes.note_leased()
         nodes.leased_tail[self._boundaries.tails.get(end, NO_NODES)] += change
         nodes.lease_ends[end] += change
         self._coverage.leased_states += int(nodes.lease_ends.item(end) == (change > 0)) * change

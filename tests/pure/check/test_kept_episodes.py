@@ -17,6 +17,7 @@ KEPT = {
     4120012598: "what a waiting request would reuse is looked up again before it is passed over for lack of memory",
     5102015420: "a request whose lease in a tier is in the pool too waits for no load of it",
     5201015636: "a chunk of warm work never has more tokens than a step",
+    6001018552: "a page that is leased with a whole unit and with an end inside it is shared once",
 }
 """By seed: what it is about."""
 
