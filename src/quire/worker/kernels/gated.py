@@ -20,6 +20,7 @@ from quire.worker.kernels.tile import dot
 
 DEPTH = 64
 """Inputs at a time."""
+STEP = tl.constexpr(DEPTH)
 NUMBER_BYTES = 2
 NUMBERS = 1024
 
@@ -46,13 +47,13 @@ TILES = (Tile(33, 64, 64, 64, 3), Tile(97, 128, 128, 64, 3), Tile(256, 256, 128,
 
 @triton.jit
 def multiply_gated(tokens, weight, out, count, width, inputs, rows: tl.constexpr, columns: tl.constexpr,
-                   depth: tl.constexpr, is_gelu: tl.constexpr):  # fmt: skip
+                   is_gelu: tl.constexpr):  # fmt: skip
     """Grid (block of tokens, block of outputs). `tokens` and `weight` (half, output, input) are descriptors: the
     hardware copies whole tiles. A tile holds both halves."""
     top, begin = tl.program_id(0) * rows, tl.program_id(1) * columns
     both = tl.full([rows, 2 * columns], 0.0, tl.float32)
-    for first in tl.range(0, inputs, depth):
-        halves = tl.reshape(weight.load([0, begin, first]), [2 * columns, depth])
+    for first in tl.range(0, inputs, STEP):
+        halves = tl.reshape(weight.load([0, begin, first]), [2 * columns, STEP])
         both = dot(tokens.load([top, first]), tl.trans(halves), both)
     cut = tl.reshape(both.to(out.dtype.element_ty), [rows, 2, columns])
     gates, ups = tl.split(tl.permute(cut, [0, 2, 1]))
@@ -124,6 +125,6 @@ def _multiply(flat: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, tile:
     tokens = TensorDescriptor.from_tensor(flat, [tile.rows, DEPTH])
     halves = TensorDescriptor.from_tensor(weight.view(2, width, inputs), [2, tile.outputs, DEPTH])
     multiply_gated[(triton.cdiv(len(flat), tile.rows), width // tile.outputs)](
-        tokens, halves, out, len(flat), width, inputs, tile.rows, tile.outputs, DEPTH, is_gelu,
+        tokens, halves, out, len(flat), width, inputs, tile.rows, tile.outputs, is_gelu,
         num_warps=8, num_stages=tile.stages,
     )  # fmt: skip
