@@ -23,10 +23,10 @@ from device_models import DeviceService
 
 NAMES = (
     "llama", "gemma3_text", "gpt_oss", "llama4_text", "deepseek_v3", "lfm2", "bamba", "qwen3_next", "falcon_h1",
-    *VARIANTS,
+    "qwen3_moe", *VARIANTS,
 )  # fmt: skip
-"""Full; windows; sink logits; chunks; latents; short convolutions; Mamba-2; Gated DeltaNet; keys beside a state; what
-transformers derives from a whole call."""
+"""Full; windows; sink logits; chunks; latents; short convolutions; Mamba-2; Gated DeltaNet; keys beside a state;
+experts; what transformers derives from a whole call."""
 PUT_OFF = {**dict.fromkeys(NAMES[:6], 1), "qwen3_next": 0}
 """Sheets beyond the fewest, so that somebody is put off."""
 GUESSING = ("gemma3_text", "gpt_oss", "lfm2", "qwen3_next", "falcon_h1")

@@ -20,6 +20,7 @@ from quire.worker.backends.triton_backend import Triton
 from quire.worker.kernels.gated import gated
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model.drafting import DraftModel, part_of
+from quire.worker.model.experts import use_experts
 from quire.worker.model.fused import fuse, gate
 from quire.worker.model.invariant import make_invariant
 from quire.worker.model.model import NAME, TorchModel
@@ -75,6 +76,7 @@ class DeviceService:
                 make_invariant(model)
             else:
                 gate(model, gated)
+                use_experts(model)
             return TorchModel(model, part, backends, is_compiled, is_invariant)
 
         own = len(shape_of(name, self.reference.config).layers)

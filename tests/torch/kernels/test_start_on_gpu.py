@@ -28,13 +28,15 @@ from quire.plan.settings import Budget, Settings
 from quire.worker.backends.batch import StepBatch
 from quire.worker.backends.triton_backend import Triton
 from quire.worker.model import compilation, model
+from quire.worker.model.experts import KernelExperts
 from quire.worker.model.invariant import InvariantLinear
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.steps import boot, device_runner
 from quire.worker.steps.device_runner import DeviceRunner
 from quire.worker.steps.meter import Meter
 from quire.worker.support import check_model
-from tiny_folder import make_folder
+from quire.worker.support.tiny import tiny_config
+from tiny_folder import make_folder, save_folder
 
 SETTINGS = Settings(max_length=64, max_requests=2, batch_tokens=16)
 POOL = Budget(pool_bytes=4 << 20)
@@ -116,6 +118,15 @@ def test_packed_weights_are_multiplied_by_kernels(tmp_path: Path) -> None:
     assert llm.generate("the fox", max_tokens=3) == on_cpu(folder).generate("the fox", max_tokens=3)
     with pytest.raises(ModelError, match=r"whose weight is packed, is not computed in an order"):
         on_gpu(folder, deterministic=True)
+
+
+@pytest.mark.parametrize(("name", "weights"), [("qwen3_moe", "fp8"), ("gpt_oss", "int4")])
+def test_experts_and_their_packed_weights_are_on_kernels(name: str, weights: str, tmp_path: Path) -> None:
+    folder = converted(save_folder(tmp_path, tiny_config(name)), weights=weights)
+    llm = on_gpu(folder)
+    kernels = [one for one in llm.engine.runner.model.model.modules() if isinstance(one, KernelExperts)]  # type: ignore[attr-defined]
+    assert kernels
+    assert llm.generate("the fox", max_tokens=3) == on_cpu(folder).generate("the fox", max_tokens=3)
 
 
 @pytest.mark.parametrize(
