@@ -3,6 +3,7 @@ processor has."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -164,3 +165,20 @@ def test_a_tied_head_needs_no_second_product(monkeypatch: pytest.MonkeyPatch) ->
     found, expected = head(tokens), multiply(tokens, weight, None)
     assert (found - expected).abs().max() <= 1e-4 * expected.abs().max()
     assert found.argmax(-1).equal(expected.argmax(-1))
+
+
+@pytest.mark.story
+def test_threads_that_come_late_lose_and_repeat_nothing() -> None:
+    """One product after another, with pauses in which threads fall asleep. The end of a product was stored in two
+    places, and a thread that was interrupted between them could end the next one."""
+    before, tiles = torch.get_num_threads(), Tiles(packed(Codes.INT4, 640, 64, 32, True), FOUND[0])
+    torch.set_num_threads(3)
+    try:
+        tokens = torch.randn(2, 64)
+        first = tiles.multiply(tokens)
+        for turn in range(3000):
+            assert tiles.multiply(tokens).equal(first)
+            if turn % 100 == 0:
+                time.sleep(0.001)
+    finally:
+        torch.set_num_threads(before)
