@@ -11,7 +11,7 @@ CLIENTS := .venv-clients
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt hatch_build.py $(wildcard src/quire/native/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Quire needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
 	@echo "Setting up $(VENV) with torch and the tools of the tests: once; minutes, by the size of torch's build."
 	$(PYTHON) -m venv $(VENV)
@@ -86,7 +86,7 @@ bench-trace: setup  ## Replays a request trace twice: ARGUMENTS=FILE
 	python3 -m venv $@ && ($@/bin/pip install --no-binary llama-cpp-python llama-cpp-python || (rm -rf $@; false))
 
 bench-cpu: setup .venv-llama  ## Tokens per second on this CPU, compared with llama.cpp and transformers
-	$(BIN)/python bench/cpu.py --llama .venv-llama/bin/python $(ARGUMENTS)
+	OMP_WAIT_POLICY=passive $(BIN)/python bench/cpu.py --llama .venv-llama/bin/python $(ARGUMENTS)
 
 bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its weights can lie in memory
 	$(BIN)/python bench/perplexity.py $(ARGUMENTS)

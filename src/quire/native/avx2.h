@@ -78,8 +78,8 @@ INLINE void half_tile(const Weight *weight, const uint8_t *codes, const Tokens *
                 const int64_t own = (row + r) * blocks + block;
                 const uint8_t *const part = codes + 32 * half;
                 __m256i found = (bits == 8 ? block_of_8 : block_of_4)(part, tokens->codes + own * BLOCK);
-                if (bits == 8)
-                    found = _mm256_add_epi32(_mm256_slli_epi32(found, 7), block_of_8(part, tokens->low + own * BLOCK));
+                const __m256i fine = (bits == 8 ? block_of_8 : block_of_4)(part, tokens->low + own * BLOCK);
+                found = _mm256_add_epi32(_mm256_slli_epi32(found, 7), fine);
                 found = _mm256_add_epi32(found, _mm256_set1_epi32(tokens->starts[own]));
                 const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(tokens->scales[own]));
                 sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(found), factor, sums[r]);

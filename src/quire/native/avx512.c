@@ -25,7 +25,7 @@ INLINE __m512i dot_bytes(__m512i sum, __m512i weight, const int8_t *codes) {
 INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *tokens, int64_t row, const int rows,
                  const int bits, float *out, int64_t stride) {
     const int64_t inputs = weight->inputs, blocks = inputs / BLOCK, shared = weight->group / BLOCK;
-    const int8_t *const high = tokens->codes + row * inputs, *const low = tokens->low + (bits == 8 ? row * inputs : 0);
+    const int8_t *const high = tokens->codes + row * inputs, *const low = tokens->low + row * inputs;
     const __m512i nibble = _mm512_set1_epi8(15);
     __m512 sums[ROWS_AT_A_TIME];
     UNROLL for (int r = 0; r < rows; r++) sums[r] = _mm512_setzero_ps();
@@ -37,7 +37,7 @@ INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
             __m512i found[ROWS_AT_A_TIME], fine[ROWS_AT_A_TIME];
             const int64_t own = row * blocks + block;
             UNROLL for (int r = 0; r < rows; r++) {
-                found[r] = bits == 8 ? _mm512_setzero_si512() : _mm512_set1_epi32(tokens->starts[own + r * blocks]);
+                found[r] = _mm512_setzero_si512();
                 fine[r] = _mm512_set1_epi32(tokens->starts[own + r * blocks]);
             }
             if (bits == 4) {
@@ -45,8 +45,9 @@ INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
                     const __m512i both = _mm512_loadu_si512(codes), even = _mm512_and_si512(both, nibble);
                     const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
                     UNROLL for (int r = 0; r < rows; r++) {
-                        const int8_t *const x = high + r * inputs + block * BLOCK + 8 * k;
-                        found[r] = dot_bytes(dot_bytes(found[r], even, x), odd, x + 4);
+                        const int64_t place = r * inputs + block * BLOCK + 8 * k;
+                        found[r] = dot_bytes(dot_bytes(found[r], even, high + place), odd, high + place + 4);
+                        fine[r] = dot_bytes(dot_bytes(fine[r], even, low + place), odd, low + place + 4);
                     }
                 }
             } else {
@@ -58,12 +59,11 @@ INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
                         fine[r] = dot_bytes(fine[r], all, low + place);
                     }
                 }
-                UNROLL for (int r = 0; r < rows; r++)
-                    found[r] = _mm512_add_epi32(_mm512_slli_epi32(found[r], 7), fine[r]);
             }
             UNROLL for (int r = 0; r < rows; r++) {
+                const __m512i all = _mm512_add_epi32(_mm512_slli_epi32(found[r], 7), fine[r]);
                 const __m512 factor = _mm512_mul_ps(scale, _mm512_set1_ps(tokens->scales[own + r * blocks]));
-                sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(found[r]), factor, sums[r]);
+                sums[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(all), factor, sums[r]);
                 sums[r] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(tokens->sums[own + r * blocks]), sums[r]);
             }
         }

@@ -63,6 +63,10 @@ class Step(Structure):
     )  # fmt: skip
 
 
+SIZES = ((1, Weight), (3, Tokens), (5, Reading), (7, Layer), (11, Model), (13, Step))
+"""As `quire_size` adds them up."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Native:
     """The library with one set of instructions."""
@@ -128,15 +132,19 @@ def _library() -> ctypes.CDLL | str:
     if not LIBRARY.exists():
         return "it was not compiled when Quire was installed: no C compiler was found, or it failed"
     try:
-        return _declared(ctypes.CDLL(str(LIBRARY)))
+        library = _declared(ctypes.CDLL(str(LIBRARY)))
     except (OSError, AttributeError) as error:
         return f"{LIBRARY.name} cannot be loaded: {error}"
+    if library.quire_size() != sum(factor * ctypes.sizeof(one) for factor, one in SIZES):
+        return f"{LIBRARY.name} was compiled from other sources: run python -m quire.native.compile"
+    return library
 
 
 def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     numbers = {"quire_ops": c_int, "quire_team": c_int}
     for name, given in numbers.items():
         getattr(library, name).argtypes, getattr(library, name).restype = [given], c_void_p
+    library.quire_size.argtypes, library.quire_size.restype = [], c_int64
     library.quire_name.argtypes, library.quire_name.restype = [c_void_p], c_char_p
     library.quire_runs.argtypes, library.quire_runs.restype = [c_void_p], c_int
     library.quire_multiply.argtypes = [*[c_void_p] * 2, POINTER(Weight), POINTER(Tokens), c_void_p, c_void_p, c_int64]

@@ -46,9 +46,9 @@ static void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
             int32_t found[OUTPUTS], fine[OUTPUTS];
             if (block % shared == 0) group = at, at += 64;
             block_sums(at, tokens->codes + own * BLOCK, bits, found);
-            if (bits == 8) block_sums(at, tokens->low + own * BLOCK, bits, fine);
+            block_sums(at, tokens->low + own * BLOCK, bits, fine);
             for (int output = 0; output < OUTPUTS; output++) {
-                const int32_t all = (bits == 8 ? found[output] * 128 + fine[output] : found[output]) + tokens->starts[own];
+                const int32_t all = found[output] * 128 + fine[output] + tokens->starts[own];
                 sums[output] += (float)all * (from_half(group + 2 * output) * tokens->scales[own]) +
                                 from_half(group + 32 + 2 * output) * tokens->sums[own];
             }

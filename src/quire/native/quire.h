@@ -4,7 +4,7 @@
                4 bits   64 bytes for 8 inputs: input i of 8 is the low nibble of byte 4·output + i for i < 4, the high
                         nibble of byte 4·output + i − 4 for others
                8 bits   64 bytes for 4 inputs: byte 4·output + i, as code + 128
-     tokens    blocks of 32 inputs in 8 bits with one scale each; for weights of 8 bits as 128 · code + low
+     tokens    blocks of 32 inputs with one scale each, in 15 bits: 128 · code + low
 
    The result of a row never depends on the others: every row is multiplied and summed in one order. */
 #ifndef QUIRE_H

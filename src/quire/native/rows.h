@@ -58,8 +58,8 @@ TARGET static void NAME(rotate)(float *head, const float *cosines, const float *
     }
 }
 
-/* One block: codes of at most 127 · `fine`, for numbers of which the greatest gets that code. */
-INLINE void quantise_block(const float *x, const Tokens *tokens, int64_t place, int32_t zero, int is_fine) {
+/* One block: the greatest number gets the code 127 · 128. */
+INLINE void quantise_block(const float *x, const Tokens *tokens, int64_t place, int32_t zero) {
     VF greatest = {0}, nothing = {0}; /* nothing: NaN, if a number is infinite or NaN */
     for EACH (i, BLOCK) {
         nothing += AT(x + i) * 0.0f;
@@ -68,15 +68,15 @@ INLINE void quantise_block(const float *x, const Tokens *tokens, int64_t place, 
     }
     float most = 0;
     for (int i = 0; i < LANES; i++) most = greatest[i] > most ? greatest[i] : most;
-    const float limit = is_fine ? 127 * 128.0f : 127.0f, scale = most / limit + SUM(nothing);
+    const float limit = 127 * 128.0f, scale = most / limit + SUM(nothing);
     const float inverse = most > 1e-30f ? limit / most : 0;
     VI sum = {0};
     for EACH (i, BLOCK) {
         const VI code = __builtin_convertvector(rounded(AT(x + i) * inverse), VI);
-        const VI high = (VI)((code + (is_fine ? 64 : 0)) >> (is_fine ? 7 : 0));
+        const VI high = (code + 64) >> 7;
         sum += code;
         *(VB *)(tokens->codes + place * BLOCK + i) = __builtin_convertvector(high, VB);
-        if (is_fine) *(VB *)(tokens->low + place * BLOCK + i) = __builtin_convertvector(code - (high << 7), VB);
+        *(VB *)(tokens->low + place * BLOCK + i) = __builtin_convertvector(code - (high << 7), VB);
     }
     int32_t total = 0;
     for (int i = 0; i < LANES; i++) total += sum[i];
@@ -88,11 +88,7 @@ INLINE void quantise_block(const float *x, const Tokens *tokens, int64_t place, 
 TARGET static void NAME(quantise)(const float *x, const Tokens *tokens, int64_t row, const Weight *weight) {
     const int64_t blocks = tokens->inputs / BLOCK;
     for (int64_t block = 0; block < blocks; block++) {
-        const int64_t place = row * blocks + block;
-        if (weight->bits == 8)
-            quantise_block(x + block * BLOCK, tokens, place, weight->zero, 1);
-        else
-            quantise_block(x + block * BLOCK, tokens, place, weight->zero, 0);
+        quantise_block(x + block * BLOCK, tokens, row * blocks + block, weight->zero);
     }
 }
 

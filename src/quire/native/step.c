@@ -212,6 +212,12 @@ const Ops *quire_ops(int number) {
     return number < (int)(sizeof all / sizeof *all) ? all[number] : NULL;
 }
 
+/* By which a library is recognised that was compiled from other sources. */
+int64_t quire_size(void) {
+    return (int64_t)(sizeof(Weight) + 3 * sizeof(Tokens) + 5 * sizeof(Reading) + 7 * sizeof(Layer) + 11 * sizeof(Model) +
+                     13 * sizeof(Step));
+}
+
 const char *quire_name(const Ops *ops) { return ops->name; }
 
 /* Whether this processor has the instructions. */

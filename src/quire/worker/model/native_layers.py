@@ -22,7 +22,7 @@ from quire.worker.mixers.context import PLAIN, ForwardContext
 from quire.worker.model.fused import FusedPart
 from quire.worker.model.lean import LeanAttention, LeanLayer, LeanModel
 from quire.worker.model.packed_cpu import OnPlanes
-from quire.worker.model.tiles import Tiles, tokens_in_8_bits
+from quire.worker.model.tiles import Tiles, tokens_in_15_bits
 from quire.worker.pages.arena import Cut
 
 PHASES, ROTATED, JOINED, BEGIN = 10, 2, 3, 1
@@ -97,7 +97,7 @@ class NativeModel(LeanModel):
         sizes = {"queries_keys_values": fused, "mixed": self.heads * self.width, "gate_up": both,
                  "found": self.hidden_size}  # fmt: skip
         kept = {name: x.new_empty(rows, size) for name, size in sizes.items()}
-        tokens, codes = tokens_in_8_bits(rows, max(self.inner, self.hidden_size, sizes["mixed"]))
+        tokens, codes = tokens_in_15_bits(rows, max(self.inner, self.hidden_size, sizes["mixed"]))
         pointers = {name: part.data_ptr() for name, part in kept.items()}
         step = Step(x=x.data_ptr(), cosines=cosines.data_ptr(), sines=sines.data_ptr(), rows=rows, tokens=tokens,
                     **pointers)  # fmt: skip

@@ -161,8 +161,7 @@ def lay_out_packed(model: nn.Module) -> int:
         for name in module._buffers.keys() & packed.tensors.keys():  # an embedding with the same tensors keeps them
             delattr(module, name)
         module.planes = planes
-        is_rounded = packed.kind is not Codes.INT8 or isinstance(planes, Planes)
-        is_tied = bool(module._shared) and packed.order is None and is_rounded
+        is_tied = bool(module._shared) and packed.order is None and isinstance(planes, Planes)
         module.__class__ = HeadOnPlanes if is_tied else ON_PLANES[type(module)]
     if slow:
         _LOG.warning(

@@ -2,8 +2,8 @@
 
     weight = (code − zero) · scale + minimum     scales and minimums of each group in fp16, times a power of two
 
-Tokens are brought to 8 bits in blocks of 32 with a scale each, to 15 bits for codes of 8 bits; what is multiplied are
-integers. The result of a token does not depend on how many others there are.
+Tokens are brought to 15 bits in blocks of 32 with a scale each; what is multiplied are integers. The result of a token
+does not depend on how many others there are.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Tiles(nn.Module):
         count = len(tokens)
         found = tokens.new_empty(count, self.padded)
         if count:
-            own, kept = tokens_in_8_bits(count, self.filled)
+            own, kept = tokens_in_15_bits(count, self.filled)
             team = self.native.team(torch.get_num_threads())
             self.native.library.quire_multiply(
                 team, self.native.ops, byref(self.struct), byref(own), tokens.data_ptr(), found.data_ptr(), count
@@ -114,7 +114,7 @@ class Tiles(nn.Module):
         return both.permute(0, 2, 3, 1, 4).flatten(2)
 
 
-def tokens_in_8_bits(count: int, inputs: int) -> tuple[Tokens, torch.Tensor]:
+def tokens_in_15_bits(count: int, inputs: int) -> tuple[Tokens, torch.Tensor]:
     """Room for tokens, and the memory where it is."""
     blocks = 4 * count * inputs // BLOCK
     sizes = (count * inputs, count * inputs, blocks, blocks, blocks)
