@@ -10,9 +10,9 @@ Of the shapes of Llama-3.1-8B, one H200 (torch 2.11, triton 3.6) takes for the p
     1         82                   92    128
     4        222                         125      with `few`, which therefore ends below
 
-The other limits follow from experts: 64 tokens of each of 128 experts in fp8 take as long as 3.2 TB/s of codes, and
-many tokens 378 TFLOP/s (fp4: 278), where torch reaches 700 with a bf16 weight. Writing one out costs as much as
-multiplying some 500 tokens.
+Two tokens, the fewest of a recorded step, lie between. The other limits are estimates from experts: 64 tokens over 128
+experts in fp8 reach 3.2 TB/s of codes, and many tokens 378 TFLOP/s (fp4: 278), where torch reaches some 700 with a bf16
+weight. Writing one out costs as much as multiplying some 500 tokens.
 """
 
 from __future__ import annotations
