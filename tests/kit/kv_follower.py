@@ -96,3 +96,20 @@ class KvFollower:
         assert medium == "GPU"
         for one in hashes:
             del self.blocks[one]
+
+
+def replayed(context: Any, address: str | None, first: int, seconds: float) -> list[tuple[bytes, bytes]]:
+    """Batches from `first` on, as readers ask for them: DEALER with an empty frame, because one question has many
+    answers. `seconds`: to wait for each."""
+    import zmq  # tests of the encoding alone need none
+
+    asking = context.socket(zmq.DEALER)
+    asking.rcvtimeo = int(1000 * seconds)
+    asking.connect(address)
+    asking.send_multipart((b"", first.to_bytes(8, "big")))
+    batches: list[tuple[bytes, bytes]] = []
+    while not batches or batches[-1][0] != END:
+        _, number, batch = asking.recv_multipart()
+        batches.append((number, batch))
+    asking.close(linger=0)
+    return batches

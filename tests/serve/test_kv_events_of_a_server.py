@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from kv_follower import END, KvFollower
+from kv_follower import KvFollower, replayed
 from running_server import running_server
 from serve_kit import SIZE
 
@@ -26,19 +25,6 @@ def free_ports(count: int) -> list[int]:
     for one in sockets:
         one.close()
     return ports
-
-
-def replayed(context: Any, address: str, first: int) -> list[tuple[bytes, bytes]]:
-    asking = context.socket(zmq.DEALER)
-    asking.rcvtimeo = int(1000 * WAIT_SECONDS)
-    asking.connect(address)
-    asking.send_multipart((b"", first.to_bytes(8, "big")))
-    batches: list[tuple[bytes, bytes]] = []
-    while not batches or batches[-1][0] != END:
-        _, number, batch = asking.recv_multipart()
-        batches.append((number, batch))
-    asking.close(linger=0)
-    return batches
 
 
 def test_a_router_learns_the_blocks_of_a_prompt_that_the_server_has_computed(tiny_folder: Path) -> None:
@@ -62,7 +48,7 @@ def test_a_router_learns_the_blocks_of_a_prompt_that_the_server_has_computed(tin
         end = time.monotonic() + WAIT_SECONDS
         while not follower.blocks:
             assert time.monotonic() < end, "no block was published"
-            follower.repair(replayed(context, replay, follower.expected))
+            follower.repair(replayed(context, replay, follower.expected, WAIT_SECONDS))
         known = max((tokens for tokens, _ in follower.blocks.values()), key=len)
         assert list(known) == prompt[: len(known)]
         assert len(known) >= 128

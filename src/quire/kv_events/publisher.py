@@ -24,7 +24,7 @@ from quire.options.event_address import EventAddress
 from quire.options.extras import naming_extras
 
 MOST_WAITING = 1000
-"""Batches that wait to be encoded. If there are more, readers are told that everything is gone."""
+"""Batches that wait to be encoded. If there are more, readers get the event that clears all blocks."""
 LOOK_SECONDS = 0.05
 """How often the thread looks for questions while there is nothing to publish."""
 CLOSE_SECONDS = 2.0

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kv_follower import END, KvFollower, decoded
+from kv_follower import KvFollower, decoded, replayed
 from quire.core.errors import InputError, MissingPackage
 from quire.core.request import Request
 from quire.engine.engine import Engine
@@ -22,7 +22,7 @@ from small_engines import engine_for, small_plan
 
 pytest.importorskip("msgpack", reason="MessagePack is not installed: pip install '.[events]'")
 zmq = pytest.importorskip("zmq", reason="ZeroMQ is not installed: pip install '.[events]'")
-MILLISECONDS = 20_000
+SECONDS = 20.0
 
 
 def free_address() -> EventAddress:
@@ -40,20 +40,6 @@ def context() -> Iterator[Any]:
     made.term()
 
 
-def replayed(context: Any, address: str | None, first: int) -> list[tuple[bytes, bytes]]:
-    """As readers ask: DEALER with an empty frame, because one question has many answers."""
-    asking = context.socket(zmq.DEALER)
-    asking.rcvtimeo = MILLISECONDS
-    asking.connect(address)
-    asking.send_multipart((b"", first.to_bytes(8, "big")))
-    batches: list[tuple[bytes, bytes]] = []
-    while not batches or batches[-1][0] != END:
-        _, number, batch = asking.recv_multipart()
-        batches.append((number, batch))
-    asking.close(linger=0)
-    return batches
-
-
 def busy(engine: Engine, publisher: Publisher, name: str) -> None:
     engine.submit(Request(name, np.arange(150, dtype=np.int32) + len(name) * 1000, 4))
     while engine.step():
@@ -66,10 +52,10 @@ def test_a_reader_that_came_late_or_lost_batches_asks_for_them_again(context: An
     address, follower = free_address(), KvFollower()
     publisher = Publisher(Collector(engine), address, "kv@pod@model")
     busy(engine, publisher, "a")
-    follower.repair(replayed(context, address.replay, 0))
+    follower.repair(replayed(context, address.replay, 0, SECONDS))
     assert follower.blocks
     reading = context.socket(zmq.SUB)
-    reading.rcvtimeo = MILLISECONDS
+    reading.rcvtimeo = int(1000 * SECONDS)
     reading.connect(address.publish)
     reading.setsockopt(zmq.SUBSCRIBE, b"kv@")
     before, name = follower.expected, "b"
@@ -79,7 +65,7 @@ def test_a_reader_that_came_late_or_lost_batches_asks_for_them_again(context: An
     topic, number, batch = reading.recv_multipart()
     assert topic == b"kv@pod@model"
     if follower.has_gap(number):
-        follower.repair(replayed(context, address.replay, follower.expected))
+        follower.repair(replayed(context, address.replay, follower.expected, SECONDS))
     follower.read(number, batch)
     assert follower.expected > before
     reading.close(linger=0)
@@ -91,7 +77,7 @@ def test_the_first_batch_says_that_nothing_is_there(context: Any) -> None:
     address = free_address()
     publisher = Publisher(Collector(engine), address)
     publisher.flush()
-    (number, batch), _ = replayed(context, address.replay, 0)
+    (number, batch), _ = replayed(context, address.replay, 0, SECONDS)
     assert number == bytes(8)
     assert decoded(batch)[1:] == [[["AllBlocksCleared"]], 0]
     publisher.close()
@@ -106,7 +92,7 @@ def test_what_is_not_a_question_is_ignored(context: Any) -> None:
     asking.connect(address.replay)
     asking.send_multipart((b"", b"hello"))
     asking.send(b"x")
-    assert len(replayed(context, address.replay, 0)) == 2
+    assert len(replayed(context, address.replay, 0, SECONDS)) == 2
     asking.close(linger=0)
     publisher.close()
 
