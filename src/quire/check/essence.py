@@ -63,8 +63,8 @@ KNOWN = {
     "Beginnings": "_unit _root_of _roots",
     "Points": "_index _memories _captures ahead _rows",
     "Junctions": "_prompts _next ahead wanted",
-    "PrefixIndex": "memories coverage disabled unit nodes boundaries eviction awaited uses spares leases arrivals "
-    "ends _before",
+    "PrefixIndex": "memories coverage disabled follower unit nodes boundaries eviction awaited uses spares leases "
+    "arrivals ends _before",
     "Leases": "_nodes _boundaries _coverage _eviction _stages takes held pending pages bytes_elsewhere _ended _began",
     "LeasePages": "_nodes _boundaries _coverage _stages leased",
     "Leasing": "_index _leases _publisher now tier _pauses _idle _back _returning",

@@ -101,7 +101,7 @@ def random_system(random: Random) -> System:
 
 def with_wide_units(system: System, random: Random) -> System:
     """Another system now and then: sinks, alone or with another kind, and pages of half a unit."""
-    if system.is_large or system.is_crowded or random.random() >= WIDE_SHARE:
+    if "sink" not in KINDS or system.is_large or system.is_crowded or random.random() >= WIDE_SHARE:
         return system
     kinds = ["sink", *random.choice(((), (), ("full",), ("window",)))]
     length, layers = random.randint(24, 48), random_layers(random, kinds, WIDE)
