@@ -9,7 +9,7 @@ import pytest
 
 from quire.cache.audit import BooksDoNotBalance
 from quire.serve.engine_process import STATUS_SECONDS, EngineLoop, Updates
-from quire.serve.messages import EngineTick, Submit
+from quire.serve.messages import Cancel, EngineTick, Submit
 from small_engines import engine_for, request, small_plan
 
 
@@ -71,6 +71,10 @@ def test_neither_the_last_tokens_nor_the_next_request_wait_for_an_audit(monkeypa
         assert not audits, "the tick that says idle was sent without an audit"
     tick = _turn(loop, here)
     assert (len(audits), tick.is_audited, tick.books) == (len(engine.scheduler.memories), True, "")
+    assert not _turn(loop, here).is_audited
+    assert len(audits) == 1, "once is enough while nothing happens"
+    here.send(Cancel(("nobody",)))
+    assert [_turn(loop, here).is_audited for _ in range(2)] == [False, True]
 
 
 def _turn(loop: EngineLoop, here: Connection) -> EngineTick:

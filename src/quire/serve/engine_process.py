@@ -203,6 +203,7 @@ class EngineLoop:
             is_audited = not wait([self.connection, *wakeups], IDLE_TICK_SECONDS) and self._audit()
         while self.connection.poll():
             self._execute(self.connection.recv())
+            self._audited_steps = -1  # without a step, too, it may change what is held
         if self.warm is not None and self.hooks.prefills is not None:
             self.warm.give_way()
         for request in self.hooks.turn():
