@@ -16,6 +16,7 @@ from quire.explain.request import explain
 from quire.explain.sentences import describe, sentence, way
 from quire.options.spelling import near_to
 from quire.recording.replay import names_of, replay
+from quire.traces.perfetto import write_perfetto
 
 NAMES_SHOWN = 10
 
@@ -24,10 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recording", type=Path, help="file written by quire serve --record, plain or gzipped")
     parser.add_argument("--to-step", type=int, metavar="N", help="stop after N steps (default: at the end)")
     parser.add_argument("--explain", metavar="NAME", help="print why this request waits, and its events")
+    parser.add_argument(
+        "--perfetto", type=Path, metavar="FILE", help="also write steps, requests and memory over time, for Perfetto"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
-    engine = replay(options.recording, options.to_step)
+    if options.perfetto is None:
+        engine = replay(options.recording, options.to_step)
+    else:
+        engine = write_perfetto(options.recording, options.perfetto, options.to_step)
+        print(f"{options.perfetto} is written: open it in Perfetto (ui.perfetto.dev) or in chrome://tracing\n")
     if options.explain:
         _explain(engine, _engine_name(options.explain, engine.history.names, options.recording))
     else:

@@ -3,7 +3,7 @@
     first line   the plan, the rules, the overlap
     then         one line per call: submit, cancel, drop_cache, lease, release, step (the clock's readings, the runner's
                  tokens, the tier's answers, records that it accepts, a drafter's tokens, where the runner raised an
-                 exception)
+                 exception); `at`: what the clock said when it was over, for tools that show time
 
 A step's line also has a checksum of the batch that was launched, so that a replay that diverges reports where. An
 iteration of the loop in which there was nothing to do has no line.
@@ -92,7 +92,7 @@ class RecordingEngine(Engine):
         listeners: Sequence[Listener] = (),
         failures: RowFailures | None = None,
     ) -> None:
-        self._file = file
+        self._file, self._time_now = file, clock
         self._inputs: Line = {}
         self._is_stepping = self._is_noting = False
         rules = rules or Rules()
@@ -130,7 +130,7 @@ class RecordingEngine(Engine):
                 self._file.close()
 
     def _write_inputs(self, line: Line) -> None:
-        self._write({**line, "inputs": self._inputs})
+        self._write({**line, "at": self._time_now(), "inputs": self._inputs})
         self._inputs.clear()
 
     def submit(self, request: Request) -> Stream:

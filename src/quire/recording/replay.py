@@ -8,6 +8,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,19 @@ class Diverged(QuireError):
 
 class _RaisedAgain(Exception):
     """Stands for the exception that the runner raised during the recording."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """When something that was recorded happened, in seconds of the recorded clock."""
+
+    begin: float
+    end: float
+    is_step: bool
+    """An iteration of the engine's loop; else a call, which takes no time."""
+
+
+Watch = Callable[[Engine, Interval], None]
 
 
 class _Played:
@@ -117,9 +131,10 @@ def replay(
     to_step: int | None = None,
     listeners: Sequence[Listener] = (),
     say: Callable[[str], None] = _to_stderr,
+    watch: Watch | None = None,
 ) -> Engine:
     """The engine as it was when `to_step` steps had been launched, or at the recording's end. `say`: called with where
-    a truncated recording ends."""
+    a truncated recording ends. `watch`: called after each call and each iteration of the loop."""
     lines = _lines(path, say)
     head = next(lines, {})
     if head.get("quire_recording") != FORMAT:
@@ -138,14 +153,26 @@ def replay(
         pause=lambda: None,
         listeners=listeners,
     )
+    when: Interval | None = None
     for line in lines:
         if to_step is not None and 0 <= to_step <= engine.scheduler.steps:
             break
         played.line = line.get("inputs", {})
+        when = _interval(line, 0.0 if when is None else when.end)
         _play(engine, line)
+        if watch is not None:
+            watch(engine, when)
     if to_step is not None and not 0 <= to_step <= engine.scheduler.steps:
         raise InputError(f"{path} has no step {to_step:,}: choose one from 0 to {engine.scheduler.steps:,}")
     return engine
+
+
+def _interval(line: Line, before: float) -> Interval:
+    """Recordings that were made before lines had times have those of steps alone. `before`: the time so far."""
+    readings = line.get("inputs", {}).get("clock", [])
+    begin, end = (readings[0], readings[-1]) if readings else (before, before)
+    end = line.get("at", end)
+    return Interval(begin, end, True) if "step" in line else Interval(end, end, False)
 
 
 def names_of(path: Path, client_id: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""What happened when, for tools that show time: OpenTelemetry spans and Perfetto files."""
