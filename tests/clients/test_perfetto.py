@@ -96,7 +96,8 @@ def test_perfetto_finds_the_slices_that_were_written_nested_as_meant(trace: Path
            join thread_track on slice.track_id = thread_track.id join thread using (utid) join process using (upid)
            where slice.dur > 0 group by 1, 2""",
         """select outer.name as name, outer.dur as whole, sum(slice.dur) as parts from slice
-           join slice as outer on slice.parent_id = outer.id group by outer.id having whole != parts""",
+           join slice as outer on slice.parent_id = outer.id
+           where slice.dur > 0 group by outer.id having whole != parts""",
         """select slice.depth as depth, count(*) as times from slice
            join thread_track on slice.track_id = thread_track.id join thread using (utid)
            where thread.name = 'steps' group by 1""",

@@ -21,6 +21,7 @@ from quire.engine.history import Counters
 from quire.explain.events import reason_of
 from quire.prefix.leases import LeaseEnded, LeaseHeld
 from quire.prefix.points import RequestForked
+from quire.traces.phases import FirstToken
 from quire.warm.work import PrefixWarmed, TurnEnded, WarmEnded
 
 
@@ -38,9 +39,9 @@ def test_a_preemption_has_the_costs_of_both_ways_among_its_numbers() -> None:
 
 
 def test_every_event_has_a_name_of_its_own() -> None:
-    others = {LeaseHeld, LeaseEnded, RequestForked, PrefixWarmed, WarmEnded, TurnEnded}
+    others = {LeaseHeld, LeaseEnded, RequestForked, PrefixWarmed, WarmEnded, TurnEnded, FirstToken}
     assert {kind.name for kind in others} < set(event_classes())
-    assert len(event_classes()) == 23
+    assert len(event_classes()) == 24
     for name, kind in event_classes().items():
         assert kind.name == name
         assert counted_fields(kind) == tuple(f.name for f in fields(kind) if f.type == "int")[1:]
