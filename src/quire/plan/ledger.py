@@ -92,8 +92,9 @@ def table_line(kinds: Sequence[KindPlan], length: int, chunk: int, ahead: int, m
     return LedgerLine("tables", size, "computed", f"{max_requests:,} rows of {row:,} pages")
 
 
-def staging_line(kinds: Sequence[KindPlan], batch_tokens: int, max_requests: int) -> LedgerLine:
-    """Inputs of a step: token id, position and a slot per group for each token; a few words per request."""
+def staging_line(kinds: Sequence[KindPlan], batch_tokens: int, max_requests: int, passed: int) -> LedgerLine:
+    """Inputs of a step: token id, position and a slot per group for each token; a few words per request. On a pipeline
+    also `passed` numbers per token: hidden states, received for one step while those of another are passed on."""
     groups = sum(kind.groups for kind in kinds)
-    size = BUFFERS * (batch_tokens * (4 + 8 + 4 * groups) + max_requests * 64)
-    return LedgerLine("staging", size, "computed", "inputs of two steps")
+    size = BUFFERS * (batch_tokens * (4 + 8 + 4 * groups + 2 * passed) + max_requests * 64)
+    return LedgerLine("staging", size, "computed", "inputs of two steps" + (", with hidden states" if passed else ""))

@@ -101,6 +101,14 @@ def test_a_plan_says_which_layer_reads_whose_memory() -> None:
     assert layout_fingerprint(plans[0]) != layout_fingerprint(plans[1])
 
 
+def test_a_stage_has_room_for_hidden_states_that_it_gets_and_passes_on() -> None:
+    """Of two steps, 2 bytes each. Red if the ledger of a pipeline is that of one device."""
+    shape = replace(model([FULL] * 8), hidden_size=5120)
+    plans = [make_plan(shape, Settings(pipeline_parallel=stages, batch_tokens=1024), POOL) for stages in (1, 2)]
+    staging = [{line.bytes for rank in plan.ranks for line in rank.ledger if line.name == "staging"} for plan in plans]
+    assert staging[1] == {size + 2 * 1024 * 2 * 5120 for size in staging[0]}
+
+
 def test_idle_bytes_are_told_against_what_the_whole_plan_holds() -> None:
     """The stage with the shortest length need not be the one that holds fewest requests of 8k."""
     layers = [FULL] * 8 + [attention("window", window=8192)] * 24
