@@ -41,6 +41,8 @@ class Hardware:
     rules: Rules
     host: HostCost | None = None
     """With the plan's host memory as a tier."""
+    overlap: int = 2
+    """Steps in flight, as the engine is asked for."""
 
 
 class Replica:
@@ -56,6 +58,7 @@ class Replica:
             rules=hardware.rules,
             tier=self.tier,
             keeper=self.tier,
+            overlap=hardware.overlap,
             clock=self.clock,
             pause=self._wait_for_load,
             listeners=[self.recorder.on_event],
