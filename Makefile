@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -45,6 +45,9 @@ lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/mypy
 	MYPYPATH=src:tests/kit:bench $(BIN)/mypy --follow-imports silent tests/gpu  # no GPU, no run: types at least
 	$(BIN)/lint-imports
+
+board: setup  ## The Grafana board, made anew of its panels
+	$(BIN)/python -m quire.serve.board.grafana > docs/grafana/quire.json
 
 check-exhaustive: setup  ## Every schedule of small systems, two at a time (less than 30 minutes on 2 cores)
 	$(BIN)/quire check --exhaustive --processes 2 $(ARGUMENTS)
