@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import socket
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -24,7 +23,6 @@ from typing import Any
 
 from quire.core.request import Request
 from quire.explain.room import Room
-from quire.options.child import python
 from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
 from quire.serve.ending import end_at_once, reap
 from quire.serve.engine_forks import ForkQuestion, ForkReply
@@ -52,6 +50,8 @@ from quire.serve.messages import (
 )
 from quire.serve.messages import Submit as SubmitOrder
 from quire.serve.progress import Progress
+from quire.serve.starting import engine_process
+from quire.traces.traced import Parent, RequestTrace
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
@@ -110,6 +110,8 @@ class EngineClient:
         """With the time since its request was sent."""
         self.on_more_tokens: Callable[[Mapping[float, int]], None] = lambda _tokens: None
         """After a step: how many tokens came this many seconds after the one before."""
+        self.on_traces: Callable[[Sequence[RequestTrace]], None] = lambda _traces: None
+        """With traced requests that have ended."""
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
@@ -163,7 +165,7 @@ class EngineClient:
             ours, theirs = socket.socketpair()
             undo.enter_context(ours)
             with theirs:
-                process = _engine_process(theirs.fileno())
+                process = engine_process(theirs.fileno())
                 undo.callback(end_at_once, process)
             pipe = FramePipe(ours)
             life = Life(process, pipe, time.monotonic())
@@ -279,7 +281,9 @@ class EngineClient:
         if tick.status is not None:
             if tick.books and tick.books != self.tick.books:
                 self._tell("books_do_not_balance", "error", message=tick.books)
-            self.tick = replace(tick, tokens={}, updates=())
+            self.tick = replace(tick, tokens={}, updates=(), traces=())
+        if tick.traces:
+            self.on_traces(tick.traces)
         boxes: dict[Updates, None] = {}
         gaps: Counter[float] = Counter()
         tickets = self.tickets
@@ -318,9 +322,10 @@ class EngineClient:
 
     # ── what the engine is asked ──────────────────────────────────────────
 
-    def submit(self, requests: Sequence[Request], updates: Updates) -> list[PendingRequest]:
+    def submit(self, requests: Sequence[Request], updates: Updates, span: Parent | None = None) -> list[PendingRequest]:
+        """`span`: what the phases of these requests belong to, if they are wanted."""
         tickets = [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
-        self._send(SubmitOrder(tuple(requests)))
+        self._send(SubmitOrder(tuple(requests), span=span))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets
 
@@ -392,9 +397,3 @@ class EngineClient:
         if self._life is None or not self._life.is_ready:
             raise EngineStarting(NOT_READY)
         self._life.pipe.send(command)
-
-
-def _engine_process(descriptor: int) -> subprocess.Popen[bytes]:
-    """With the pipe at this descriptor."""
-    command = python("-m", "quire.serve.engine_process", str(descriptor))
-    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=sys.stderr)
