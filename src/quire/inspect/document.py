@@ -11,7 +11,7 @@ object of columns of equal length. docs/inspector.md has every field.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from quire.core.version import __version__
@@ -72,6 +72,8 @@ class Subject:
 def document(subject: Subject, server: ServerView, view: EngineView | None, reader: Reader | None = None) -> Json:
     """`view` None: the engine has not shown itself yet. `reader` None: one who may see everything."""
     plan, others = subject.plan, Others()
+    if reader is not None:
+        server = replace(server, audit_error="")  # it may name a request
     if view is not None and reader is not None:
         view, others = for_reader(view, reader)
     return {

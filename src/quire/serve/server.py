@@ -35,6 +35,7 @@ from quire.serve.progress import Progress
 from quire.serve.service import Service, own_shares
 from quire.serve.settings import ServeSettings
 from quire.serve.silence import Watch
+from quire.serve.views import EngineViews
 
 GREATEST_PORT = 65_535
 
@@ -132,6 +133,7 @@ class OneProcess:
             shared=shared,
             metrics=metrics,
             leases=leases,
+            views=EngineViews(client),
             options=setup.options,
         )
         self._settings, self._server = settings, http_server(service)
