@@ -12,7 +12,7 @@ from quire.models.read import read_model
 from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.serve import generation, leases, operations, pages, tokens
+from quire.serve import generation, inspector, inspector_pages, leases, operations, pages, tokens
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.schemas import MessageBody
 from quire.serve.away import EngineAway
@@ -96,7 +96,9 @@ def test_every_log_event_is_on_the_page() -> None:
 
 def test_every_path_and_field_is_on_the_page() -> None:
     for route in (
-        r for part in (generation, leases, messages, operations, pages, responses, tokens) for r in part.router.routes
+        r
+        for part in (generation, inspector, inspector_pages, leases, messages, operations, pages, responses, tokens)
+        for r in part.router.routes
     ):
         for method in route.methods:  # type: ignore[attr-defined]
             assert f"`{method} {route.path_format}`" in PAGE  # type: ignore[attr-defined]

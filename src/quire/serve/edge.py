@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.serve import logs
+from quire.serve import inspector_pages, logs
 from quire.serve.anthropic.errors import error_response
 from quire.serve.bodies import Bodies, Body, header
 from quire.serve.errors import ApiError, internal_error
@@ -28,6 +28,7 @@ METRICS = "/metrics"
 """Needs a key if there are any, unless the operator opens it: sums over all tenants reveal the size of each request."""
 OPEN_PATHS = (
     "/", "/docs", "/openapi.json", "/version", "/ping", "/health", "/health/live", "/health/ready", "/health/progress",
+    *inspector_pages.OPEN_PATHS,
 )  # fmt: skip
 """To read these, no key is needed, and no body is received."""
 OPEN_METHODS = ("GET", "HEAD")

@@ -39,11 +39,13 @@ from quire.plan.file import decode
 from quire.serve import logs
 from quire.serve.engine_forks import ForkReply, answer_fork
 from quire.serve.engine_leases import EngineLeases, LeaseReply
+from quire.serve.engine_views import ViewReply, answer_view
 from quire.serve.fronts.routing import Router
 from quire.serve.messages import (
     AskFork,
     AskLeases,
     AskRoom,
+    AskView,
     Cancel,
     CancelFront,
     Command,
@@ -206,8 +208,9 @@ class EngineLoop:
             wakeups = [self.hooks.wakeup.fileno()] if self.hooks.wakeup is not None else []
             is_audited = not wait([self.connection, *wakeups], IDLE_TICK_SECONDS) and self._audit()
         while self.connection.poll():
-            self._execute(self.connection.recv())
-            self._audited_steps = -1  # without a step, too, it may change what is held
+            self._execute(command := self.connection.recv())
+            if not isinstance(command, AskView):  # others may change what is held without a step
+                self._audited_steps = -1
         if self.warm is not None and self.hooks.prefills is not None:
             self.warm.give_way()
         for request in self.hooks.turn():
@@ -271,7 +274,7 @@ class EngineLoop:
                 self._cancel(self.router.names_of(front))
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._report(name)))))
-            case AskLeases(number) | AskFork(number):
+            case AskLeases(number) | AskFork(number) | AskView(number):
                 self.connection.send(Reply(number, self._answer(command)))
             case AskRoom(number, request):
                 self.connection.send(Reply(number, ask(self.engine, request)))
@@ -302,7 +305,9 @@ class EngineLoop:
         else:
             self.warm.add(command.warm)
 
-    def _answer(self, command: AskLeases | AskFork) -> LeaseReply | ForkReply:
+    def _answer(self, command: AskLeases | AskFork | AskView) -> LeaseReply | ForkReply | ViewReply:
+        if isinstance(command, AskView):
+            return answer_view(self.engine, command.question)
         if isinstance(command, AskFork):
             return answer_fork(self.forks, command.question)
         return self.leases.answer(command.question)

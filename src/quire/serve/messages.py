@@ -1,6 +1,6 @@
 """Messages between the HTTP process and the engine's: frozen values, pickled.
 
-    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, AskFork, AskRoom, EndTurn, WarmUp ──▶ engine
+    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, AskFork, AskRoom, AskView, EndTurn, WarmUp ──▶ engine
     HTTP ◀── Ready | Failed, then a EngineTick per step (and now and then while idle), Reply ── engine
 
 A tick contains the results of a whole step, so that a step costs one message however many requests it has.
@@ -23,6 +23,7 @@ from quire.explain.status import Status
 from quire.options.run import RunOptions
 from quire.serve.engine_forks import ForkQuestion
 from quire.serve.engine_leases import LeaseQuestion
+from quire.serve.engine_views import ViewQuestion
 from quire.tiers.status import TierStatus
 from quire.traces.traced import Parent, RequestTrace
 from quire.warm.work import TurnEnd, Warm
@@ -119,6 +120,14 @@ class AskRoom:
     request: Request
 
 
+@dataclass(frozen=True, slots=True)
+class AskView:
+    """Somebody looks at the inspector."""
+
+    number: int
+    question: ViewQuestion
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EndTurn:
     """A turn of a conversation has ended."""
@@ -133,7 +142,9 @@ class WarmUp:
     warm: Warm
 
 
-Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | AskFork | AskRoom | EndTurn | WarmUp
+Command = (
+    Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | AskFork | AskRoom | AskView | EndTurn | WarmUp
+)
 
 
 @dataclass(frozen=True, slots=True)

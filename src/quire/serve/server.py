@@ -36,6 +36,7 @@ from quire.serve.service import Service, own_shares
 from quire.serve.settings import ServeSettings
 from quire.serve.silence import Watch
 from quire.serve.spans.destination import open_spans
+from quire.serve.views import EngineViews
 
 GREATEST_PORT = 65_535
 
@@ -137,6 +138,7 @@ class OneProcess:
             shared=shared,
             metrics=metrics,
             leases=leases,
+            views=EngineViews(client),
             options=setup.options,
             spans=self._spans,
         )

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from quire.build.plan import read_shape
+from quire.inspect.document import Subject
+from quire.models.shape import ModelShape
 from quire.options.run import DEFAULTS, RunOptions
-from quire.plan.file import fingerprint
 from quire.plan.plan import Plan
 from quire.planner.document import document
 from quire.serve.allowance import Allowances
@@ -27,6 +29,7 @@ from quire.serve.registry import CallRegistry
 from quire.serve.responses.store import ResponseStore
 from quire.serve.settings import ServeSettings
 from quire.serve.turns import Read, Turns
+from quire.serve.views import Views
 from quire.text.question import Question
 from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
@@ -66,6 +69,7 @@ class Service:
         shared: Shared,
         metrics: HttpMetrics,
         leases: LeaseRegister,
+        views: Views,
         options: RunOptions = DEFAULTS,
         spans: Spans | None = None,
     ) -> None:
@@ -91,10 +95,19 @@ class Service:
         self._turns_ended = TurnReporter(self.reader.ahead, client)
         self.allowances, self.responses, self.calls = shared.allowances, shared.responses, shared.calls
         self.metrics, self.spans = metrics, spans
-        self.leases = leases
-        self._identity = {"model": self.model, "system_fingerprint": "fp_" + fingerprint(plan)[:12]}
+        self.leases, self.views = leases, views
+        self._folder, self._options = folder, options
+        self._shape: ModelShape | None = None
+        self.subject, self.watchers = Subject.of(plan), 0
+        self._identity = {"model": self.model, "system_fingerprint": "fp_" + self.subject.fingerprint[:12]}
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._turns = Turns()
+
+    def shape(self) -> ModelShape | None:
+        """The model's, as its weights are held here; None: it is planned together with a draft model's."""
+        if self._shape is None and self._options.draft_path is None:
+            self._shape = read_shape(self._folder, self._options)
+        return self._shape
 
     @property
     def is_draining(self) -> bool:

@@ -19,7 +19,7 @@ from quire.plan.file import decode
 from quire.serve import logs
 from quire.serve.away import EngineStopping
 from quire.serve.fronts.channel import Channel, receive_first
-from quire.serve.fronts.client import FrontClient, FrontLeases
+from quire.serve.fronts.client import FrontClient, FrontLeases, FrontViews
 from quire.serve.fronts.messages import (
     AbortRequests,
     Beat,
@@ -161,6 +161,7 @@ def _service(
         shared=hub_shares(channel, settings),
         metrics=metrics,
         leases=FrontLeases(client),
+        views=FrontViews(channel),
         options=engine.options,
         spans=spans,
     )
