@@ -62,7 +62,7 @@ def metric_names() -> set[str]:
 def test_every_option_is_on_the_page() -> None:
     commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     keys = next(a for a in commands.choices["keys"]._actions if isinstance(a, argparse._SubParsersAction))
-    for command in (commands.choices["serve"], *keys.choices.values()):
+    for command in (commands.choices["serve"], commands.choices["top"], *keys.choices.values()):
         options = {name for action in command._actions for name in action.option_strings}
         assert not {name for name in options - {"-h", "--help"} if f"`{name}" not in PAGE}
 
