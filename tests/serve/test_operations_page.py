@@ -34,6 +34,7 @@ PAGE = (DOCS / "operations.md").read_text()
 ABOUT_THE_REPORT = {
     "--compare-devices",
     "--explain",
+    "--html",
     "--json",
     "--lengths",
     "--output",
