@@ -13,11 +13,12 @@ const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.mi
 const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage"];
 const chrome = { browser: "chrome", protocol: "webDriverBiDi", args: FLAGS, userDataDir: profile };
 const browser = await puppeteer.launch({ ...(kind === "firefox" ? { browser: "firefox", headless: true } : chrome), executablePath: program, defaultViewport: null });
-let page, seen;
+let page, seen, profiler;
 
 async function fresh() {
   await page?.close();
   page = await browser.newPage();
+  profiler = null;
   seen = { console: [], urls: [], failed: [] };
   page.on("console", (message) => ["error", "warn", "warning"].includes(message.type()) && seen.console.push(message.text()));
   page.on("pageerror", (error) => seen.console.push(String(error.message)));
@@ -45,6 +46,15 @@ const commands = {
   async axe() {
     await page.evaluate(AXE);
     return page.evaluate("axe.run(document, { resultTypes: ['violations'] }).then((found) => found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.html.slice(0, 120)).join(' | ')}`))");
+  },
+  // Chromium only: processor seconds of its main thread, by sort of work.
+  async metrics() {
+    if (!profiler) {
+      profiler = await page.createCDPSession();
+      await profiler.send("Performance.enable", { timeDomain: "threadTicks" });
+    }
+    const { metrics } = await profiler.send("Performance.getMetrics");
+    return Object.fromEntries(metrics.map((one) => [one.name, one.value]));
   },
   seen: () => seen,
 };

@@ -79,7 +79,7 @@ def test_squares_are_the_plans_sheets_and_bytes_are_those_of_the_metrics(
 def test_a_running_request_is_listed_explained_and_lit(browser: Browser, server: RunningServer) -> None:
     open_page(browser, server)
     with streaming(server, **{"x-request-id": "lit-one"}) as name:
-        browser.until("it is listed", lambda: any(row[0] == "lit-one" for row in browser.table("Requests")))
+        browser.until("it is listed", lambda: any(row[0] == "lit-one" for row in browser.table("List of requests")))
         browser.click("th a", "lit-one")
         browser.until_text(".one pre", "runs:")
         assert name in browser.evaluate("decodeURIComponent(location.hash)")

@@ -61,7 +61,7 @@ def shows_kinds(browser: Browser, kinds: list[list[str]]) -> bool:
 
 
 def shows_names(browser: Browser, names: list[str]) -> bool:
-    return [row[0].split(" · ")[0] for row in browser.table("Requests")] == names
+    return [row[0].split(" · ")[0] for row in browser.table("List of requests")] == names
 
 
 def test_the_slider_shows_what_a_replay_to_that_step_says(
@@ -91,8 +91,8 @@ def test_a_preempted_request_names_its_cause(browser: Browser, address: str) -> 
     browser.open(f"{address}#requests?step=0")
     browser.until_text("#time", "Step 0 of")
     browser.click("#time button", "Next preemption")
-    browser.until("a request was preempted", lambda: any(row[5] == "1 ×" for row in browser.table("Requests")))
-    browser.click("th a", next(row[0] for row in browser.table("Requests") if row[5] == "1 ×"))
+    browser.until("a request was preempted", lambda: any(row[5] == "1 ×" for row in browser.table("List of requests")))
+    browser.click("th a", next(row[0] for row in browser.table("List of requests") if row[5] == "1 ×"))
     browser.until("its events are there", lambda: "preempted" in str(browser.table("Its latest events")))
     event = next(row for row in browser.table("Its latest events") if row[0] == "preempted")
     assert "needs its pages" in event[3]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +23,7 @@ def view_after(steps: int, at: float) -> EngineView:
     engine.submit(request("a", 40, 30))
     for _ in range(steps):
         engine.step()
-    return look(engine, at)
+    return replace(look(engine, at), cost_seconds=0.0)
 
 
 class Asked:
@@ -100,6 +101,22 @@ def test_an_engine_that_dies_is_asked_again_when_it_is_ready() -> None:
         asked.is_ready = True
         await source.latest()
         assert len(asked.questions) == 2
+
+    asyncio.run(run())
+
+
+def test_views_that_cost_much_are_asked_for_less_often() -> None:
+    """An hour of the engine's time is followed by 250 hours without a question."""
+
+    async def run() -> None:
+        asked = Asked()
+        source = EngineViews(asked)  # type: ignore[arg-type]
+        await source.latest()
+        asked.questions[0].set_result(replace(view_after(3, 1.0), cost_seconds=3600.0))
+        for _ in range(5):
+            await asyncio.sleep(0.02)
+            await source.latest()
+        assert len(asked.questions) == 1
 
     asyncio.run(run())
 

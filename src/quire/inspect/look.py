@@ -7,6 +7,7 @@ this takes about as long as the scheduler takes for a step.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,10 +24,12 @@ MOST_LOOKUPS = 200
 
 def look(engine: Engine, at: float | None = None, now: float | None = None) -> EngineView:
     """`at`: the time to write into it, if it is not now; `now`: the engine's clock then, which a replay cannot read."""
+    begun = time.thread_time()
     requests = requests_of(engine)
     at = time.time() if at is None else at
-    return EngineView(
+    made = EngineView(
         at=at,
+        cost_seconds=0.0,
         step=engine.scheduler.steps,
         rows=engine.scheduler.rows.count,
         stages=stages_of(engine),
@@ -35,6 +38,7 @@ def look(engine: Engine, at: float | None = None, now: float | None = None) -> E
         leases=_leases(engine, at - (engine.clock() if now is None else now)),
         tenants=_tenants(engine, requests),
     )
+    return replace(made, cost_seconds=time.thread_time() - begun)
 
 
 def _leases(engine: Engine, ahead: float) -> tuple[LeaseView, ...]:

@@ -56,7 +56,7 @@ def _tokens(scheduler: Scheduler, rows: Ints, line: Sequence[Ticket]) -> dict[st
         "prompt": [len(one.request.prompt) for one in line],
         "known": [one.known for one in line],
         "computed": none,
-        "likely": [scheduler.admission.likely_length(one) for one in line],
+        "likely": none,
         "limit": [one.request.limit for one in line],
         "size_bytes": none,
     }

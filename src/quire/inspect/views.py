@@ -101,7 +101,7 @@ class RequestsView:
     loaded: Column
     """Further tokens that a tier loaded."""
     likely: Column
-    """The length that it is likely to reach."""
+    """The length that it is likely to reach, if it runs; else 0."""
     limit: Column
     preemptions: Column
     size_bytes: Column
@@ -171,6 +171,8 @@ class EngineView:
 
     at: float
     """`time.time()`; of a recording, seconds since it began."""
+    cost_seconds: float
+    """Processor time that making it took."""
     step: int
     """Steps launched so far."""
     rows: int

@@ -85,7 +85,8 @@ def test_each_view_is_a_part_of_the_whole(tiny_server: RunningServer, keys: Any)
             assert part["schema"] == whole["schema"]
             if view not in ("status", "memory"):  # they have times and sizes of a process
                 assert part[view] == whole[view]
-        assert admin.get(f"{INSPECT}/nothing").status_code == 400
+        refused = admin.get(f"{INSPECT}/nothing")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "not_found")
         shown = admin.get(f"{INSPECT}/pool", headers={"accept": "text/html,*/*"})
         assert (shown.status_code, shown.headers["location"]) == (303, "/inspect#pool")
 

@@ -19,7 +19,7 @@ export class Requests {
     this.range = element("span", { class: "quiet" });
     this.back = element("button", { type: "button", onclick: () => this.turn(this.first - AT_ONCE) }, "‹ Back");
     this.on = element("button", { type: "button", onclick: () => this.turn(this.first + AT_ONCE) }, "More ›");
-    this.table = new Table("Requests", ["Request", "State", "=Tokens up to its limit", "#Tokens", "#Memory", "#Preempted", "=Why it waits, and until when"]);
+    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens", "#Memory", "#Preempted", "=Why it waits, and until when"]);
     const legend = element("p", { class: "legend" }, ...PARTS.map(([name, text]) => {
       const square = element("i");
       square.style.background = `var(--${name})`;
