@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients browsers lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -32,12 +32,19 @@ test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, 
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt --editable '.[dev]'
 	.venv-oldest/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install
+$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install tests/kit/debian.sh
 	tests/clients/install $(PYTHON) $(CLIENTS)
 	@touch $@
 
 clients: setup $(CLIENTS)/.installed  ## Published clients against quire serve, in .venv-clients
 	SERVER_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest tests/clients $(ARGUMENTS)
+
+tests/browsers/node_modules/.installed: tests/browsers/package.json tests/browsers/package-lock.json tests/browsers/install tests/kit/debian.sh
+	tests/browsers/install
+	@mkdir -p tests/browsers/node_modules && touch $@
+
+browsers: setup tests/browsers/node_modules/.installed  ## The inspector's page in Chromium and Firefox
+	$(BIN)/python -m pytest tests/browsers $(ARGUMENTS)
 
 lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/ruff check .
@@ -153,4 +160,4 @@ soak-peer: setup  ## Hand-over between two engines: 1,000 requests aborted and e
 	QUIRE_PEER_ABORTS=1000 QUIRE_PEER_KILLS=100 $(BIN)/python -m pytest -q -s tests/torch/tiers/test_hand_over.py -k "aborted or killed"
 
 clean:  ## Remove .venv and caches
-	rm -rf $(VENV) .venv-oldest $(CLIENTS) tests/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-oldest $(CLIENTS) tests/clients/node_modules tests/browsers/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

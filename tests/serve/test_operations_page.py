@@ -35,6 +35,7 @@ PAGE = (DOCS / "operations.md").read_text()
 ABOUT_THE_REPORT = {
     "--compare-devices",
     "--explain",
+    "--html",
     "--json",
     "--lengths",
     "--output",

@@ -87,6 +87,7 @@ def document(subject: Subject, server: ServerView, view: EngineView | None, read
         "sessions": None if view is None else _sessions(view),
         "tiers": _tiers(server.tiers),
         "ranks": list(subject.ranks),
+        "recording": None,
     }
 
 
@@ -201,6 +202,7 @@ def _requests(view: RequestsView, others: Others, rows: int) -> Json:
         "reasons": table({"code": [reason.code.value for reason in view.reasons], "text": sentences}),
         "table": {
             "name": list(view.names),
+            "client_id": list(view.client_ids),
             "tenant": list(view.tenants),
             "state": view.state.tolist(),
             **{name: getattr(view, name).tolist() for name in columns},
@@ -241,7 +243,7 @@ def _sessions(view: EngineView) -> Json:
                 "tokens": [one.tokens for one in leases],
                 "bytes": [one.size_bytes for one in leases],
                 "where": [one.where for one in leases],
-                "until": [None if one.until is None else round(one.until, 1) for one in leases],
+                "until": [round(one.until, 1) for one in leases],
             }
         ),
         "tenants": table(

@@ -7,33 +7,46 @@ this takes about as long as the scheduler takes for a step.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 
 from quire.core.events import RequestAccepted, RequestAdmitted
 from quire.engine.engine import Engine
-from quire.explain.leases import held_leases
 from quire.inspect.requests import requests_of
 from quire.inspect.squares import stages_of
-from quire.inspect.views import EngineView, LookupsView, RequestsView, TenantView
+from quire.inspect.views import EngineView, LeaseView, LookupsView, RequestsView, TenantView
 from quire.prefix.gap import CAUSES
 from quire.warm.work import NAME
 
 MOST_LOOKUPS = 200
 
 
-def look(engine: Engine, at: float | None = None) -> EngineView:
-    """`at`: the time to write into it, if it is not now."""
+def look(engine: Engine, at: float | None = None, now: float | None = None) -> EngineView:
+    """`at`: the time to write into it, if it is not now; `now`: the engine's clock then, which a replay cannot read."""
+    begun = time.thread_time()
     requests = requests_of(engine)
-    return EngineView(
-        at=time.time() if at is None else at,
+    at = time.time() if at is None else at
+    made = EngineView(
+        at=at,
+        cost_seconds=0.0,
         step=engine.scheduler.steps,
         rows=engine.scheduler.rows.count,
         stages=stages_of(engine),
         requests=requests,
         lookups=_lookups(engine),
-        leases=tuple(held_leases(engine)),
+        leases=_leases(engine, at - (engine.clock() if now is None else now)),
         tenants=_tenants(engine, requests),
+    )
+    return replace(made, cost_seconds=time.thread_time() - begun)
+
+
+def _leases(engine: Engine, ahead: float) -> tuple[LeaseView, ...]:
+    """Those that are held, the first to end first. `ahead`: of the engine's clock, the document's."""
+    held = sorted(engine.leases(), key=lambda one: one.until)
+    return tuple(
+        LeaseView(one.terms.name, one.terms.owner, one.tokens, one.size_bytes, one.where.value, one.until + ahead)
+        for one in held
     )
 
 

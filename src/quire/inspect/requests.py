@@ -29,6 +29,7 @@ def requests_of(engine: Engine) -> RequestsView:
         running=len(scheduler.running),
         waiting=len(scheduler.queue),
         names=tuple(one.name for one in both),
+        client_ids=tuple(one.client_id for one in both),
         tenants=tuple(one.tenant for one in both),
         steps=np.concatenate([np.zeros_like(rows), _most_steps(engine, line)]),
         reason=np.concatenate([np.full(len(rows), len(reasons)), codes]),
@@ -55,7 +56,7 @@ def _tokens(scheduler: Scheduler, rows: Ints, line: Sequence[Ticket]) -> dict[st
         "prompt": [len(one.request.prompt) for one in line],
         "known": [one.known for one in line],
         "computed": none,
-        "likely": [scheduler.admission.likely_length(one) for one in line],
+        "likely": none,
         "limit": [one.request.limit for one in line],
         "size_bytes": none,
     }

@@ -3,7 +3,7 @@
 EngineView ── StageView (one for each stage) ── KindView (one for each kind), Squares (a number for each sheet)
            ├── RequestsView   a column for each property, an entry for each request
            ├── LookupsView    the latest prefix lookups, in columns too
-           └── LeaseReport, TenantView
+           └── LeaseView, TenantView
 
 Columns are arrays or tuples: an engine with 10,000 sheets and 1,000 requests makes no object for each of them.
 `document.py` encodes a view; docs/inspector.md describes the document.
@@ -20,7 +20,6 @@ import numpy.typing as npt
 from quire.core.events import RequestEvent
 from quire.core.reasons import Reason
 from quire.explain.explanation import Explanation
-from quire.explain.leases import LeaseReport
 
 Column = npt.NDArray[np.integer]
 WAITING, LOADING, COMPUTING, GENERATING = range(4)
@@ -88,6 +87,8 @@ class RequestsView:
     waiting: int
     names: tuple[str, ...]
     """Of the first requests: a very long queue is cut."""
+    client_ids: tuple[str, ...]
+    """Names that clients gave them, as far as they are known."""
     tenants: tuple[str, ...]
     state: Column
     """Place in `STATES`."""
@@ -100,7 +101,7 @@ class RequestsView:
     loaded: Column
     """Further tokens that a tier loaded."""
     likely: Column
-    """The length that it is likely to reach."""
+    """The length that it is likely to reach, if it runs; else 0."""
     limit: Column
     preemptions: Column
     size_bytes: Column
@@ -134,6 +135,21 @@ class LookupsView:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseView:
+    """A prefix that stays until a time."""
+
+    name: str
+    owner: str
+    """The tenant."""
+    tokens: int
+    size_bytes: int
+    where: str
+    """pool or host"""
+    until: float
+    """On the document's clock."""
+
+
+@dataclass(frozen=True, slots=True)
 class TenantView:
     """What a tenant is promised and has."""
 
@@ -155,6 +171,8 @@ class EngineView:
 
     at: float
     """`time.time()`; of a recording, seconds since it began."""
+    cost_seconds: float
+    """Processor time that making it took."""
     step: int
     """Steps launched so far."""
     rows: int
@@ -162,7 +180,7 @@ class EngineView:
     stages: tuple[StageView, ...]
     requests: RequestsView
     lookups: LookupsView
-    leases: tuple[LeaseReport, ...]
+    leases: tuple[LeaseView, ...]
     tenants: tuple[TenantView, ...]
 
 

@@ -1,4 +1,6 @@
-"""The latest view of the engine, for all who look: asked for at most twice a second, and only while somebody does.
+"""The latest view of the engine, for all who look: asked for at most twice a second, and only while somebody does. If
+views are expensive, as of a very large pool, they are asked for less often: they never take more than 1 ÷ 250 of the
+engine's time.
 
     watchers ──latest()──▶ EngineViews ──at most one open question──▶ engine
              ◀──Seen─────      └── the last view, kept while the engine is silent, frozen or dead
@@ -20,6 +22,8 @@ from quire.serve.engine_views import ViewQuestion, ViewReply, WholeView
 
 FRAME_SECONDS = 0.5
 """A view that is younger is not asked for again; and how long a frame waits for a new one."""
+LEAST_PAUSES = 250
+"""Between two views: at least this many times what the last one cost."""
 PATIENCE_SECONDS = 3600.0
 """After this long the engine is asked again: the answer may have been lost."""
 
@@ -56,7 +60,7 @@ class EngineViews:
 
     async def latest(self) -> Seen:
         """A new view if the engine answers within a frame, else the last one."""
-        if self._asking is None and self._client.is_ready and time.monotonic() - self._asked_at >= FRAME_SECONDS:
+        if self._asking is None and self._client.is_ready and self._is_old():
             self._asked_at = time.monotonic()
             self._asking = asyncio.ensure_future(self._ask_for_all())
         if self._asking is not None:
@@ -66,6 +70,10 @@ class EngineViews:
 
     async def ask(self, question: ViewQuestion, seconds: float) -> ViewReply:
         return await self._client.view(question, seconds)
+
+    def _is_old(self) -> bool:
+        cost = 0.0 if self._view is None else self._view.cost_seconds
+        return time.monotonic() - self._asked_at >= max(FRAME_SECONDS, LEAST_PAUSES * cost)
 
     async def _ask_for_all(self) -> None:
         try:

@@ -116,7 +116,7 @@ function drawStatus(now) {
     [`${count(status.running)} running`],
     [`${count(status.waiting)} waiting${reasons && ` (${reasons})`}`],
     [`step ${count(now.source === "server" ? status.steps : now.step)}${status.step_milliseconds == null ? "" : `, ${status.step_milliseconds} ms`}`],
-    [`audit ${status.audit}`, status.audit === "failed" ? "bad" : null],
+    ...(now.source === "server" ? [[`audit ${status.audit}`, status.audit === "failed" ? "bad" : null]] : []),
     ...(status.restarts ? [[plural(status.restarts, "restart"), "warn"]] : []),
   ];
   const key = parts.join("·");

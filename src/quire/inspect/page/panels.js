@@ -19,8 +19,9 @@ export class Memory {
     this.planned = element("div", { class: "bar", role: "img" });
     this.measured = element("div", { class: "bar", role: "img" });
     this.table = new Table("Bytes of the bars above, and what the engine's process takes", ["Memory", "#Bytes", "#Exactly", "Basis"]);
+    this.names = element("p", { class: "legend" });
     node.append(
-      element("div", { class: "bars" }, element("span", {}, "planned"), this.planned, element("span", {}, "pool now"), this.measured),
+      element("div", { class: "bars" }, element("span", {}, "planned"), this.planned, element("span", {}, "pool now"), this.measured), this.names,
       element("details", {}, element("summary", {}, "Memory as a table"), this.table.node));
   }
 
@@ -29,6 +30,7 @@ export class Memory {
     const total = sizes.reduce((sum, size) => sum + size, 0);
     const words = use.map((name, place) => `${name} ${bytes(sizes[place])}`).join(", ");
     paint(this.planned, strips(use.map((_, place) => [sizes[place] / total, COLOURS[place % COLOURS.length]])), `Planned ${bytes(total)}: ${words}`);
+    this.name(use, sizes, memory.pool);
     const lines = use.map((name, place) => [`planned: ${name}`, bytes(sizes[place]), count(sizes[place]), basis[place]]);
     if (memory.pool) {
       const parts = MEASURED.map(([name, colour]) => [memory.pool[name], colour, name]);
@@ -39,6 +41,21 @@ export class Memory {
     if (memory.resident_bytes) lines.push(["engine's process, resident", bytes(memory.resident_bytes), count(memory.resident_bytes), "measured"]);
     this.table.update(lines);
   }
+
+  name(use, sizes, pool) {
+    const parts = use.map((name, place) => [COLOURS[place % COLOURS.length], `${name} ${bytes(sizes[place])}`]).filter((_, place) => sizes[place]);
+    if (pool) parts.push(["none", "│"], ...MEASURED.filter(([name]) => pool[name]).map(([name, colour]) => [colour, `${name} ${bytes(pool[name])}`]));
+    const key = parts.join();
+    if (this.names.key === key) return;
+    this.names.key = key;
+    this.names.replaceChildren(...parts.map(([colour, text]) => swatch(colour, text)));
+  }
+}
+
+function swatch(colour, text) {
+  const square = element("i");
+  square.style.background = colour;
+  return element("span", {}, square, text);
 }
 
 function paint(node, background, text) {

@@ -7,7 +7,7 @@ import { schedule } from "./frame.js";
 const AT_ONCE = 100;
 const AGAIN_MILLISECONDS = 1000;
 const ORDERS = { line: "order of the engine", memory: "memory held", wait: "longest guarantee", length: "length" };
-const COLUMNS = ["name", "tenant", "state", "prompt", "known", "computed", "found", "loaded", "likely", "limit", "preemptions", "bytes", "at_most_steps", "reason"];
+const COLUMNS = ["name", "client_id", "tenant", "state", "known", "limit", "preemptions", "bytes", "at_most_steps", "reason"];
 const PARTS = [["found", "found in the pool"], ["loaded", "loaded from a tier"], ["computed", "computed"], ["generated", "generated"], ["likely", "likely rest"]];
 
 export class Requests {
@@ -19,14 +19,14 @@ export class Requests {
     this.range = element("span", { class: "quiet" });
     this.back = element("button", { type: "button", onclick: () => this.turn(this.first - AT_ONCE) }, "‹ Back");
     this.on = element("button", { type: "button", onclick: () => this.turn(this.first + AT_ONCE) }, "More ›");
-    this.table = new Table("Requests", ["Request", "State", "=Tokens up to its limit", "#Known", "#Limit", "#Memory", "#Preempted", "Why it waits, and until when at most"]);
+    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens", "#Memory", "#Preempted", "=Why it waits, and until when"]);
     const legend = element("p", { class: "legend" }, ...PARTS.map(([name, text]) => {
       const square = element("i");
       square.style.background = `var(--${name})`;
       return element("span", {}, square, text);
     }));
     this.node = element("section", { "aria-labelledby": "requests-title" }, element("h2", { id: "requests-title" }, "Requests"), this.counts, this.one.node,
-      element("div", { class: "tools" }, element("label", {}, "Name or tenant contains", this.filter), element("label", {}, "Order by", this.order), this.back, this.on, this.range), legend, this.table.node);
+      element("div", { class: "tools" }, element("label", {}, "Name contains", this.filter), element("label", {}, "Order by", this.order), this.back, this.on, this.range), legend, this.table.node);
     this.first = 0;
   }
 
@@ -44,6 +44,7 @@ export class Requests {
     if (!found) return;
     const { others } = found, rest = others.running + others.waiting;
     counts(this.counts, [[`${count(found.running)} of ${count(found.rows)}`, "rows run"], [count(found.waiting), "wait"], ...(rest ? [[count(rest), `of other keys, with ${bytes(others.size_bytes)}`]] : [])]);
+    this.hasTenants = new Set(found.table.tenant).size > 1;
     const all = this.sorted(found.table);
     if (this.first >= all.length) this.first = Math.max(0, AT_ONCE * (Math.ceil(all.length / AT_ONCE) - 1));
     const shown = all.slice(this.first, this.first + AT_ONCE);
@@ -56,18 +57,24 @@ export class Requests {
 
   sorted(table) {
     const sought = this.filter.value.trim().toLowerCase();
-    const places = [...table.name.keys()].filter((place) => !sought || `${table.name[place]} ${table.tenant[place]}`.toLowerCase().includes(sought));
+    const places = [...table.name.keys()].filter((place) => !sought || `${table.name[place]} ${table.client_id[place]} ${table.tenant[place]}`.toLowerCase().includes(sought));
     const key = { memory: table.bytes, wait: table.at_most_steps, length: table.limit }[this.order.value];
     return key ? places.sort((one, other) => key[other] - key[one]) : places;
   }
 
   row(found, place) {
-    const { table } = found, [name, tenant, state, , known, , , , , limit, preemptions, size, steps] = COLUMNS.map((column) => table[column][place]);
-    const reason = found.reasons.text[table.reason[place]];
-    const wait = reason === undefined ? "" : `${reason}; starts within ${plural(steps, "step")}`;
-    const who = tenant ? `${name} (${tenant})` : name;
-    return [link(`#requests/${encodeURIComponent(name)}`, who), found.states[state], progress(table, place), count(known), count(limit), bytes(size), count(preemptions), wait];
+    const [name, client, tenant, state, known, limit, preemptions, size, steps, reason] = COLUMNS.map((column) => found.table[column][place]);
+    const why = found.reasons.text[reason];
+    const wait = why === undefined ? "" : `${why}; starts within ${plural(steps, "step")}`;
+    const who = short(name, client) + (this.hasTenants ? ` · ${tenant}` : "");
+    return [link(`#requests/${encodeURIComponent(name)}`, who), found.states[state], progress(found.table, place), `${count(known)} of ${count(limit)}`, bytes(size), preemptions ? `${count(preemptions)} ×` : "", wait];
   }
+}
+
+// What the client called it, if it did; a server's own names are long.
+function short(name, client) {
+  if (client && !client.startsWith("req_")) return client;
+  return name.length > 16 ? `${name.slice(0, 8)}…${name.slice(name.lastIndexOf("-"))}` : name;
 }
 
 export function progress(table, place) {
