@@ -7,7 +7,9 @@ import itertools
 import pytest
 
 from quire.core.events import RequestPreempted
+from quire.core.reasons import Why
 from quire.core.request import Ending
+from quire.core.rules import Policy, Rules
 from quire.engine.engine import Engine
 from quire.traces.traced import RequestTrace, TracedRequests
 from small_engines import engine_for, request, small_plan
@@ -15,9 +17,10 @@ from small_engines import engine_for, request, small_plan
 PARENT = {"traceparent": "00-1-2-01"}
 
 
-def traced_engine(sheets: int | None = None) -> tuple[Engine, TracedRequests]:
+def traced_engine() -> tuple[Engine, TracedRequests]:
+    """With two rows, shared fairly among tenants."""
     ticks = itertools.count(1)
-    engine, _ = engine_for(small_plan(["full"], sheets))
+    engine, _ = engine_for(small_plan(["full"], 8, rows=2), rules=Rules(policy=Policy.FAIR))
     return engine, TracedRequests(engine, clock_ns=lambda: next(ticks))
 
 
@@ -49,21 +52,27 @@ def test_a_request_is_reported_when_it_has_ended_and_others_never() -> None:
 
 
 def test_a_preempted_request_says_so_with_the_cause() -> None:
-    engine, traced = traced_engine(5)
+    """Alice has all rows; bob, who has none, is given one of hers."""
+    engine, traced = traced_engine()
     preempted: list[str] = []
     engine.scheduler.events.subscribe(
         lambda event: preempted.append(event.request) if isinstance(event, RequestPreempted) else None
     )
-    for name in ("a", "b", "c"):
+    for name, tenant in (("a1", "alice"), ("a2", "alice"), ("b", "bob")):
         traced.begin(name, PARENT)
-        engine.submit(request(name, 20, 40))
+        engine.submit(request(name, 20, 40, tenant=tenant))
+        for _ in range(5):
+            engine.step()
     found = run(engine, traced)
-    assert preempted
-    for name, trace in found.items():
+    (name,) = preempted
+    assert set(found) == {"a1", "a2", "b"}
+    for trace in found.values():
         require_whole(trace)
         pauses = [one for one in trace.phases if one.name == "preempted"]
-        assert len(pauses) == trace.preemptions == preempted.count(name)
-        assert all(one.reason is not None and one.reason.requests for one in pauses)
+        assert len(pauses) == trace.preemptions == (trace.name == name)
+    (pause,) = [one for one in found[name].phases if one.name == "preempted"]
+    assert pause.reason is not None
+    assert (pause.reason.code, pause.reason.requests) == (Why.NEEDS_ROW, ("b",))
 
 
 def test_a_prompt_that_another_engine_computes_has_a_phase_of_its_own() -> None:
