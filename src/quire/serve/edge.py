@@ -31,6 +31,8 @@ OPEN_PATHS = (
     *inspector_pages.OPEN_PATHS,
 )  # fmt: skip
 """To read these, no key is needed, and no body is received."""
+POLLED = (METRICS, "/v1/inspect")
+"""Beginnings of paths that are asked for again and again: calls of them are not traced."""
 OPEN_METHODS = ("GET", "HEAD")
 LINGER_SECONDS = 1.0
 """How long a client may go on sending a refused body before its connection is closed."""
@@ -102,7 +104,8 @@ class Edge:
         tenant = EVERYBODY if is_open else self._tenant(scope)
         scope["state"]["tenant"] = tenant
         scope["state"]["record"]["tenant"] = tenant.name
-        self._trace(scope, tenant)
+        if self._spans is not None and not is_open and not scope["path"].startswith(POLLED):
+            self._trace(self._spans, scope, tenant)
         if is_open:
             answer.is_last = _has_body(scope)
             await self._answer(scope, Body(b"", receive), answer)
@@ -110,11 +113,8 @@ class Edge:
         with self._bodies.receiving(scope, receive) as body:
             await self._answer(scope, await body.received(), answer)
 
-    def _trace(self, scope: Scope, tenant: Tenant) -> None:
-        """Not what anybody may read without a key, nor what machines ask all the time."""
-        if self._spans is None or scope["path"] in (*OPEN_PATHS, METRICS):
-            return
-        if (span := self._spans.call(scope, tenant.name, scope["state"]["begin_ns"])) is not None:
+    def _trace(self, spans: Spans, scope: Scope, tenant: Tenant) -> None:
+        if (span := spans.call(scope, tenant.name, scope["state"]["begin_ns"])) is not None:
             scope["state"]["span"], scope["state"]["record"]["trace"] = span, span.trace
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:

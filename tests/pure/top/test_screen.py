@@ -11,10 +11,10 @@ from rich.console import Console
 
 from quire.core.rules import Policy, Rules
 from quire.engine.engine import Engine
-from quire.explain.leases import LeaseReport
 from quire.inspect.document import ServerView, Subject, document
 from quire.inspect.look import look
 from quire.inspect.reader import Reader
+from quire.inspect.views import LeaseView
 from quire.tiers.status import TierStatus
 from quire.top import parts
 from quire.top.screen import fitting, frame, lost_line
@@ -74,7 +74,7 @@ def test_the_bar_of_the_pool_has_a_block_for_each_kind_and_a_dot_for_what_is_fre
 
 def test_leases_tiers_and_reuse_are_shown_where_there_are_any() -> None:
     engine = busy_engine()
-    lease = LeaseReport("session-9", True, 128, NOW + 42, owner="alice", size_bytes=1 << 20)
+    lease = LeaseView("session-9", "alice", 128, 1 << 20, "pool", NOW + 42)
     moved, seconds, ways = {"read": 1 << 20, "write": 0}, {"read": 0.5, "write": 0.0}, {"read": 1, "write": 0}
     tier = TierStatus("host", True, False, 7, 2, moved, ways, seconds, ways, {})
     server = ServerView("server", "ready", tiers=(tier,))

@@ -152,7 +152,7 @@ def test_calls_without_a_key_and_probes_leave_no_spans(server: RunningServer, ke
         assert chat(client, max_tokens=3).status_code == 401
         assert client.post(CHAT, json=body(), headers=headers).status_code == 401
     with server.client(keys.alice) as client:
-        for path in ("/health/ready", "/health/progress", "/metrics"):
+        for path in ("/health/ready", "/health/progress", "/metrics", "/v1/inspect/status", "/inspect"):
             assert client.get(path, headers=headers).status_code == 200
         assert client.get("/v1/models", headers=own).status_code == 200
     root, _ = tree(spans.until(known, 1))
