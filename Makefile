@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients browsers lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients browsers screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -115,6 +115,13 @@ bench-load: setup  ## The server compared with Engine.step on the same work, on 
 
 bench-http: setup  ## Processor time of the HTTP process for each streamed token, with an engine that needs none
 	$(BIN)/python bench/http_cost.py $(ARGUMENTS)
+
+bench-inspect: setup tests/browsers/node_modules/.installed  ## What the inspector costs: the engine, the server, and a frame of its page
+	$(BIN)/python bench/inspector.py $(ARGUMENTS)
+	$(BIN)/python bench/inspector.py --server $(ARGUMENTS)
+
+screenshots: setup tests/browsers/node_modules/.installed  ## Pictures of the inspector for the docs
+	$(BIN)/python bench/screenshots.py
 
 bench-hostile: setup  ## What others notice of clients without a key that try to stall the server or to fill its memory
 	$(BIN)/python bench/hostile.py $(ARGUMENTS)

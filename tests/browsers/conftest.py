@@ -45,7 +45,8 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_folder(tmp_path_factory.mktemp("tiny"))
+    """With so many layers that a request lasts for as long as a page needs to show it."""
+    return make_folder(tmp_path_factory.mktemp("tiny"), layers=40)
 
 
 @pytest.fixture(scope="session")

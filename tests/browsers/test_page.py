@@ -127,7 +127,7 @@ def test_the_chat_box_shows_its_own_request(browser: Browser, server: RunningSer
     browser.click("#chat button", "Send")
     browser.until_text(".one h2", "-0")
     name = browser.text(".one h2")
-    browser.until_text(".one pre", name)
+    browser.until("it is explained", lambda: bool(browser.text(".one pre")))
     browser.until("it is answered", lambda: len(browser.text("#chat .answer")) > 0)
     assert name in browser.evaluate("decodeURIComponent(location.hash)")
     with server.client() as client:

@@ -59,7 +59,7 @@ def test_many_readers_share_one_question() -> None:
     async def run() -> None:
         asked, shown = Asked(), view_after(3, 1.0)
         source = EngineViews(asked)  # type: ignore[arg-type]
-        reading = [asyncio.ensure_future(source.latest()) for _ in range(20)]
+        reading = [asyncio.ensure_future(source.latest(0.01)) for _ in range(20)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         (question,) = asked.questions
@@ -75,11 +75,11 @@ def test_a_silent_engine_has_one_open_question_and_the_last_view_stays() -> None
     async def run() -> None:
         asked, shown = Asked(), view_after(3, 1.0)
         source = EngineViews(asked)  # type: ignore[arg-type]
-        await source.latest()
+        await source.latest(0.01)
         asked.questions[0].set_result(shown)
         await asyncio.sleep(0.02)
         for _ in range(10):
-            seen = await source.latest()
+            seen = await source.latest(0.01)
         assert len(asked.questions) == 2
         assert seen.view is shown
         assert seen.unanswered_seconds > 0
@@ -91,15 +91,15 @@ def test_an_engine_that_dies_is_asked_again_when_it_is_ready() -> None:
     async def run() -> None:
         asked = Asked()
         source = EngineViews(asked)  # type: ignore[arg-type]
-        await source.latest()
+        await source.latest(0.01)
         asked.questions[0].set_exception(EngineGone("died"))
         asked.is_ready = False
         await asyncio.sleep(0.02)
         for _ in range(3):
-            assert (await source.latest()).unanswered_seconds == 0
+            assert (await source.latest(0.01)).unanswered_seconds == 0
         assert len(asked.questions) == 1
         asked.is_ready = True
-        await source.latest()
+        await source.latest(0.01)
         assert len(asked.questions) == 2
 
     asyncio.run(run())
@@ -111,11 +111,11 @@ def test_views_that_cost_much_are_asked_for_less_often() -> None:
     async def run() -> None:
         asked = Asked()
         source = EngineViews(asked)  # type: ignore[arg-type]
-        await source.latest()
+        await source.latest(0.01)
         asked.questions[0].set_result(replace(view_after(3, 1.0), cost_seconds=3600.0))
         for _ in range(5):
             await asyncio.sleep(0.02)
-            await source.latest()
+            await source.latest(0.01)
         assert len(asked.questions) == 1
 
     asyncio.run(run())

@@ -127,9 +127,9 @@ async def reader_of(service: Service, tenant: Tenant) -> Reader | None:
     return None if tenant.is_admin else Reader(tenant.name, await service.calls.names_of_tenant(tenant))
 
 
-async def frame(service: Service, tenant: Tenant) -> Json:
-    """The document as it is now, for this key."""
-    seen = await service.views.latest()
+async def frame(service: Service, tenant: Tenant, patience_seconds: float = ANSWER_SECONDS) -> Json:
+    """The document as it is now, for this key; with the last view if the engine does not answer in time."""
+    seen = await service.views.latest(patience_seconds)
     progress = await service.client.latest_progress()
     return document(service.subject, server_view(service, seen, progress), seen.view, await reader_of(service, tenant))
 
@@ -141,7 +141,7 @@ async def _pieces(service: Service, tenant: Tenant, frames: int | None) -> Async
     try:
         while True:
             pause = asyncio.ensure_future(asyncio.sleep(FRAME_SECONDS))
-            now = await frame(service, tenant)
+            now = await frame(service, tenant, FRAME_SECONDS)
             change = difference(known, now)
             frames = None if frames is None else frames - 1
             if change is not None:

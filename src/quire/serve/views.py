@@ -21,7 +21,7 @@ from quire.serve.client import EngineClient
 from quire.serve.engine_views import ViewQuestion, ViewReply, WholeView
 
 FRAME_SECONDS = 0.5
-"""A view that is younger is not asked for again; and how long a frame waits for a new one."""
+"""A view that is younger is not asked for again; and how long a frame of a stream waits for a new one."""
 LEAST_PAUSES = 250
 """Between two views: at least this many times what the last one cost."""
 PATIENCE_SECONDS = 3600.0
@@ -43,7 +43,7 @@ class Seen:
 class Views(Protocol):
     """Who has the engine's views: this process, or the hub."""
 
-    async def latest(self) -> Seen: ...
+    async def latest(self, patience_seconds: float) -> Seen: ...
 
     async def ask(self, question: ViewQuestion, seconds: float) -> ViewReply: ...
 
@@ -58,13 +58,13 @@ class EngineViews:
         self._asked_at = 0.0
         self._asking: asyncio.Task[None] | None = None
 
-    async def latest(self) -> Seen:
-        """A new view if the engine answers within a frame, else the last one."""
+    async def latest(self, patience_seconds: float) -> Seen:
+        """A new view; the last one if the engine has not answered within this time of being asked."""
         if self._asking is None and self._client.is_ready and self._is_old():
             self._asked_at = time.monotonic()
             self._asking = asyncio.ensure_future(self._ask_for_all())
         if self._asking is not None:
-            await asyncio.wait({self._asking}, timeout=FRAME_SECONDS)
+            await asyncio.wait({self._asking}, timeout=max(0.0, self._asked_at + patience_seconds - time.monotonic()))
         open_seconds = 0.0 if self._asking is None else time.monotonic() - self._asked_at
         return Seen(self._view, open_seconds, self._step_seconds)
 

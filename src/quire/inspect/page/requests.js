@@ -122,7 +122,7 @@ class One {
     json(`/v1/inspect/requests/${encodeURIComponent(name)}${at}`)
       .then((found) => this.name === name && this.show(found))
       .catch((error) => this.name === name && write(this.text, error.message))
-      .finally(() => { this.isAsking = false; if (this.name !== name) schedule(); });
+      .finally(() => { this.isAsking = false; schedule(); }); // the name or the step may be another by now
   }
 
   show(found) {

@@ -30,7 +30,7 @@ from quire.serve.fronts.messages import (
 from quire.serve.lease_register import ANSWER_SECONDS, LeaseRegister
 from quire.serve.messages import Command, EngineTick, RequestState, Submit
 from quire.serve.progress import Progress
-from quire.serve.views import FRAME_SECONDS, Seen
+from quire.serve.views import Seen
 
 NO_ENGINE = EngineState(0, False, False, 0, 0, None)
 
@@ -120,8 +120,8 @@ class FrontViews:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def latest(self) -> Seen:
-        seen: Seen = await self._channel.ask(AskHubView(WholeView(), FRAME_SECONDS))
+    async def latest(self, patience_seconds: float) -> Seen:
+        seen: Seen = await self._channel.ask(AskHubView(WholeView(), patience_seconds))
         return seen
 
     async def ask(self, question: ViewQuestion, seconds: float) -> ViewReply:

@@ -317,7 +317,7 @@ class Hub:
 
     async def _view_of_engine(self, _front: FrontProcess, asked: m.AskHubView) -> Seen | ViewReply:
         if isinstance(asked.question, WholeView):
-            return await self._views.latest()
+            return await self._views.latest(asked.seconds)
         return await self._views.ask(asked.question, asked.seconds)
 
     async def _ask_state(self, _front: FrontProcess, _asked: m.AskState) -> m.EngineState:
