@@ -15,8 +15,7 @@ from edge_kit import MOST_CONNECTIONS, Wire, connected
 from quire.core.errors import InputError
 from quire.options.run import RunOptions
 from quire.serve import client as module
-from quire.serve import starting
-from quire.serve import descriptors, server
+from quire.serve import descriptors, server, starting
 from quire.serve.client import EngineClient
 from quire.serve.descriptors import RESERVED, fitting_connections
 from quire.serve.messages import EngineSetup, EngineTick, Ready
