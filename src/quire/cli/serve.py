@@ -71,13 +71,16 @@ def run(typed: argparse.Namespace) -> None:
     from quire.recording.recorder import require_recordable
     from quire.serve.keys import read_keys
     from quire.serve.server import listen
+    from quire.serve.spans.destination import destination
 
     if options.record is not None:
         require_recordable(options.record)
     if parsed.keys is not None:
         read_keys(parsed.keys)  # so that errors are reported before anything is planned
+    settings = from_flags(ServeSettings, vars(parsed))
+    settings = replace(settings, otel=destination(settings.otel, os.environ))
     with listen(parsed.host, parsed.port) as listener:
-        _serve(parsed, options, from_flags(ServeSettings, vars(parsed)), listener)
+        _serve(parsed, options, settings, listener)
 
 
 def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSettings, listener: socket) -> None:

@@ -10,18 +10,20 @@ import argparse
 import copy
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.cli import options as common
 from quire.cli import plan_arguments
-from quire.cli.flags import reading
+from quire.cli.flags import add_inspect_options, reading
 from quire.cli.text import bold, heading, table
 from quire.core.errors import InputError
 from quire.core.rules import Policy, Rules
 from quire.core.units import format_bytes
+from quire.models.shape import ModelShape
 from quire.options.texts import positive
 from quire.plan.make import make_plan
 from quire.planner.document import is_plan_file
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic:"
 PLOT_FORMATS = (".svg", ".png")
-FIXED = ("help", "json", "plot", "compare")
+FIXED = ("help", "json", "plot", "compare", "inspect", "port")
 """Not settings of a run: --compare does not change them."""
 BAR_CELLS = 40
 MOST_REPLICAS = 256
@@ -81,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--plot", type=Path, metavar="FILE.svg|png", help="plot waiting times and memory (needs matplotlib)"
     )
+    add_inspect_options(output)
 
 
 def _add_load_options(group: argparse._ArgumentGroup) -> None:
@@ -139,6 +142,7 @@ class _Run:
     trace: Trace
     replicas: int
     router: str
+    model: ModelShape
 
 
 def run(options: argparse.Namespace) -> None:
@@ -147,6 +151,9 @@ def run(options: argparse.Namespace) -> None:
 
     if options.plot and options.plot.suffix not in PLOT_FORMATS:
         raise InputError(f"--plot {options.plot}: the name must end in {' or '.join(PLOT_FORMATS)}")
+    if options.inspect:
+        _inspect(options)
+        return
     settings = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
     runs = {setting: _prepared(changed) for setting, changed in settings.items()}
     played = {
@@ -163,6 +170,27 @@ def run(options: argparse.Namespace) -> None:
         print()
     else:
         print_reports(reports)
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    """Records the run as a server would, and opens the inspector over the recording."""
+    from quire.inspect.local import serve
+    from quire.inspect.recorded import Recorded
+    from quire.simulate.replay import Fleet
+    from quire.simulate.report import report
+
+    if options.replicas > 1 or options.compare or options.json:
+        raise InputError("--inspect shows one engine: leave out --replicas, --compare and --json")
+    run = _prepared(options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "simulation.jsonl"
+        hardware = replace(run.hardware, record=path)
+        fleet = Fleet(hardware, run.trace, POLICIES[run.router](), 1)
+        played = fleet.play(progress_bar("as asked"))
+        fleet.replicas[0].engine.close()
+        print_reports([{"setting": "as asked", **run.about, **report(played)}])
+        print()
+        serve(Recorded(path, "simulation", run.model), options.port)
 
 
 def _changed(options: argparse.Namespace, setting: str) -> argparse.Namespace:
@@ -211,7 +239,7 @@ def _prepared(options: argparse.Namespace) -> _Run:
         "cost": cost.figures(),
     }
     hardware = Hardware(plan, cost, Rules(policy=Policy(options.policy)), _host(options), options.overlap)
-    return _Run(about, hardware, trace, options.replicas, options.router)
+    return _Run(about, hardware, trace, options.replicas, options.router, model)
 
 
 def _host(options: argparse.Namespace) -> HostCost | None:
