@@ -1,4 +1,4 @@
-"""Serves a model with several replicas behind one address, on Ray Serve, until it is stopped by a signal.
+"""Serves a model with several replicas at one address, on Ray Serve, until it is stopped by a signal.
 
 All options of quire serve hold for each replica. Each call goes to the replica where the least is left to compute for
 it, by Quire's router. On SIGHUP the replicas start again, one after another. Needs the extra ray.

@@ -1,1 +1,1 @@
-"""Several replicas of a server behind one address, started and watched by Ray Serve."""
+"""Several replicas of a server at one address, started and watched by Ray Serve."""
