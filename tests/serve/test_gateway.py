@@ -170,6 +170,7 @@ def test_a_replica_that_takes_no_connections_is_left_out(
     for number in range(3):
         answer = client.post("/v1/chat/completions", json=chat_body(f"{number} fox"))
         assert (answer.status_code, answer.headers["x-quire-replica"]) == (200, "b")
+    assert 'replica="b"' in client.get("/metrics").text
     gateway.knows(a="http://127.0.0.1:9")
     answer = client.post("/v1/chat/completions", json=chat_body("fox"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_replica")

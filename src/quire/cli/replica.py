@@ -31,8 +31,10 @@ def main() -> int:
 
 
 def _end_with_parent() -> None:
-    """The parent keeps the pipe open as long as it lives. The second signal ends the server at once."""
-    sys.stdin.buffer.read()
+    """The parent keeps the pipe open as long as it lives. The second signal ends the server at once. Not a buffered
+    read: its lock would disturb the end of the process."""
+    while os.read(sys.stdin.fileno(), 1):
+        pass
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SECOND_SIGNAL_SECONDS)
     os.kill(os.getpid(), signal.SIGTERM)

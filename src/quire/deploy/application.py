@@ -28,12 +28,13 @@ from quire.deploy.settings import DeploySettings
 from quire.serve.settings import ServeSettings
 
 GATEWAY, REPLICAS = "quire", "quire-replicas"
-"""The applications; each has one deployment, of the same name."""
+"""The applications; each has one deployment."""
+REPLICA = "replica"
 FOLLOW_SECONDS = 0.5
 ANSWER_SECONDS = 5.0
 HEALTH = {"health_check_period_s": 2, "health_check_timeout_s": 15}
-TRIES = 3
-"""To start the replicas, before the command gives up."""
+TRIES = 1
+"""What stops the first start of a replica would stop the next one too. Once one has started, Ray always tries again."""
 LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 Address = tuple[str, str]
 
@@ -100,7 +101,7 @@ class GatewayActor:
 
     async def _follow(self) -> None:
         """Which replicas there are. While one of them does not answer, those that were known stay."""
-        replicas = serve.get_deployment_handle(REPLICAS, app_name=REPLICAS)
+        replicas = serve.get_deployment_handle(REPLICA, app_name=REPLICAS)
         while True:
             try:
                 answers = await replicas.broadcast("exchange", dict(self._members.calls)).results_async(
@@ -124,7 +125,7 @@ def replicas_of(deployment: Deployment) -> Any:
     actor = {"num_cpus": need["CPU"], "num_gpus": need.get("GPU", 0), "memory": need.get("memory", 0)}
     configured = serve.deployment(
         ReplicaActor,
-        name=REPLICAS,
+        name=REPLICA,
         ray_actor_options=actor,
         graceful_shutdown_timeout_s=deployment.served.drain_seconds + 2 * KILL_SECONDS,
         graceful_shutdown_wait_loop_s=0.5,
@@ -152,7 +153,7 @@ def gateway_of(deployment: Deployment) -> Any:
     """The application of the gateway. It waits for nothing but its replicas: it needs no processor of its own."""
     configured = serve.deployment(
         serve.ingress()(GatewayActor),
-        name=GATEWAY,
+        name="gateway",
         num_replicas=1,
         ray_actor_options={"num_cpus": 0},
         max_ongoing_requests=deployment.served.connections,

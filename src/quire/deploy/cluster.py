@@ -6,10 +6,12 @@ SIGHUP          ──▶ the replicas start again, one after another
 
 from __future__ import annotations
 
+import logging
 import os
 import queue
 import re
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,6 +29,7 @@ from quire.deploy.places import require_places
 OBJECT_STORE_BYTES = 80 << 20
 """Next to nothing passes through it; less than this Ray refuses."""
 LOOK_SECONDS = 0.5
+CONNECT_SECONDS = 5.0
 FAILURE = re.compile(r"ReplicaFailed: (.+)")
 STOP = (signal.SIGINT, signal.SIGTERM)
 Announce = Callable[[str], None]
@@ -39,6 +42,7 @@ class NotDeployed(QuireError):
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
     """Ray, started here for as long as this lasts, or a cluster that is joined."""
+    _require_reachable(address)
     try:
         if address is None:
             ray.init(
@@ -59,6 +63,18 @@ def cluster(address: str | None) -> Iterator[None]:
         ray.shutdown()
 
 
+def _require_reachable(address: str | None) -> None:
+    """Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return  # `auto`, or none
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise InputError(f"no Ray cluster answers at {address}: {why}; check --ray-address or RAY_ADDRESS") from None
+
+
 def run(deployment: Deployment, address: str | None, model: str, announce: Announce) -> None:
     with cluster(address):
         signals = _signals()
@@ -67,13 +83,13 @@ def run(deployment: Deployment, address: str | None, model: str, announce: Annou
         _require_free(address)
         served = deployment.served
         where = {"host": served.host, "port": served.port}
+        logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(proxy_location="HeadOnly", http_options=where, logging_config=LOGGING)
         with ThreadPoolExecutor(1) as thread:
             try:
                 _start(deployment, thread, signals)
                 count = deployment.settings.replicas
-                many = f"{count.fewest} to {count.most} replicas" if count.scales else f"{count.fewest} replicas"
-                announce(f"\nserving {model} at http://{served.host}:{served.port}/v1: {many}")
+                announce(f"\nserving {model} at http://{served.host}:{served.port}/v1, replicas: {count}")
                 _wait(deployment, thread, signals, announce)
             finally:
                 _end(address)

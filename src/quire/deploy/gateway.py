@@ -132,7 +132,7 @@ class Gateway:
         replicas = self._named(call) or self._members.least_busy()
         if not replicas:
             raise _no_replica()
-        if goal.kind is Kind.TOGETHER and len(replicas) > 1:
+        if goal.kind is Kind.TOGETHER:
             await self._merge(call, replicas, writer)
             return
         if goal.kind is Kind.PLACED and len(replicas) > 1:

@@ -47,12 +47,9 @@ class ReplicaProcess:
         )
         self.address = ""
         self._errors: deque[str] = deque(maxlen=5)
-        for stream, read, to in (
-            (self._process.stdout, self._read_line, sys.stdout),
-            (self._process.stderr, self._errors.append, sys.stderr),
-        ):
+        for stream, read in ((self._process.stdout, self._read_line), (self._process.stderr, self._read_log)):
             assert stream is not None
-            threading.Thread(target=_pass_on, args=(stream, read, to), daemon=True).start()
+            threading.Thread(target=_each_line, args=(stream, read), daemon=True).start()
         assert self._process.stdin is not None
         pickle.dump(dict(options), self._process.stdin)
         self._process.stdin.flush()
@@ -104,13 +101,16 @@ class ReplicaProcess:
             return False
 
     def _read_line(self, line: str) -> None:
+        """Of its report, which is that of every replica, only the address."""
         if found := _LISTENS.match(line):
             self.address = found.group(1)
 
+    def _read_log(self, line: str) -> None:
+        self._errors.append(line)
+        sys.stderr.write(line)
+        sys.stderr.flush()
 
-def _pass_on(stream: IO[bytes], read: Callable[[str], None], to: IO[str]) -> None:
-    for raw in stream:
-        line = raw.decode(errors="replace")
-        read(line)
-        to.write(line)
-        to.flush()
+
+def _each_line(stream: IO[bytes], read: Callable[[str], None]) -> None:
+    for line in stream:
+        read(line.decode(errors="replace"))

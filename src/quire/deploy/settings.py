@@ -21,6 +21,9 @@ class Replicas:
     def scales(self) -> bool:
         return self.most > self.fewest
 
+    def __str__(self) -> str:
+        return f"{self.fewest} to {self.most}" if self.scales else str(self.fewest)
+
 
 def replicas(text: str) -> Replicas:
     """`4`, or `1..4`."""
