@@ -30,6 +30,15 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused_with_the_number
     assert "lower --replicas to " in line
 
 
+def test_a_command_that_is_stopped_while_replicas_start_leaves_nothing() -> None:
+    deployment = Deployed(*SIZE, "--replicas", "1", "--device", "cpu", "--port", "0")
+    try:
+        deployment.until("a replica starts", lambda: bool(deployment.processes("quire.cli.replica")))
+        assert deployment.end() == 130
+    finally:
+        deployment.kill_all()
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -63,7 +63,7 @@ class ReplicaActor:
         host = "127.0.0.1" if deployment.is_local else ray.util.get_node_ip_address()
         options = {**deployment.options, "host": host, "port": 0, "config": None}
         self._process = ReplicaProcess(options, deployment.folder)
-        self._process.wait_ready(deployment.settings.start_seconds)
+        self._process.wait_ready(deployment.settings.deploy_seconds)
 
     async def exchange(self, calls: Mapping[str, int]) -> Address | None:
         """Takes how many calls each replica has been given; returns this one's name and address, None if it is gone."""

@@ -12,9 +12,11 @@ import queue
 import re
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read when Ray is imported
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
@@ -85,14 +87,15 @@ def run(deployment: Deployment, address: str | None, model: str, announce: Annou
         where = {"host": served.host, "port": served.port}
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
         serve.start(proxy_location="HeadOnly", http_options=where, logging_config=LOGGING)
-        with ThreadPoolExecutor(1) as thread:
-            try:
-                _start(deployment, thread, signals)
-                count = deployment.settings.replicas
-                announce(f"\nserving {model} at http://{served.host}:{served.port}/v1, replicas: {count}")
-                _wait(deployment, thread, signals, announce)
-            finally:
-                _end(address)
+        is_idle = False
+        try:
+            _start(deployment, signals)
+            count = deployment.settings.replicas
+            announce(f"\nserving {model} at http://{served.host}:{served.port}/v1, replicas: {count}")
+            is_idle = _wait(deployment, signals, announce)
+        finally:
+            if address is not None or is_idle:
+                _end(address)  # else all ends at once, with the Ray that was started here
 
 
 def _signals() -> queue.SimpleQueue[int]:
@@ -110,19 +113,33 @@ def _require_free(address: str | None) -> None:
             raise InputError(f"the cluster at {address} has {sorted(taken)[0]} already: stop it first (serve shutdown)")
 
 
-def _start(deployment: Deployment, thread: ThreadPoolExecutor, signals: queue.SimpleQueue[int]) -> None:
+def _start(deployment: Deployment, signals: queue.SimpleQueue[int]) -> None:
     """Raises with the first replica's reason if they do not start, or after the time for it."""
-    replicas = thread.submit(serve.run, replicas_of(deployment), name=REPLICAS, route_prefix=None)
-    _until(replicas, deployment.settings.start_seconds, signals)
-    gateway = thread.submit(serve.run, gateway_of(deployment), name=GATEWAY, route_prefix="/")
-    _until(gateway, deployment.settings.start_seconds, signals)
+    replicas = _begin(serve.run, replicas_of(deployment), name=REPLICAS, route_prefix=None)
+    _until(replicas, deployment.settings.deploy_seconds, signals)
+    gateway = _begin(serve.run, gateway_of(deployment), name=GATEWAY, route_prefix="/")
+    _until(gateway, deployment.settings.deploy_seconds, signals)
+
+
+def _begin(work: Callable[..., object], *given: Any, **named: Any) -> Future[object]:
+    """In a thread that is not waited for when the command ends, because Ray's calls may wait for ever."""
+    future: Future[object] = Future()
+
+    def do() -> None:
+        try:
+            future.set_result(work(*given, **named))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=do, daemon=True).start()
+    return future
 
 
 def _until(work: Future[object], seconds: float, signals: queue.SimpleQueue[int]) -> None:
     waited = 0.0
     while not work.done():
         if waited > seconds:
-            raise NotDeployed(f"the replicas were not ready after {seconds:g} s: {_why()}; raise --start-seconds")
+            raise NotDeployed(f"the replicas were not ready after {seconds:g} s: {_why()}; raise --deploy-seconds")
         waited += LOOK_SECONDS
         if _arrived(signals) in STOP:
             raise KeyboardInterrupt
@@ -147,24 +164,25 @@ def _arrived(signals: queue.SimpleQueue[int]) -> int:
         return 0
 
 
-def _wait(
-    deployment: Deployment, thread: ThreadPoolExecutor, signals: queue.SimpleQueue[int], announce: Announce
-) -> None:
+def _wait(deployment: Deployment, signals: queue.SimpleQueue[int], announce: Announce) -> bool:
+    """Until a signal, and until no call is left. False: a second signal came before."""
     while (number := _arrived(signals)) not in STOP:
         if number == signal.SIGHUP:
             announce("the replicas start again, one after another")
-            again = thread.submit(serve.run, replicas_of(deployment), name=REPLICAS, route_prefix=None)
+            again = _begin(serve.run, replicas_of(deployment), name=REPLICAS, route_prefix=None)
             try:
-                _until(again, deployment.settings.start_seconds, signals)
+                _until(again, deployment.settings.deploy_seconds, signals)
                 announce("all replicas have started again")
             except NotDeployed as error:
                 announce(f"not all replicas have started again: {error}")
     announce("draining: calls in progress may end")
     seconds = deployment.served.drain_seconds
     draining = serve.get_app_handle(GATEWAY).drain.remote(seconds)
-    ended = thread.submit(draining.result, timeout_s=seconds + LOOK_SECONDS)
-    while not ended.done() and _arrived(signals) not in STOP:
-        pass
+    ended = _begin(draining.result, timeout_s=seconds + LOOK_SECONDS)
+    while not ended.done():
+        if _arrived(signals) in STOP:
+            return False
+    return True
 
 
 def _end(address: str | None) -> None:

@@ -61,7 +61,7 @@ class ReplicaProcess:
             self.require_process()
             if time.monotonic() > end:
                 self.kill()
-                raise ReplicaFailed(f"the replica was not ready after {seconds:g} s: raise --start-seconds")
+                raise ReplicaFailed(f"the replica was not ready after {seconds:g} s: raise --deploy-seconds")
             time.sleep(POLL_SECONDS)
 
     def require_live(self) -> None:

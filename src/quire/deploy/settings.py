@@ -74,11 +74,11 @@ class DeploySettings:
         "address of a Ray cluster, or auto for the one on this machine (default: RAY_ADDRESS, else a Ray of its own)",
         metavar="ADDRESS",
     )
-    start_seconds: float = option(
+    deploy_seconds: float = option(
         1800.0, "replicas", "time limit for all replicas to be ready (default 1800)", parse=float, metavar="S"
     )
 
     def __post_init__(self) -> None:
-        for name in ("upscale_seconds", "downscale_seconds", "start_seconds"):
+        for name in ("upscale_seconds", "downscale_seconds", "deploy_seconds"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise InputError(f"--{name.replace('_', '-')} is {getattr(self, name):g}: give 0 or more")
