@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add(parser: argparse.ArgumentParser) -> None:
     add_flags({"replicas": parser.add_argument_group("replicas")}, DeploySettings)
-    serving.add_options(parser)
+    serving.add_all(parser)
 
 
 def run(typed: argparse.Namespace) -> None:
@@ -64,6 +64,7 @@ def run(typed: argparse.Namespace) -> None:
 
     from quire.deploy.application import Deployment
     from quire.deploy.cluster import run as deploy
+    from quire.deploy.process import THREADS
 
     address = settings.ray_address or os.environ.get("RAY_ADDRESS")
     deployment = Deployment(
@@ -73,6 +74,7 @@ def run(typed: argparse.Namespace) -> None:
         Path.cwd(),
         needs(plan, options.device != "cpu"),
         many,
+        os.environ.get(THREADS),
         is_local=address is None,
     )
     model = (served.model_name or (serving.name_of(source),))[0]

@@ -53,6 +53,8 @@ class Deployment:
     """Of one replica, as Ray calls it."""
     requests_at_once: int
     """That one replica runs, of the expected length."""
+    threads: str | None
+    """The operator's OMP_NUM_THREADS."""
     is_local: bool
     """Ray was started here, for this: replicas are reached on this machine alone."""
 
@@ -62,7 +64,7 @@ class ReplicaActor:
         self._drain_seconds, self._calls = deployment.served.drain_seconds, 0
         host = "127.0.0.1" if deployment.is_local else ray.util.get_node_ip_address()
         options = {**deployment.options, "host": host, "port": 0, "config": None}
-        self._process = ReplicaProcess(options, deployment.folder)
+        self._process = ReplicaProcess(options, deployment.folder, deployment.threads)
         self._process.wait_ready(deployment.settings.deploy_seconds)
 
     async def exchange(self, calls: Mapping[str, int]) -> Address | None:

@@ -6,6 +6,8 @@ parent ──stdin: options──▶ quire serve          stdin ends ──▶ t
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import re
 import signal
@@ -23,6 +25,7 @@ from typing import IO, Any
 from quire.core.errors import QuireError
 from quire.options.child import python
 
+THREADS = "OMP_NUM_THREADS"
 POLL_SECONDS = 0.1
 HEALTH_SECONDS = 5.0
 KILL_SECONDS = 20.0
@@ -35,14 +38,17 @@ class ReplicaFailed(QuireError):
 
 
 class ReplicaProcess:
-    def __init__(self, options: Mapping[str, Any], folder: Path) -> None:
-        """`options`: parsed options of `quire serve`, by name; `folder`: where relative paths begin."""
+    def __init__(self, options: Mapping[str, Any], folder: Path, threads: str | None = None) -> None:
+        """`options`: parsed options of `quire serve`, by name; `folder`: where relative paths begin; `threads`: the
+        operator's OMP_NUM_THREADS. Ray sets its own, which would leave a replica one thread."""
+        environment = {name: value for name, value in os.environ.items() if name != THREADS}
         self._process = subprocess.Popen(
             python("-m", "quire.cli.replica"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder if folder.is_dir() else None,
+            env=environment | ({THREADS: threads} if threads else {}),
             start_new_session=True,  # a signal for the terminal's processes is not for this one
         )
         self.address = ""
@@ -51,8 +57,9 @@ class ReplicaProcess:
             assert stream is not None
             threading.Thread(target=_each_line, args=(stream, read), daemon=True).start()
         assert self._process.stdin is not None
-        pickle.dump(dict(options), self._process.stdin)
-        self._process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # how it has ended is seen later
+            pickle.dump(dict(options), self._process.stdin)
+            self._process.stdin.flush()
 
     def wait_ready(self, seconds: float) -> None:
         """Until it takes requests. Raises with its own last line if it ends before."""
