@@ -20,6 +20,7 @@ from quire.cli.configuration import complete
 from quire.cli.flags import add_flags, run_options
 from quire.core.errors import InputError, MissingPackage
 from quire.deploy.places import needs, requests_at_once
+from quire.deploy.process import THREADS
 from quire.deploy.settings import DeploySettings
 from quire.options.extras import how_to_install
 from quire.options.flags import flags, from_flags
@@ -55,6 +56,10 @@ def run(typed: argparse.Namespace) -> None:
         read_keys(served.keys)
     with listen(served.host, served.port) as listener:  # so that an address in use is reported at once
         served = replace(served, port=listener.getsockname()[1])
+    _deploy(parsed, options, served, settings)
+
+
+def _deploy(parsed: argparse.Namespace, options: RunOptions, served: ServeSettings, settings: DeploySettings) -> None:
     options, source = serving.resolved(options, parsed.model)
     draft = None if options.draft_model is None else serving.source_of(options.draft_model)
     plan, _ = boot_plan(parsed, source, options, draft)
@@ -64,7 +69,6 @@ def run(typed: argparse.Namespace) -> None:
 
     from quire.deploy.application import Deployment
     from quire.deploy.cluster import run as deploy
-    from quire.deploy.process import THREADS
 
     address = settings.ray_address or os.environ.get("RAY_ADDRESS")
     deployment = Deployment(

@@ -28,6 +28,8 @@ from quire.options.child import python
 THREADS = "OMP_NUM_THREADS"
 POLL_SECONDS = 0.1
 HEALTH_SECONDS = 5.0
+COLLECT_SECONDS = 2.0
+"""For the last lines of a process that has ended; its engine may live a moment longer, and hold the pipe."""
 KILL_SECONDS = 20.0
 """For a replica to end after its requests have."""
 _LISTENS = re.compile(r"loading .*: (http://\S+)/health/ready")
@@ -53,10 +55,11 @@ class ReplicaProcess:
         )
         self.address = ""
         self._errors: deque[str] = deque(maxlen=5)
-        for stream, read in ((self._process.stdout, self._read_line), (self._process.stderr, self._read_log)):
-            assert stream is not None
-            threading.Thread(target=_each_line, args=(stream, read), daemon=True).start()
-        assert self._process.stdin is not None
+        pipes = (self._process.stdout, self._read_line), (self._process.stderr, self._read_log)
+        self._readers = [threading.Thread(target=_each_line, args=pair, daemon=True) for pair in pipes]
+        for reader in self._readers:
+            reader.start()
+        assert self._process.stdin is not None, "it is a pipe"
         with contextlib.suppress(BrokenPipeError):  # how it has ended is seen later
             pickle.dump(dict(options), self._process.stdin)
             self._process.stdin.flush()
@@ -78,7 +81,7 @@ class ReplicaProcess:
 
     def require_process(self) -> None:
         if not self.is_running:
-            time.sleep(POLL_SECONDS)  # its last line may still be read
+            self._collect()
             last = next((line for line in reversed(self._errors) if line.startswith("quire: ")), "")
             why = last.removeprefix("quire: ") or f"its process ended with exit code {self._process.returncode}"
             raise ReplicaFailed(why.strip())
@@ -94,11 +97,21 @@ class ReplicaProcess:
             try:
                 self._process.wait(drain_seconds + KILL_SECONDS)
             except subprocess.TimeoutExpired:
-                self.kill()
+                self._process.kill()
+        self._collect()
 
     def kill(self) -> None:
         self._process.kill()
+        self._collect()
+
+    def _collect(self) -> None:
+        """Of a process that has ended, what is left: its last lines, and the pipes."""
         self._process.wait()
+        for reader in self._readers:
+            reader.join(COLLECT_SECONDS)
+        if self._process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
 
     def _answers(self, path: str) -> bool:
         try:
@@ -119,5 +132,6 @@ class ReplicaProcess:
 
 
 def _each_line(stream: IO[bytes], read: Callable[[str], None]) -> None:
-    for line in stream:
-        read(line.decode(errors="replace"))
+    with stream:
+        for line in stream:
+            read(line.decode(errors="replace"))
