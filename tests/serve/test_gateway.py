@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from socket import create_server
 from typing import Any
 
 import anthropic
@@ -175,6 +177,32 @@ def test_a_replica_that_takes_no_connections_is_left_out(
     answer = client.post("/v1/chat/completions", json=chat_body("fox"))
     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_replica")
     assert client.get("/health/ready").status_code == 503
+
+
+def test_an_answer_that_is_cut_is_not_completed(client: httpx.Client, gateway: RunningGateway) -> None:
+    """It has begun, so it cannot become an error: its connection is closed early. Red: another answer after half of
+    this one, or half of an answer that looks whole."""
+    with create_server(("127.0.0.1", 0)) as listener:
+        cut = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{"
+
+        def serve() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(cut)
+
+        threading.Thread(target=serve, daemon=True).start()
+        gateway.knows(a=f"http://127.0.0.1:{listener.getsockname()[1]}")
+        with pytest.raises(httpx.RemoteProtocolError):
+            client.get("/v1/responses/resp_1")
+
+
+def test_a_gateway_that_drains_takes_no_more_calls(client: httpx.Client, gateway: RunningGateway) -> None:
+    """And is not ready, while what has begun can still be asked about."""
+    gateway.gateway.is_draining = True
+    refused = [client.post("/v1/chat/completions", json=chat_body("fox")), client.get("/health/ready")]
+    assert [(one.status_code, one.json()["error"]["code"]) for one in refused] == [(503, "draining")] * 2
+    assert client.get("/v1/models").status_code == 200
 
 
 def test_a_replica_that_dies_ends_its_streams_with_an_error(

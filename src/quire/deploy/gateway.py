@@ -36,6 +36,7 @@ from quire.serve.streams import ClientLeft, ClientWatch
 
 REPLICA_HEADER = b"x-quire-replica"
 """Of an answer: which replica gave it. Of a call: which one is to answer."""
+READY = ("/health", "/health/ready", "/ping")
 RETRY_SECONDS = 2
 ELSEWHERE = ("draining", "engine_starting", "queue_full")
 """Errors after which another replica may take the call: nothing was computed."""
@@ -106,11 +107,13 @@ class Gateway:
                 call = _call(scope, (await whole())["body"])
                 await self._answer_unless_left(call, receive, writer)
         except ApiError as error:
+            if writer.has_begun:
+                raise  # the connection is closed: the answer is not complete
             await writer.refuse(error, scope, receive)
         except Exception as error:
             logs.write_bug(error, request=request_id)
             if writer.has_begun:
-                raise  # the connection is closed: the answer is not complete
+                raise  # as above
             await writer.refuse(internal_error(), scope, receive)
 
     async def _answer_unless_left(self, call: Call, receive: Receive, writer: _Writer) -> None:
@@ -125,7 +128,7 @@ class Gateway:
 
     async def _answer(self, call: Call, writer: _Writer) -> None:
         goal = destination(call.outgoing.method, call.path, call.body)
-        if self.is_draining and is_generating(call.outgoing.method, call.path):
+        if self.is_draining and (is_generating(call.outgoing.method, call.path) or call.path in READY):
             raise ApiError(
                 503, "the server stops: send the request to another one", "draining", retry_seconds=RETRY_SECONDS
             )
@@ -189,7 +192,7 @@ class Gateway:
             except Unreachable:
                 self._members.lose(replica)
             except Broken:
-                if goal.kind is not Kind.HELD or call.outgoing.method == "POST":
+                if writer.has_begun or goal.kind is not Kind.HELD or call.outgoing.method == "POST":
                     raise _gone(replica) from None
         if refusal is None:
             raise _no_replica()
