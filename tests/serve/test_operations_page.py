@@ -8,6 +8,7 @@ from pathlib import Path
 
 from quire.cli.main import build_parser
 from quire.core.errors import QuireError
+from quire.deploy import gateway
 from quire.models.read import read_model
 from quire.options.run import RunOptions
 from quire.plan.make import make_plan
@@ -63,7 +64,8 @@ def metric_names() -> set[str]:
 def test_every_option_is_on_the_page() -> None:
     commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     keys = next(a for a in commands.choices["keys"]._actions if isinstance(a, argparse._SubParsersAction))
-    for command in (commands.choices["serve"], commands.choices["top"], *keys.choices.values()):
+    served = [commands.choices[name] for name in ("serve", "deploy", "top")]
+    for command in (*served, *keys.choices.values()):
         options = {name for action in command._actions for name in action.option_strings}
         assert not {name for name in options - {"-h", "--help"} if f"`{name}" not in PAGE}
 
@@ -111,7 +113,8 @@ def test_every_path_and_field_is_on_the_page() -> None:
 
 
 def test_every_error_code_is_on_the_page() -> None:
-    source = "".join(path.read_text() for path in Path(operations.__file__).parent.rglob("*.py"))
+    folders = Path(operations.__file__).parent, Path(gateway.__file__).parent
+    source = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     codes = set(re.findall(r'ApiError\(\s*\d+,.*?, "([a-z_]+)"\s*[,)]', source, re.DOTALL))
     assert {"queue_full", "draining", "timeout", "context_length_exceeded"} <= codes
     codes |= {error.code for error in EngineAway.__subclasses__()}
