@@ -173,10 +173,12 @@ def _spares_attention(section: Fields) -> bool:
 
 
 def _note_cache_scheme(section: Fields, notes: list[str]) -> None:
-    scheme = section.section("kv_cache_scheme")
-    if scheme is not None:
-        width = scheme.raw("num_bits")
-        notes.append(f"the checkpoint was calibrated for a {width}-bit KV cache: the KV dtype stays your choice")
+    scheme = section.raw("kv_cache_scheme")
+    if scheme is None:
+        return
+    width = scheme.get("num_bits", 8) if isinstance(scheme, Mapping) else 8  # AutoFP8 has a word: static
+    use = ", and --kv-dtype fp8 takes the scales that its files have" if width == 8 else ""
+    notes.append(f"the checkpoint was calibrated for a {width}-bit KV cache: the KV dtype stays your choice{use}")
 
 
 _COUNTS: dict[Format, Callable[[Fields], Bits | None]] = {
