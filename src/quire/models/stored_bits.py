@@ -1,7 +1,7 @@
-"""How many bits quantised weights take in memory, from the headers of a folder's files. Needs no torch.
+"""How many bits quantised weights take in memory, from the headers of their files. Needs no torch.
 
-A configuration names the format; which layers it spares, and how large its scales are, only the files say. So plans of
-checkpoints that are here count what the files have, and as what the loader holds it (`worker/weights/formats`):
+A configuration names the format; which layers it spares, and how large its scales are, only the files say. So plans
+count what the files have, here or on a hub, and as what the loader holds it (`worker/weights/formats`):
 
     sort        parameters that are counted together: matrices, experts, head, table (the embedding)
     packed      bits of all packed parameters, scales included, and how many parameters they are
@@ -53,7 +53,10 @@ def with_stored_bits(folder: Path, config: Mapping[str, object]) -> dict[str, ob
     files = sorted(folder.glob("*.safetensors"))
     if section is None or STORED in section or not files:
         return dict(config)
-    tensors = {name: tensor for file in files for name, tensor in read_header(file).items()}
+    return add_stored_bits(config, section, {k: v for file in files for k, v in read_header(file).items()})
+
+
+def add_stored_bits(config: Mapping[str, object], section: Section, tensors: Mapping[str, Tensor]) -> dict[str, object]:
     layers = text_of(config).get("num_hidden_layers")
     found = measure(tensors, section, layers if isinstance(layers, int) else None)
     text, own = config.get("text_config"), {"quantization_config": {**section, STORED: found}}
@@ -63,15 +66,34 @@ def with_stored_bits(folder: Path, config: Mapping[str, object]) -> dict[str, ob
 def read_header(file: Path) -> dict[str, Tensor]:
     try:
         with file.open("rb") as source:
-            size = int.from_bytes(source.read(8), "little")
-            header = json.loads(source.read(min(size, LARGEST_HEADER)))
+            size = source.read(8)
+            return parse_header(size + source.read(min(header_bytes(size), LARGEST_HEADER)), str(file))
+    except OSError as error:
+        raise _unreadable(str(file), error) from None
+
+
+def header_bytes(beginning: bytes) -> int:
+    """Of a file of safetensors, after the first eight."""
+    return int.from_bytes(beginning[:8], "little")
+
+
+def parse_header(beginning: bytes, name: str) -> dict[str, Tensor]:
+    """Of a file of safetensors, from its first bytes."""
+    try:
+        header = beginning[8 : 8 + header_bytes(beginning)]
+        if len(header) < header_bytes(beginning):
+            raise ValueError(f"its header of {header_bytes(beginning):,} bytes is cut off")
         return {
             name: Tensor(str(entry["dtype"]), tuple(int(size) for size in entry["shape"]))
-            for name, entry in header.items()
+            for name, entry in json.loads(header).items()
             if name != "__metadata__"
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{file} cannot be read as safetensors: {type(error).__name__}: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: Exception) -> ModelError:
+    return ModelError(f"{name} cannot be read as safetensors: {type(error).__name__}: {error}")
 
 
 def measure(tensors: Mapping[str, Tensor], section: Section, layers: int | None = None) -> dict[str, list[int]]:
