@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -93,6 +93,12 @@ bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its
 
 bench-busy: setup  ## Decode on a CPU that two other processes use too, by how torch's threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)
+
+bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
+	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
+
+bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
+	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
 
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
 	$(BIN)/python bench/supported.py $(ARGUMENTS)

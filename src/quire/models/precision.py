@@ -18,7 +18,8 @@ from quire.models.blueprint import Weights
 from quire.models.fields import Fields
 from quire.models.quantisation import Format, format_of, groups_of, refuse_twice
 from quire.models.stored_bits import STORED
-from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat, bits_of_8
+from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat, bits_of_8, plane_group
+from quire.native.library import native
 
 MXFP4_BITS = Fraction(17, 4)
 """4 bits and one 8-bit scale for each 32 numbers."""
@@ -75,12 +76,14 @@ def read_precision(fields: Fields, held: WeightFormat) -> Precision:
 def _at_load(fields: Fields, held: WeightFormat, plain: Fraction) -> Precision:
     """As `worker/model/quantise.py` writes them; a head on planes has its outputs filled up."""
     eight = Fraction(17, 2)
+    has_tiles = held.has_planes and native() is not None
     if held.packed == "fp8":
-        rows = Fraction(8) + Fraction(32, fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096)
+        inputs = fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096
+        rows = Fraction(8) + Fraction(32, (plane_group(inputs, 0) if has_tiles else None) or inputs)
         return Precision(plain, rows, rows, plain, plain)
     on_planes = Fraction(bits_of_8()) if held.has_planes else eight
     matrices = Fraction(5) if held.packed == "int4" else on_planes
-    experts = Fraction(5) if held.packed == "int4" else eight
+    experts = Fraction(5) if held.packed == "int4" else on_planes if has_tiles else eight
     outputs = fields.optional_integer("vocab_size") or OUTPUTS_AT_A_TIME
     head = on_planes * ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME / outputs if held.has_planes else eight
     return Precision(plain, matrices, experts, eight, head, tied_head=head if held.has_planes else Fraction(0))

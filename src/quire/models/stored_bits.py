@@ -19,8 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.core.errors import ModelError
-from quire.models.quantisation import Format, Section, format_of, groups_of, section_in, text_of
+from quire.models.quantisation import (
+    FP8_BLOCK,
+    Format,
+    Section,
+    block_of,
+    format_of,
+    groups_of,
+    section_in,
+    text_of,
+)
 from quire.models.weight_layout import plane_bits
+from quire.native.library import native
 
 STORED = "stored_bits"
 """The field of `quantization_config` that has them."""
@@ -106,7 +116,8 @@ def measure(tensors: Mapping[str, Tensor], section: Section, layers: int | None 
         own = found.setdefault(kind, [0, 0, 0, 0])
         own[0] += packed.bits
         own[1] += packed.count
-        own[3] += packed.bits if kind == "experts" or packed.on_planes is None else packed.on_planes
+        is_reference = packed.on_planes is None or (kind == "experts" and (native() is None or packed.has_order))
+        own[3] += packed.bits if is_reference or packed.on_planes is None else packed.on_planes
     for name, tensor in tensors.items():
         if name not in claimed and len(tensor.shape) >= 2 and tensor.dtype in ("F32", "F16", "BF16"):
             found.setdefault(_sort(name, layers) if _is_weight(name) else "", [0, 0, 0, 0])[2] += tensor.count
@@ -134,6 +145,7 @@ class _Parameter:
     bits: int
     on_planes: int | None = None
     """None: planes do not hold it."""
+    has_order: bool = False
 
 
 def _packed(tensors: Mapping[str, Tensor], sort: Format, section: Section) -> Iterator[tuple[str, _Parameter]]:
@@ -157,7 +169,7 @@ def _words(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Se
     order = 32 * groups.count if groups is not None and section.get("desc_act") is True else 0
     count = tensor.count * 32 // bits
     planes = None if scales is None else _planes(bits, count, scales.shape[-1], scales.shape[0], order)
-    return f"{own}.weight", _Parameter(count, 8 * (tensor.bytes + sides), planes)
+    return f"{own}.weight", _Parameter(count, 8 * (tensor.bytes + sides), planes, order > 0)
 
 
 def _planes(bits: int, count: int, outputs: int, groups: int, order: int) -> int | None:
@@ -184,10 +196,35 @@ def _codes(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Se
         sides += 4 * outputs
     count = int(tensor.count * each)
     order = 4 * count // outputs if f"{own}_g_idx" in tensors else 0
-    bits, groups = 8 * tensor.bytes // count, _groups(tensors, own)
-    is_whole = tensor.dtype in ("I8", "I32") or name.endswith((".int4", ".sint4"))
-    planes = _planes(bits, count, outputs, groups, 8 * order) if is_whole and groups else None
-    return own, _Parameter(count, 8 * (tensor.bytes + sides + order), planes)
+    planes = _planes_of_codes(tensors, own, tensor, section, outputs, count)
+    planes = None if planes is None else planes + 8 * order
+    return own, _Parameter(count, 8 * (tensor.bytes + sides + order), planes, order > 0)
+
+
+def _planes_of_codes(
+    tensors: Mapping[str, Tensor], own: str, tensor: Tensor, section: Section, outputs: int, count: int
+) -> int | None:
+    """Bits on planes; floats lie there only where the library in C is."""
+    bits, inputs, groups = 8 * tensor.bytes // count, count // outputs, _groups(tensors, own)
+    is_whole = tensor.dtype in ("I8", "I32") or f"{own}.int4" in tensors or f"{own}.sint4" in tensors
+    if is_whole:
+        return _planes(bits, count, outputs, groups, 0) if groups else None
+    return (
+        None if native() is None else plane_bits(bits, outputs, inputs, _float_columns(tensors, own, tensor, section))
+    )
+
+
+def _float_columns(tensors: Mapping[str, Tensor], own: str, tensor: Tensor, section: Section) -> int:
+    """How many 4-bit or 8-bit floats share a scale; 0: all inputs of an output."""
+    found = [tensors[own + side] for side in SIDES if own + side in tensors]
+    if not found or tensor.dtype != "F8_E4M3":
+        return 16 if found and found[0].dtype == "F8_E4M3" else 32
+    outputs, inputs = tensor.shape[-2:]
+    block, scales = block_of(section), found[0]
+    if scales.count in (1, math.prod(tensor.shape[:-2]), math.prod(tensor.shape[:-1])):
+        return 0
+    is_grouped = block is None and scales.shape[-2] == outputs and inputs % scales.shape[-1] == 0
+    return inputs // scales.shape[-1] if is_grouped else (block or FP8_BLOCK)[1]
 
 
 def _groups(tensors: Mapping[str, Tensor], own: str) -> int:
