@@ -196,19 +196,20 @@ def _codes(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Se
         sides += 4 * outputs
     count = int(tensor.count * each)
     order = 4 * count // outputs if f"{own}_g_idx" in tensors else 0
-    planes = _planes_of_codes(tensors, own, tensor, section, outputs, count)
+    planes = _planes_of_codes(tensors, own, tensor, section, (outputs, count // outputs))
     planes = None if planes is None else planes + 8 * order
     return own, _Parameter(count, 8 * (tensor.bytes + sides + order), planes, order > 0)
 
 
 def _planes_of_codes(
-    tensors: Mapping[str, Tensor], own: str, tensor: Tensor, section: Section, outputs: int, count: int
+    tensors: Mapping[str, Tensor], own: str, tensor: Tensor, section: Section, shape: tuple[int, int]
 ) -> int | None:
     """Bits on planes; floats lie there only where the library in C is."""
-    bits, inputs, groups = 8 * tensor.bytes // count, count // outputs, _groups(tensors, own)
+    outputs, inputs = shape
+    bits, groups = 8 * tensor.bytes // (outputs * inputs), _groups(tensors, own)
     is_whole = tensor.dtype in ("I8", "I32") or f"{own}.int4" in tensors or f"{own}.sint4" in tensors
     if is_whole:
-        return _planes(bits, count, outputs, groups, 0) if groups else None
+        return _planes(bits, outputs * inputs, outputs, groups, 0) if groups else None
     return (
         None if native() is None else plane_bits(bits, outputs, inputs, _float_columns(tensors, own, tensor, section))
     )

@@ -122,8 +122,8 @@ class Tiles(nn.Module):
         """(sort, out, group of the checkpoint) into (tile, group, sort, output)."""
         columns = plane_inputs(self.inputs, packed.columns)[1]
         spread = numbers.repeat_interleave(columns // self.group, dim=2)[..., : self.filled // self.group]
-        spread = _whole_tiles(spread, 1).unflatten(1, (-1, OUTPUTS_AT_A_TIME))
-        return spread.permute(1, 3, 0, 2)
+        filled = _whole_tiles(spread, 1)
+        return filled.view(len(filled), -1, OUTPUTS_AT_A_TIME, filled.shape[-1]).permute(1, 3, 0, 2)
 
     def _codes(self, packed: PackedWeight) -> torch.Tensor:
         """(tile, group, byte)"""
