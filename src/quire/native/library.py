@@ -147,8 +147,9 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.quire_size.argtypes, library.quire_size.restype = [], c_int64
     library.quire_name.argtypes, library.quire_name.restype = [c_void_p], c_char_p
     library.quire_runs.argtypes, library.quire_runs.restype = [c_void_p], c_int
-    tokens = POINTER(Tokens), *[c_void_p] * 2, c_int64
-    library.quire_multiply.argtypes = [*[c_void_p] * 2, POINTER(Weight), *tokens, *[c_void_p] * 2, c_int64]
+    library.quire_multiply.argtypes = [
+        *[c_void_p] * 2, POINTER(Weight), POINTER(Tokens), *[c_void_p] * 2, c_int64, *[c_void_p] * 2, c_int64,
+    ]  # fmt: skip
     library.quire_layers.argtypes = [*[c_void_p] * 2, POINTER(Model), POINTER(Step), c_int64, c_int64]
     library.quire_multiply.restype = library.quire_layers.restype = None
     return library
