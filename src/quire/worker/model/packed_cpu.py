@@ -161,7 +161,7 @@ def lay_out_packed(model: nn.Module) -> int:
     """Puts packed weights of linear layers and experts into tiles or planes, where they fit; returns how many."""
     made: dict[int, Planes | Tiles] = {}
     slow: list[PackedWeight] = []
-    found: list[Any] = [module for module in model.modules() if type(module) in ON_PLANES]
+    found: list[Any] = [one for one in model.modules() if type(one) in ON_PLANES and not _has_kernels(one)]
     for module in found:
         packed: PackedWeight = module.packed
         if not fits(packed):
@@ -191,6 +191,11 @@ def describe_products(model: nn.Module, has_layers: bool) -> tuple[str, ...]:
         tiles: Any = found[Tiles]
         return (f"packed weights in C with {tiles.native.name}, {'whole layers' if has_layers else 'products alone'}",)
     return (f"packed weights by torch, not in C: {why_not()}",) if found else ()
+
+
+def _has_kernels(module: Packed) -> bool:
+    """`use_products` has given it some, as on a GPU."""
+    return module.product is not None
 
 
 def _laid_out(packed: PackedWeight) -> Planes | Tiles:
