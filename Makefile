@@ -91,7 +91,7 @@ bench-cpu: setup .venv-llama  ## Tokens per second on this CPU, compared with ll
 bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its weights can lie in memory
 	$(BIN)/python bench/perplexity.py $(ARGUMENTS)
 
-bench-busy: setup  ## Decode on a CPU that two other processes use too, by how torch's threads wait
+bench-busy: setup  ## Decode on a CPU that two other processes use too, by what multiplies and how threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)
 
 bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising

@@ -193,9 +193,9 @@ def describe_products(model: nn.Module, has_layers: bool) -> tuple[str, ...]:
     return (f"packed weights by torch, not in C: {why_not()}",) if found else ()
 
 
-def _has_kernels(module: Packed) -> bool:
+def _has_kernels(module: Any) -> bool:
     """`use_products` has given it some, as on a GPU."""
-    return module.product is not None
+    return bool(module.product is not None)
 
 
 def _laid_out(packed: PackedWeight) -> Planes | Tiles:
