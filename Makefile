@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -97,9 +97,6 @@ bench-busy: setup  ## Decode on a CPU that two other processes use too, by what 
 bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
 	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
 
-bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
-	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
-
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
 	$(BIN)/python bench/supported.py $(ARGUMENTS)
 
@@ -129,6 +126,9 @@ bench-decode: setup  ## Decode steps of the whole engine on this GPU, beside bar
 
 bench-batching: setup  ## Requests from beginning to end on this GPU, beside transformers' continuous batching
 	$(BIN)/python bench/batching.py $(ARGUMENTS)
+
+bench-peer: setup  ## Quire and vLLM in turn on the same work, on this GPU: one table (vLLM must be installed)
+	$(BIN)/python bench/peer.py $(ARGUMENTS)
 
 bench-at-once: setup  ## Requests of 8k tokens decoding at once in 64 GiB, in 16 and in 8 bits, beside vLLM 0.32.0
 	$(BIN)/python bench/at_once.py $(ARGUMENTS)

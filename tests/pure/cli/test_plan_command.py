@@ -124,7 +124,7 @@ def test_one_note_says_how_quantised_weights_are_counted(tmp_path: Path, capsys:
         assert note.startswith("quantised weights are counted in their few bits")
         assert f"the rest in {rest}" in note
     notes = run_json(capsys, "smollm2-135m", "--device", "cpu", "--memory", "8GiB", "--weights", "int4")["notes"]
-    assert [note for note in notes if "weights" in note][0].startswith("quantised weights are counted in int4")
+    assert next(note for note in notes if "weights" in note).startswith("quantised weights are counted in int4")
 
 
 @pytest.mark.parametrize("name", ["GEMMA-3-27B", "google/gemma-3-27b", "gemma_3_27b"])
