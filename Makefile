@@ -7,7 +7,7 @@ CLIENTS := .venv-clients
 RAY := .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -106,8 +106,11 @@ bench-cpu: setup .venv-llama  ## Tokens per second on this CPU, compared with ll
 bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its weights can lie in memory
 	$(BIN)/python bench/perplexity.py $(ARGUMENTS)
 
-bench-busy: setup  ## Decode on a CPU that two other processes use too, by how torch's threads wait
+bench-busy: setup  ## Decode on a CPU that two other processes use too, by what multiplies and how threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)
+
+bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
+	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
 
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
 	$(BIN)/python bench/supported.py $(ARGUMENTS)

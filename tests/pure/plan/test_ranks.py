@@ -66,11 +66,11 @@ def test_an_override_counts_sheets_per_stage() -> None:
 
 def test_an_override_larger_than_the_memory_is_refused() -> None:
     """A peer accepts it and dies later."""
-    small = Budget(memory_bytes=2 * GIB, sheets=(1_000_000,))
+    small = Budget(memory_bytes=4 * GIB, sheets=(1_000_000,))
     with pytest.raises(PlanError, match="but the memory leaves"):
         make_plan(model([FULL] * 8), Settings(), small)
     with pytest.raises(PlanError, match="but the memory leaves"):
-        make_plan(model([FULL] * 8), Settings(), Budget(memory_bytes=2 * GIB, pool_bytes=4 * GIB))
+        make_plan(model([FULL] * 8), Settings(), Budget(memory_bytes=4 * GIB, pool_bytes=8 * GIB))
 
 
 def test_the_ledger_closes_on_the_memory_to_the_byte() -> None:
