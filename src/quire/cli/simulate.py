@@ -102,6 +102,8 @@ def _add_load_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=seed, default=0, metavar="S", help="random seed of synthetic traces (default 0)")
     group.add_argument("--replicas", type=_number_of_replicas, default=1, metavar="N", help=replicas)
     group.add_argument("--router", choices=ROUTERS, default=ROUTERS[0], help=router)
+    overlap = "steps in flight, at least one for each pipeline stage; 1: one at a time (default 2)"
+    group.add_argument("--overlap", type=whole, default=2, metavar="N", help=overlap)
     group.add_argument("--policy", choices=policies, default=default, help=f"queueing policy (default {default})")
 
 
@@ -122,6 +124,8 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="inject faults with this seed: failed and late loads, tier outages",
     )
+    link = "bandwidth from one pipeline stage to the next (default 50)"
+    group.add_argument("--link-bandwidth", type=speed, default=50.0, metavar="GB/S", help=link)
     overhead = "fixed time of each step (default 0.04 per layer)"
     group.add_argument("--overhead", type=_number(0, 1e6), metavar="MS", help=overhead)
     group.add_argument(
@@ -220,19 +224,21 @@ def _prepared(options: argparse.Namespace) -> _Run:
     model = plan_arguments.shape_of(options.model, options.ignore_field, held)
     plan = make_plan(model, plan_arguments.settings_of(options, held), budget).require_fit()
     overhead = None if options.overhead is None else options.overhead / 1e3
-    cost = cost_model(plan, model, speed, overhead, options.active_share)
+    link = options.link_bandwidth * 1e9
+    cost = cost_model(plan, model, speed, overhead, options.active_share, link_bytes_per_second=link)
     trace = _trace(options)
     about = {
         "model": model.name,
         "device": options.device,
         "devices": len(plan.ranks),
+        "stages": plan.pipeline_parallel,
         "trace": trace.name,
         "policy": options.policy,
         "replicas": options.replicas,
         "router": options.router if options.replicas > 1 else None,
         "cost": cost.figures(),
     }
-    hardware = Hardware(plan, cost, Rules(policy=Policy(options.policy)), _host(options))
+    hardware = Hardware(plan, cost, Rules(policy=Policy(options.policy)), _host(options), options.overlap)
     return _Run(about, hardware, trace, options.replicas, options.router, model)
 
 
@@ -279,7 +285,7 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
     print(
         f"  {cost['bytes_per_second'] / 1e12:.2f} TB/s, {cost['flops_per_second'] / 1e12:,.0f} TFLOP/s and "
         f"{format_bytes(cost['weight_bytes'])} of weights per device, {cost['active_share']:.1%} of them in a token; "
-        f"{cost['overhead_seconds'] * 1e3:g} ms overhead a step"
+        f"{cost['overhead_seconds'] * 1e3:g} ms overhead a step" + _stages(first)
     )
     print()
     head = ("", *(str(one["setting"]) for one in reports))
@@ -298,6 +304,11 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
         heading("ms to first token, p95, by tenant")
         names = sorted({name for one in reports for name in one["tenants"]})
         table(("tenant", *head[1:]), [(name, *(_tenant(one, name) for one in reports)) for name in names])
+
+
+def _stages(one: dict[str, Any]) -> str:
+    link = one["cost"]["link_bytes_per_second"]
+    return f"; {one['stages']} stages, {link / 1e9:g} GB/s from one to the next" if one["stages"] > 1 else ""
 
 
 def _missed(one: dict[str, Any], *causes: str) -> str:

@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import itertools
 import socket
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -53,7 +52,8 @@ from quire.serve.messages import (
 )
 from quire.serve.messages import Submit as SubmitOrder
 from quire.serve.progress import Progress
-from quire.serve.starting import engine_process
+from quire.serve.starting import Life, engine_process
+from quire.traces.traced import Parent, RequestTrace
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
@@ -91,16 +91,6 @@ Updates = Mailbox[tuple[PendingRequest, Update]]
 """Of the requests of one call."""
 
 
-@dataclass(slots=True)
-class Life:
-    """One process of the engine, from start to end."""
-
-    process: subprocess.Popen[bytes]
-    pipe: FramePipe
-    started_at: float
-    is_ready: bool = False
-
-
 class EngineClient:
     def __init__(self, setup: EngineSetup, progress: Progress, tell: Callable[..., None]) -> None:
         self.setup, self.progress, self._tell = setup, progress, tell
@@ -114,6 +104,8 @@ class EngineClient:
         """With the time since its request was sent."""
         self.on_more_tokens: Callable[[Mapping[float, int]], None] = lambda _tokens: None
         """After a step: how many tokens came this many seconds after the one before."""
+        self.on_traces: Callable[[Sequence[RequestTrace]], None] = lambda _traces: None
+        """With traced requests that have ended."""
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
@@ -284,7 +276,9 @@ class EngineClient:
         if tick.status is not None:
             if tick.books and tick.books != self.tick.books:
                 self._tell("books_do_not_balance", "error", message=tick.books)
-            self.tick = replace(tick, tokens={}, updates=())
+            self.tick = replace(tick, tokens={}, updates=(), traces=())
+        if tick.traces:
+            self.on_traces(tick.traces)
         boxes: dict[Updates, None] = {}
         gaps: Counter[float] = Counter()
         tickets = self.tickets
@@ -323,9 +317,10 @@ class EngineClient:
 
     # ── what the engine is asked ──────────────────────────────────────────
 
-    def submit(self, requests: Sequence[Request], updates: Updates) -> list[PendingRequest]:
+    def submit(self, requests: Sequence[Request], updates: Updates, span: Parent | None = None) -> list[PendingRequest]:
+        """`span`: what the phases of these requests belong to, if they are wanted."""
         tickets = [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
-        self._send(SubmitOrder(tuple(requests)))
+        self._send(SubmitOrder(tuple(requests), span=span))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets
 

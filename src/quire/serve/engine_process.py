@@ -62,6 +62,7 @@ from quire.serve.messages import (
     Submit,
     WarmUp,
 )
+from quire.traces.traced import TracedRequests
 from quire.warm.work import NAME, WarmWork
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ def main(connection: Connection) -> None:
         loop = EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks, warm=built.warm())
         loop.after_step = built.after_step
         loop.router = Router() if setup.has_fronts else None
+        loop.traced = TracedRequests(built.engine) if setup.has_spans else None
         loop.run()
     built.hooks.close()
     built.close()
@@ -191,6 +193,8 @@ class EngineLoop:
         self._books, self._audited_steps = "", -1
         self.router: Router | None = None
         """None: one process speaks HTTP."""
+        self.traced: TracedRequests | None = None
+        """None: no phases are collected."""
         self.after_step: Callable[[], None] = lambda: None
 
     def run(self) -> None:
@@ -237,6 +241,8 @@ class EngineLoop:
                 books=self._books,
                 is_audited=self._audited_steps == self.engine.scheduler.steps,
             )
+        if self.traced is not None and (traces := self.traced.take()):
+            tick = replace(tick, traces=traces)
         self._was_idle = is_idle
         self.connection.send(tick if self.router is None else self.router.routed(tick))
 
@@ -284,8 +290,12 @@ class EngineLoop:
         if self.router is not None:
             self.router.note(command)
         for request in command.requests:
+            if self.traced is not None and command.span is not None:
+                self.traced.begin(request.name, command.span)
             if not self.hooks.take(self.engine, request):
                 self._enter(request)
+            elif self.traced is not None:
+                self.traced.hand_over(request.name)
 
     def _expect(self, command: EndTurn | WarmUp) -> None:
         if self.warm is None:
@@ -308,6 +318,8 @@ class EngineLoop:
         for name in names:
             self.hooks.cancel(name)
             self.engine.cancel(name)
+            if self.traced is not None:
+                self.traced.cancelled(name)
 
     def _enter(self, request: Request) -> None:
         if self.warm is not None:
@@ -318,6 +330,8 @@ class EngineLoop:
         except QuireError as error:
             full = isinstance(error, QueueFull)
             self.updates.new[request.name] = RequestUpdate(request.name, refusal=str(error), is_queue_full=full)
+            if self.traced is not None:
+                self.traced.refused(request.name)
 
     def _report(self, name: str) -> RequestReport | None:
         events, found = self.engine.history.of(name), explain(self.engine, name)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
@@ -34,6 +35,9 @@ from quire.serve.views import Views
 from quire.text.question import Question
 from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.serve.spans.spans import CallSpan, Spans
 
 SMALL_BYTES = 16_384
 """Bodies up to this size are read at once, larger ones in a thread."""
@@ -69,8 +73,9 @@ class Service:
         leases: LeaseRegister,
         views: Views,
         options: RunOptions = DEFAULTS,
+        spans: Spans | None = None,
     ) -> None:
-        """`options`: how the engine runs the model."""
+        """`options`: how the engine runs the model. `spans` None: calls are not traced."""
         self.plan, self.settings, self.ring, self.client = plan, settings, ring, client
         self.tokenizer = Tokenizer.load(folder)
         self.models = settings.model_name or (folder.name,)
@@ -91,7 +96,7 @@ class Service:
         self.computes_ahead = options.has_next_turn and not plan.no_reuse_because
         self._turns_ended = TurnReporter(self.reader.ahead, client)
         self.allowances, self.responses, self.calls = shared.allowances, shared.responses, shared.calls
-        self.metrics = metrics
+        self.metrics, self.spans = metrics, spans
         self.leases, self.views = leases, views
         self._folder, self._options = folder, options
         self._shape: ModelShape | None = None
@@ -122,9 +127,10 @@ class Service:
         """`read`: makes the question of the request's body."""
         tenant, size = request.state.tenant, len(await request.body())
         question = await self.read(read, tenant, size, has_grammar)
-        return await self.begin(question, tenant, request.state.request_id)
+        return await self.begin(question, tenant, request.state.request_id, getattr(request.state, "span", None))
 
-    async def begin(self, question: Question, tenant: Tenant, request_id: str) -> Call:
+    async def begin(self, question: Question, tenant: Tenant, request_id: str, span: CallSpan | None = None) -> Call:
+        """`span`: of the call, if it is traced."""
         async with self.allowances.admitting(tenant, question) as (fitting, allowances):
             call = Call(
                 fitting,
@@ -136,7 +142,10 @@ class Service:
                 request_id=request_id,
                 leases=self.leases,
                 on_answer=self._turns_ended.end,
+                span=None if span is None else span.parent,
             )
+        if span is not None:
+            span.asks(fitting, self.model, call.id)
         names = tuple(ticket.request.name for ticket in call.tickets)
         self.calls.note(call.id, tenant, request_id, names)
         return call

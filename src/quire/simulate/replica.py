@@ -44,6 +44,8 @@ class Hardware:
     rules: Rules
     host: HostCost | None = None
     """With the plan's host memory as a tier."""
+    overlap: int = 2
+    """Steps in flight, as the engine is asked for."""
     record: Path | None = None
     """Where the engine's inputs are recorded, for a replay; with one replica alone."""
 
@@ -62,6 +64,7 @@ class Replica:
             rules=hardware.rules,
             tier=self.tier,
             keeper=self.tier,
+            overlap=hardware.overlap,
             clock=self.clock,
             listeners=[self.recorder.on_event],
         )
