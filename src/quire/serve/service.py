@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from quire.build.plan import read_shape
+from quire.core.errors import QuireError
 from quire.inspect.document import Subject
 from quire.models.shape import ModelShape
 from quire.options.run import DEFAULTS, RunOptions
@@ -104,9 +106,11 @@ class Service:
         self._turns = Turns()
 
     def shape(self) -> ModelShape | None:
-        """The model's, as its weights are held here; None: it is planned together with a draft model's."""
+        """The model's, as its weights are held here; None: it is planned together with a draft model's, or has fields
+        that only the operator allowed to ignore."""
         if self._shape is None and self._options.draft_path is None:
-            self._shape = read_shape(self._folder, self._options)
+            with contextlib.suppress(QuireError):
+                self._shape = read_shape(self._folder, self._options)
         return self._shape
 
     @property
