@@ -204,8 +204,8 @@ class Leased(Law):
 
     def _check_hit(self, event: RequestAdmitted) -> None:
         request, tokens = self.requests[event.request], self.scripts[event.request].tokens[: event.tokens]
-        if request.sampling.prompt_logprobs is not None:
-            return
+        if request.sampling.prompt_logprobs is not None and event.tokens == len(request.prompt):
+            return  # it computes its prompt once; after its first output it continues a lease as others do
         for name in self.begun_by(request, tokens):
             if event.hit_tokens < self.held[name].tokens and name in self.away.of:
                 self.away.note_less(event.request, name)
