@@ -91,8 +91,9 @@ class Leased(Law):
     def check_answer(self, asked: Asked, answer: LeaseAnswer, before: Promised | None) -> None:
         """`before`: the lease of that name. An answer that refuses changes nothing, and says why truly."""
         after, is_refused = self.held.get(answer.name), answer.refusal is not None
-        is_over = before is not None and after is None and before.until <= self.now()
-        if is_refused != (after is before or is_over) or (after is None and not is_refused):
+        if before is not None and before.until <= self.now() and after is not before:
+            before = None  # its time was over, so that it has ended first
+        if is_refused != (after is before) or (after is None and not is_refused):
             raise Violation(f"lease {answer.name} is answered by {answer}, and held as {after}, before as {before}")
         if before is not None and after is not None and self._is_begun(before, asked) and after.tokens < before.tokens:
             raise Violation(f"lease {answer.name} of {before.tokens} tokens is asked for again, and has {after.tokens}")
