@@ -386,6 +386,13 @@ class CompletionBody(Sampled):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_nothing_to_follow(cls, body: Any) -> Any:
+        """A fork with an empty prompt continues its tokens directly."""
+        is_fork = isinstance(body, dict) and body.get("fork_from") is not None
+        return {**body, "prompt": None} if is_fork and body.get("prompt") in ("", []) else body
+
 
 class TokenizeBody(Body):
     model: str | None = None
