@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from random import Random
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from quire.check import state
 from quire.check.definitions import Ints, Violation
 from quire.check.laws import Law
 from quire.check.lease_room import LeaseRoom, Quotas
-from quire.check.prefixes import Boundary, Prefixes
+from quire.check.prefixes import Boundary, Prefixes, find_known
 from quire.check.requests import Arrival
 from quire.check.scripts import Script
 from quire.check.tier_leases import Away, Promised, Storage
@@ -84,6 +85,9 @@ class Leased(Law):
     def note_booked(self, request: Request, answer: LeaseAnswer | None) -> None:
         if answer is not None:
             self._check_time(answer)
+        if answer is not None and answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None:
+            booked = [self._longest(one) for one in (*self.booked.values(), request.name)]
+            self.room.check_memory(self._left(answer.earliest + STEP_SECONDS), booked)
         if answer is not None and answer.refusal is None:
             self.booked[answer.name] = request.name
             self._check_room()
@@ -97,14 +101,20 @@ class Leased(Law):
             raise Violation(f"lease {answer.name} is answered by {answer}, and held as {after}, before as {before}")
         if before is not None and after is not None and self._is_begun(before, asked) and after.tokens < before.tokens:
             raise Violation(f"lease {answer.name} of {before.tokens} tokens is asked for again, and has {after.tokens}")
+        if answer.refusal is LeaseRefusal.ABSENT and answer.name in self.away.of and self._is_begun(before, asked):
+            raise Violation(f"lease {answer.name} is in a tier, and said to be absent when it is asked for again")
         self._check_time(answer)
         self._check_room()
+        if answer.refusal is LeaseRefusal.MEMORY:
+            self._check_needless(asked, answer)
         if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None:
-            self._check_possible(asked, answer.tokens, answer.earliest)
+            self._check_possible(asked, answer.tokens, answer.earliest + STEP_SECONDS)
         if answer.fewer_tokens:
             self._check_possible(asked, answer.fewer_tokens, self.now())
 
-    def _is_begun(self, lease: Promised, asked: Asked) -> bool:
+    def _is_begun(self, lease: Promised | None, asked: Asked) -> bool:
+        if lease is None:
+            return False
         own = lease.request.prompt[: lease.tokens]
         return lease.request.scope == asked.scope and np.array_equal(own, asked.tokens[: lease.tokens])
 
@@ -114,13 +124,30 @@ class Leased(Law):
 
     def _check_possible(self, asked: Asked, tokens: int, at: float) -> None:
         """A lease of so many tokens fits with those that are left at a time, if none is granted before."""
-        key = f"possible {len(self._own)}"
-        own = self._own[key] = asked.tokens[: tokens + 1]
-        wanted = self.prefixes.boundary(Request(key, own, 1, scope=asked.scope), tokens)
+        wanted = self._wanted(asked, tokens)
         if wanted is None or not self.prefixes.is_proved(wanted):
             raise Violation(f"a lease of {tokens} tokens is said to be possible, and none can start after them")
-        left = [one for name, one in self._boundaries().items() if name in self.booked or self.held[name].until > at]
-        self.room.check_memory([*left, wanted], [self._longest(one) for one in self.booked.values()])
+        self.room.check_memory([*self._left(at), wanted], [self._longest(one) for one in self.booked.values()])
+
+    def _check_needless(self, asked: Asked, answer: LeaseAnswer) -> None:
+        """What is refused does not fit, now or when any lease has ended before the time that is named. Of requests in
+        progress only bounds are known."""
+        wanted = None if self.booked else self._wanted(asked, answer.tokens)
+        if wanted is None:
+            return
+        ends = [one.until for name, one in self.held.items() if name not in self.away.of]
+        for at in [self.now(), *sorted(ends)]:
+            if at < (answer.earliest or inf) and self.room.surely_fit([*self._left(at), wanted]):
+                raise Violation(f"a lease of {answer.tokens} tokens would fit at {at:g}, and is refused by {answer}")
+
+    def _wanted(self, asked: Asked, tokens: int) -> Boundary | None:
+        key = f"possible {len(self._own)}"
+        own = self._own[key] = asked.tokens[: tokens + 1]
+        return self.prefixes.boundary(Request(key, own, 1, scope=asked.scope), tokens)
+
+    def _left(self, at: float) -> list[Boundary]:
+        """Leases that are there at a time, if none is granted before."""
+        return [one for name, one in self._boundaries().items() if name in self.booked or self.held[name].until > at]
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, LeaseHeld):
@@ -150,7 +177,7 @@ class Leased(Law):
             self.booked.pop(event.lease, None)
         scope = lease.request.scope if lease else self.requests[request].scope if request else None
         is_right = {
-            LeaseEnding.EXPIRED: lease is not None and lease.until <= self.now() + STEP_SECONDS,
+            LeaseEnding.EXPIRED: lease is not None and self._is_over(lease, request),
             LeaseEnding.RELEASED: event.lease == self.releasing,
             LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
             LeaseEnding.TIER: event.lease in self.away.failed,
@@ -159,6 +186,11 @@ class Leased(Law):
         }
         if not is_right[event.ending]:
             raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
+
+    def _is_over(self, lease: Promised, request: str | None) -> bool:
+        """Not while a request of its session is in progress."""
+        is_next_turn = request is not None and find_known(self.scheduler, request) is not None
+        return lease.until <= self.now() + STEP_SECONDS and not is_next_turn
 
     def _check_ended(self, request: str) -> None:
         """Its lease is held now; or it left nothing, or less than its session has in a tier: then that stays, as it
@@ -267,6 +299,8 @@ class Leased(Law):
         held = state.held_leases(self.scheduler)
         if held != self.held.keys():
             raise Violation(f"leases {sorted(held)} are held, by what was reported {sorted(self.held)}")
+        if both := state.leases_in_two_places(self.scheduler):
+            raise Violation(f"leases {sorted(both)} are held in the pool and in a tier")
         for name, one in self.held.items():
             if one.until < self.now() and name not in self.booked:
                 raise Violation(f"lease {name} is held at {self.now()}, and was to end at {one.until:g}")

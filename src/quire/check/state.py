@@ -302,6 +302,11 @@ def held_leases(scheduler: Scheduler) -> set[str]:
     return {lease.terms.name for lease in scheduler.leasing.held()}
 
 
+def leases_in_two_places(scheduler: Scheduler) -> set[str]:
+    """In the pool and in a tier."""
+    return scheduler.leasing.tier.held.keys() & scheduler.reuse.index.leases.held.keys()
+
+
 def leased_tokens(scheduler: Scheduler, name: str) -> int:
     """Of a lease in a tier that a queued request continues."""
     one = scheduler.queue.find(name)

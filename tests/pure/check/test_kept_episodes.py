@@ -18,6 +18,7 @@ KEPT = {
     4202012714: "a request that found all of its lease keeps those pages if there is no room to load more",
     4204012961: "a request that has its prompt's log-probabilities continues a lease after a preemption",
     4206012738: "a lease that is asked for again when its time is over has ended, and may have fewer tokens then",
+    4210012889: "a lease of a request that was cancelled between two steps counts from the step before",
     5102015420: "a request whose lease in a tier is in the pool too waits for no load of it",
     5201015636: "a chunk of warm work never has more tokens than a step",
     6001018552: "a page that is leased with a whole unit and with an end inside it is shared once",
