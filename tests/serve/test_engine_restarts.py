@@ -15,7 +15,7 @@ from edge_kit import MOST_CONNECTIONS, Wire, connected
 from quire.core.errors import InputError
 from quire.options.run import RunOptions
 from quire.serve import client as module
-from quire.serve import descriptors, server
+from quire.serve import descriptors, server, starting
 from quire.serve.client import EngineClient
 from quire.serve.descriptors import RESERVED, fitting_connections
 from quire.serve.messages import EngineSetup, EngineTick, Ready
@@ -91,7 +91,7 @@ def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch)
     def none(*_arguments: object, **_more: object) -> None:
         raise FULL
 
-    monkeypatch.setattr(module.subprocess, "Popen", none)
+    monkeypatch.setattr(starting.subprocess, "Popen", none)
 
     async def left_open() -> int:
         client = new_client([])
@@ -115,7 +115,7 @@ def test_a_process_whose_pipe_cannot_be_read_is_ended(monkeypatch: pytest.Monkey
         client.start()
         return client
 
-    monkeypatch.setattr(module.subprocess, "Popen", lambda *_a, **_k: process)
+    monkeypatch.setattr(starting.subprocess, "Popen", lambda *_a, **_k: process)
     monkeypatch.setattr(module.FramePipe, "open", refuse)
     client = asyncio.run(start())
     assert process.is_killed

@@ -57,7 +57,9 @@ def meter_of(options: RunOptions) -> Meter | None:
 
     from quire.worker.steps.meter import Meter
 
-    return Meter(torch.device(options.device))
+    meter = Meter(torch.device(options.device))
+    meter.begin()
+    return meter
 
 
 def read_weights(

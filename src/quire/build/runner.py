@@ -22,18 +22,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """Results of the start on a GPU; on a CPU only what multiplies packed weights."""
+    """Results of the start on a GPU; on a CPU only what multiplies packed weights, and the scales."""
 
     measured: tuple[Measured, ...] = ()
     """The ledger as it was measured, next to the plan's."""
     steps: str = ""
     """Whether decode steps are recorded, for how many rows, or why not."""
     has_recordings: bool = True
+    scales: str = ""
+    """Where the scales of a KV cache in 8 bits come from."""
     kernels: tuple[str, ...] = ()
     """Which backend runs each kind, and why no faster one does; on a CPU the same of packed weights."""
 
     def lines(self) -> tuple[str, ...]:
-        steps = *((self.steps,) if self.steps else ()), *(f"kernels: {one}" for one in self.kernels)
+        steps = *filter(None, (self.steps, self.scales)), *(f"kernels: {one}" for one in self.kernels)
         sizes = ((line.name, format_bytes(line.measured_bytes), line.planned_bytes) for line in self.measured)
         return *steps, *(f"memory: {name} {size}, planned {format_bytes(planned)}" for name, size, planned in sizes)
 
@@ -61,7 +63,7 @@ def record_steps(
     """Records decode steps on a GPU, the last thing that takes its memory. `counts`: of rows; by default up to as many
     as the plan has requests."""
     if placed.meter is None:
-        return StartReport(kernels=runner.model.describe_products())
+        return StartReport(scales=runner.model.origin_of_scales, kernels=runner.model.describe_products())
     from quire.worker.steps.boot import record
     from quire.worker.steps.device_runner import DeviceRunner
 
@@ -69,4 +71,5 @@ def record_steps(
     tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
     record(runner, placed.meter, tables, counts)
     measured = placed.meter.lines(runner.plan)
-    return StartReport(measured, runner.describe(), runner.graphs is not None, runner.kernels())
+    is_recorded, scales = runner.graphs is not None, runner.model.origin_of_scales
+    return StartReport(measured, runner.describe(), is_recorded, scales, runner.kernels())

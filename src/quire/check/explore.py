@@ -28,6 +28,7 @@ from quire.check.scripts import script_for
 from quire.check.small import NEVER as AGES
 from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
+from quire.check.stages import check_disjoint, running_before
 from quire.core.events import Event, LoadFailed, RequestAdmitted
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
@@ -111,9 +112,15 @@ class World:
         self.small = small
         self.tier = KeepingTier(small.stored) if small.is_away else ChosenTier(small.stored)
         tier, keeper = self.tier if small.stored else None, self.tier if isinstance(self.tier, KeepingTier) else None
-        listeners, forecast = (self._on_event,), Recency()
         self.scheduler = Scheduler(
-            small.plan(), small.rules(), tier, listeners, Guesses(), keeper=keeper, forecast=forecast
+            small.plan(),
+            small.rules(),
+            tier,
+            (self._on_event,),
+            Guesses(),
+            keeper=keeper,
+            forecast=Recency(),
+            overlap=small.overlap,
         )
         self.scheduler.admission.typical_output = small.typical_output
         self.requests = small.work()
@@ -217,6 +224,8 @@ class World:
         step = scheduler.schedule(self.tier.now)
         self._check_away(returning)
         awaited = self.tier.open()
+        if step is not None and self.small.stages > 1:
+            check_disjoint(step, running_before(scheduler, scheduler.flying[:-1]))
         if any(one.begun + self.small.rules().load_seconds <= self.tier.now for one in awaited.values()):
             raise Violation("a load is waited for past its deadline")
         elder = next(number for number in range(self.came) if number not in self.ended)

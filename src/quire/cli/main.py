@@ -21,6 +21,8 @@ COMMANDS = {
     "generate": "answer one prompt on this machine",
     "chat": "chat in the terminal",
     "serve": "serve a model over HTTP with the OpenAI API",
+    "top": "watch a running server in the terminal",
+    "deploy": "serve a model with several replicas at one address, on Ray",
     "keys": "manage the API keys of a server",
     "fetch": "download a model",
     "plan": "plan the memory of a model exactly, from its configuration",

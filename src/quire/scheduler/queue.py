@@ -104,11 +104,6 @@ class Ticket:
         return again
 
     @property
-    def is_short_of_lease(self) -> bool:
-        """Whether it found less than a lease in a tier has: it loads that, or waits."""
-        return self.hit_tokens < self.leased
-
-    @property
     def may_reuse(self) -> bool:
         """Whether it may reuse prefixes. Prompt log-probabilities need the whole prompt to be computed, once."""
         return self.request.sampling.prompt_logprobs is None or bool(len(self.outputs))

@@ -14,21 +14,20 @@ import asyncio
 import contextlib
 import itertools
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from quire.core.request import Request
 from quire.explain.room import Room
-from quire.options.child import python
 from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
-from quire.serve.ending import end_at_once, reap
+from quire.serve.ending import end_at_once, ended_how, reap
 from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
+from quire.serve.engine_views import ViewQuestion, ViewReply
 from quire.serve.frames import FramePipe
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
@@ -36,6 +35,7 @@ from quire.serve.messages import (
     AskFork,
     AskLeases,
     AskRoom,
+    AskView,
     Cancel,
     DropCache,
     EndTurn,
@@ -52,6 +52,8 @@ from quire.serve.messages import (
 )
 from quire.serve.messages import Submit as SubmitOrder
 from quire.serve.progress import Progress
+from quire.serve.starting import Life, engine_process
+from quire.traces.traced import Parent, RequestTrace
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
@@ -82,21 +84,11 @@ class PendingRequest:
     """Tokens of the prompt found in the cache; None: it has not started."""
 
 
-Question = Explain | DropCache | AskLeases | AskFork | AskRoom
+Question = Explain | DropCache | AskLeases | AskFork | AskRoom | AskView
 Update = tuple[int, ...] | RequestUpdate | EngineAway
 """Tokens alone, or whatever else there is to say."""
 Updates = Mailbox[tuple[PendingRequest, Update]]
 """Of the requests of one call."""
-
-
-@dataclass(slots=True)
-class Life:
-    """One process of the engine, from start to end."""
-
-    process: subprocess.Popen[bytes]
-    pipe: FramePipe
-    started_at: float
-    is_ready: bool = False
 
 
 class EngineClient:
@@ -106,10 +98,14 @@ class EngineClient:
         self.tick = EngineTick(0, True)
         """The latest one that had a status."""
         self.restarts = 0
+        self.last_words = ""
+        """How the last engine that died ended."""
         self.on_first_token: Callable[[float], None] = lambda _seconds: None
         """With the time since its request was sent."""
         self.on_more_tokens: Callable[[Mapping[float, int]], None] = lambda _tokens: None
         """After a step: how many tokens came this many seconds after the one before."""
+        self.on_traces: Callable[[Sequence[RequestTrace]], None] = lambda _traces: None
+        """With traced requests that have ended."""
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
@@ -163,7 +159,7 @@ class EngineClient:
             ours, theirs = socket.socketpair()
             undo.enter_context(ours)
             with theirs:
-                process = _engine_process(theirs.fileno())
+                process = engine_process(theirs.fileno())
                 undo.callback(end_at_once, process)
             pipe = FramePipe(ours)
             life = Life(process, pipe, time.monotonic())
@@ -199,6 +195,7 @@ class EngineClient:
             return
         self._life = None
         self.progress.engine_is_gone()
+        self.last_words = ended_how(exit_code, self.open_count())
         self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count())
         self.end_all(EngineGone(DIED))
         self.on_change()
@@ -279,7 +276,9 @@ class EngineClient:
         if tick.status is not None:
             if tick.books and tick.books != self.tick.books:
                 self._tell("books_do_not_balance", "error", message=tick.books)
-            self.tick = replace(tick, tokens={}, updates=())
+            self.tick = replace(tick, tokens={}, updates=(), traces=())
+        if tick.traces:
+            self.on_traces(tick.traces)
         boxes: dict[Updates, None] = {}
         gaps: Counter[float] = Counter()
         tickets = self.tickets
@@ -318,9 +317,10 @@ class EngineClient:
 
     # ── what the engine is asked ──────────────────────────────────────────
 
-    def submit(self, requests: Sequence[Request], updates: Updates) -> list[PendingRequest]:
+    def submit(self, requests: Sequence[Request], updates: Updates, span: Parent | None = None) -> list[PendingRequest]:
+        """`span`: what the phases of these requests belong to, if they are wanted."""
         tickets = [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
-        self._send(SubmitOrder(tuple(requests)))
+        self._send(SubmitOrder(tuple(requests), span=span))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets
 
@@ -350,34 +350,35 @@ class EngineClient:
         return {one.request.name: RequestState(one.hit_tokens, one.output_tokens) for one in tickets}
 
     async def explain(self, names: Sequence[str], seconds: float) -> Any:
-        number = next(self._numbers)
-        return await self._ask(number, Explain(number, tuple(names)), seconds)
+        return await self._ask(partial(Explain, names=tuple(names)), seconds)
 
     async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
         """Returns how many units were dropped, and the tiers that keep their records."""
-        number = next(self._numbers)
-        units, keeping = await self._ask(number, DropCache(number, scope), seconds)
+        units, keeping = await self._ask(partial(DropCache, scope=scope), seconds)
         return units, keeping
 
     async def leases(self, question: LeaseQuestion, seconds: float) -> LeaseReply:
-        number = next(self._numbers)
-        reply: LeaseReply = await self._ask(number, AskLeases(number, question), seconds)
+        reply: LeaseReply = await self._ask(partial(AskLeases, question=question), seconds)
         return reply
 
     async def fork(self, question: ForkQuestion, seconds: float) -> ForkReply:
-        number = next(self._numbers)
-        reply: ForkReply = await self._ask(number, AskFork(number, question), seconds)
+        reply: ForkReply = await self._ask(partial(AskFork, question=question), seconds)
         return reply
 
     async def room(self, request: Request, seconds: float) -> Room:
-        number = next(self._numbers)
-        found: Room = await self._ask(number, AskRoom(number, request), seconds)
+        found: Room = await self._ask(partial(AskRoom, request=request), seconds)
         return found
 
-    async def _ask(self, number: int, question: Question, seconds: float) -> Any:
+    async def view(self, question: ViewQuestion, seconds: float) -> ViewReply:
+        found: ViewReply = await self._ask(partial(AskView, question=question), seconds)
+        return found
+
+    async def _ask(self, make: Callable[[int], Question], seconds: float) -> Any:
+        """`make`: the question with its number."""
+        number = next(self._numbers)
         self._questions[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(question)
+            self._send(make(number))
             return await asyncio.wait_for(self._questions[number], seconds)
         except TimeoutError:
             raise EngineSilent(f"the engine did not answer within {seconds:g} s: look at /health/progress") from None
@@ -392,9 +393,3 @@ class EngineClient:
         if self._life is None or not self._life.is_ready:
             raise EngineStarting(NOT_READY)
         self._life.pipe.send(command)
-
-
-def _engine_process(descriptor: int) -> subprocess.Popen[bytes]:
-    """With the pipe at this descriptor."""
-    command = python("-m", "quire.serve.engine_process", str(descriptor))
-    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=sys.stderr)

@@ -371,7 +371,7 @@ def _few_prompts(value: Any) -> Any:
     return value
 
 
-Prompt = Text | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens], Several]
+Prompt = str | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens], Several]
 
 
 class CompletionBody(Sampled):
@@ -385,13 +385,6 @@ class CompletionBody(Sampled):
     )
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _with_nothing_to_follow(cls, body: Any) -> Any:
-        """A fork with an empty prompt continues its tokens directly."""
-        is_fork = isinstance(body, dict) and body.get("fork_from") is not None
-        return {**body, "prompt": None} if is_fork and body.get("prompt") in ("", []) else body
 
 
 class TokenizeBody(Body):

@@ -79,10 +79,4 @@ TIER_LEASES: dict[str, Mutation] = {
     "tier-lease-awaited-in-vain": Mutation(
         "a request whose load has failed goes on waiting for a lease in a tier", Leasing, "copies", _still_to_be_loaded
     ),
-    "tier-lease-pages-given-up": Mutation(
-        "a request that found all of its lease gives up pages of windows for a load that there is no room for",
-        Ticket,
-        "is_short_of_lease",
-        lambda _: property(lambda ticket: ticket.leased > 0),
-    ),
 }

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.serve.client import EngineClient, Life
+from quire.serve.client import EngineClient
 from quire.serve.messages import Command, Message, RoutedTick
+from quire.serve.starting import Life
 
 
 class HubEngine(EngineClient):
