@@ -44,6 +44,10 @@ def test_a_fork_generates_what_its_parent_would_have(llm: LLM) -> None:
     (other,) = llm.fork(parent, WHOLE, append=[5, 6], max_tokens=4)
     (alone,) = llm.generate([[*PROMPT, *parent.token_ids, 5, 6]], WHOLE, max_tokens=4)
     assert other.token_ids == alone.token_ids
+    (said,) = llm.fork(parent, WHOLE, append="the fox", max_tokens=4)
+    (numbered,) = llm.fork(parent, WHOLE, append=llm.tokenizer.encode("the fox", False), max_tokens=4)
+    assert said.token_ids == numbered.token_ids
+    assert said.prompt_tokens > parent.prompt_tokens + 20
 
 
 def test_forks_of_what_is_not_there_raise(llm: LLM) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from quire.check import state
 from quire.check.actors import ACTORS, StepFailed
+from quire.check.agents import agents_requests
 from quire.check.branches import Forkers, with_branches
 from quire.check.claims import Claims
 from quire.check.coverage import Coverage, Fault, Mechanism
@@ -49,6 +50,7 @@ from quire.check.storing import Storing
 from quire.check.systems import (
     LOAD_SECONDS,
     random_system,
+    with_agents,
     with_lease_sheets,
     with_leases_away,
     with_tight_leases,
@@ -97,7 +99,8 @@ class Episode:
         )
         self.system = with_wide_units(self.system, Random(f"wide {seed}"))
         leases = Random(f"leases {seed}")
-        self.system = with_tight_leases(with_lease_sheets(self.system, leases), Random(f"tight {seed}"))
+        self.system = with_agents(with_lease_sheets(self.system, leases), Random(f"moving {seed}"))
+        self.system = with_tight_leases(self.system, Random(f"tight {seed}"))
         self.system = with_leases_away(self.system, Random(f"away {seed}"))
         self.kinds = self.system.kinds
         self._longest_fits = fits_alone(self.system.plan, self.system.plan.max_length)
@@ -141,6 +144,9 @@ class Episode:
 
     def _coming(self, leases: Random) -> list[Arrival]:
         requests = random_requests(self.random, self.system.plan, self.traffic)
+        if self.system.has_agents:
+            requests = agents_requests(Random(f"agents {self.seed}"), self.system.plan)
+            return with_quotas(requests, self.quotas)
         coming = with_quotas(with_leases(leases, requests, 0.7 if self.system.is_tight else None), self.quotas)
         return with_branches(self.forking, with_points(Random(f"points {self.seed}"), coming))
 
@@ -182,7 +188,7 @@ class Episode:
         clock, plan = lambda: float(self.now), self.system.plan
         tier: FaultyTier | HostTier
         if seed % 8 <= 3:
-            learns = seed % 8 < 3 and not self.system.is_away  # what is taught keeps no leases
+            learns = seed % 8 < 3 and not (self.system.is_away or self.system.has_agents)  # it would keep no leases
             tier = FaultyTier(self.random, clock, LOAD_SECONDS, plan, learns=learns)
         else:
             tier = HostTier(self.random, clock, LOAD_SECONDS, plan)

@@ -150,7 +150,7 @@ def _row(scheduler: Scheduler, row: int) -> tuple[Any, ...]:
 def _waiting(one: Ticket) -> tuple[Any, ...]:
     preemptions = min(one.preemptions, MOST_PREEMPTIONS)
     places = [place and KEYS(place.key) for place in (one.came_from, one.awaits)]
-    asked = one.may_load, one.offer, one.again, one.lease
+    asked = one.may_load, one.offer, one.again, one.lease, one.leased
     return (one.request.name, len(one.outputs), preemptions, len(one.keys), *places, one.cached, len(one.chain), *asked)
 
 
@@ -195,8 +195,10 @@ def _reuse(scheduler: Scheduler, place: dict[int, int]) -> tuple[Any, ...]:
         number: group for number, group in index.boundaries.groups.items() if len(index.boundaries.members(number))
     }
     times = sorted({*nodes.used[nodes.is_there].tolist(), *(group.used for group in groups.values())})
-    leases = index.leases
+    leases, away = index.leases, scheduler.leasing
     return (
+        sorted((name, one.tokens) for name, one in away.tier.held.items()),
+        sorted((name, len(keys), KEYS(end)) for name, (keys, end) in away._returning.items()),
         sorted((name, KEYS(nodes.key[one.chain[-1]])) for name, one in leases.held.items()),
         sorted((name, one.pages) for name, one in leases.pending.items()),
         sorted([KEYS(key) for key in keys] for alike in junctions._prompts.values() for keys in alike),

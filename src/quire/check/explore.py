@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,14 +25,17 @@ from quire.check.leases import broken_leases, leased_tokens
 from quire.check.prefixes import find_known
 from quire.check.promises import check_books, check_ended, check_nothing_left
 from quire.check.scripts import script_for
+from quire.check.small import NEVER as AGES
 from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
 from quire.check.stages import check_disjoint, running_before
-from quire.core.events import Event, RequestAdmitted
+from quire.core.events import Event, LoadFailed, RequestAdmitted
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
 from quire.core.tier import TransferDone, TransferFailed
 from quire.prefix.forecast import Recency
+from quire.prefix.keys import keys_of
+from quire.prefix.leases import Lease, LeaseTerms, Where
 from quire.scheduler.scheduler import Ended, Scheduler
 from quire.tiers.in_memory import NEVER, InMemoryTier, Transfer
 
@@ -59,6 +62,37 @@ class ChosenTier(InMemoryTier):
         return {one.load.request: one for one in self.transfers.values() if one.due == NEVER}
 
 
+class KeepingTier(ChosenTier):
+    """One that has every record, so that steps store nothing, and keeps every lease."""
+
+    def lease(self, name: str, records: Sequence[bytes]) -> bool:
+        del name, records
+        return True
+
+    def end_lease(self, name: str) -> None: ...
+
+    def is_stored(self, name: str) -> bool:
+        del name
+        return True
+
+    def lease_bytes_left(self) -> int:
+        return 1 << 60
+
+    def seconds_to_load(self, size_bytes: int) -> None:
+        del size_bytes
+
+    def renew(self, names: Sequence[bytes]) -> list[int]:
+        del names
+        return []
+
+    def accept(self, name: bytes, size_bytes: int) -> None:
+        raise Violation(f"a record of {size_bytes} bytes is stored, which the tier has: {name!r}")
+
+    def give_up(self, number: int) -> None: ...
+
+    def forget(self, scope: bytes) -> None: ...
+
+
 class Guesses:
     """Always has an idea; whether it comes true is chosen when the step comes back."""
 
@@ -76,19 +110,34 @@ class World:
 
     def __init__(self, small: Small) -> None:
         self.small = small
-        self.tier = ChosenTier(small.stored)
-        tier = self.tier if small.stored else None
-        plan, rules, listeners = small.plan(), small.rules(), (self._on_event,)
-        self.scheduler = Scheduler(plan, rules, tier, listeners, Guesses(), forecast=Recency(), overlap=small.overlap)
+        self.tier = KeepingTier(small.stored) if small.is_away else ChosenTier(small.stored)
+        tier, keeper = self.tier if small.stored else None, self.tier if isinstance(self.tier, KeepingTier) else None
+        self.scheduler = Scheduler(
+            small.plan(),
+            small.rules(),
+            tier,
+            (self._on_event,),
+            Guesses(),
+            keeper=keeper,
+            forecast=Recency(),
+            overlap=small.overlap,
+        )
         self.scheduler.admission.typical_output = small.typical_output
         self.requests = small.work()
         self.scripts = [script_for(request) for request in self.requests]
         self.came = 0
         self.ended: list[int] = []
+        self.admitted: list[str] = []
+        """In the step that is being scheduled."""
+        self.failed: list[tuple[str, int]] = []
+        """Requests whose loads were reported as failed there, and of how many tokens."""
 
     def _on_event(self, event: Event) -> None:
         """Whoever begins with the tokens of a lease starts after them."""
+        if isinstance(event, LoadFailed) and self.small.is_away:
+            self.failed.append((event.request, event.tokens))
         if isinstance(event, RequestAdmitted):
+            self.admitted += [event.request] * self.small.is_away
             request = self.requests[int(event.request[1:])]
             tokens = leased_tokens(self.scheduler, request)
             if event.hit_tokens < tokens:
@@ -111,6 +160,7 @@ class World:
             possible.append(("evict", 0))
         if self.small.evicts and state.can_compact(scheduler):
             possible.append(("compact", 0))
+        possible += [("lease", number) for number in range(self.came) if self._can_lease(number)]
         possible += [("release", number) for number in range(len(state.held_leases(scheduler)))]
         if self.small.aborts:
             possible += [("abort", number) for number in range(self.came) if number not in self.ended]
@@ -118,16 +168,13 @@ class World:
 
     def do(self, action: Action) -> None:
         what, number = action
-        if what == "submit":
-            self._submit(number)
+        numbered = {"submit": self._submit, "apply": self._apply, "lease": self._lease, "release": self._release}
+        if what in numbered:
+            numbered[what](number)
         elif what == "schedule":
             self._schedule()
-        elif what == "apply":
-            self._apply(number)
         elif what == "evict":
             state.evict(self.scheduler)
-        elif what == "release":
-            self.scheduler.leasing.release(sorted(state.held_leases(self.scheduler))[number])
         elif what == "compact":
             state.compact(self.scheduler)
         elif what == "wait":
@@ -140,6 +187,21 @@ class World:
             if ended is None:
                 raise Violation(f"request r{number} was accepted and is nowhere")
             self._end(ended, was_aborted=True)
+
+    def _release(self, number: int) -> None:
+        self.scheduler.leasing.release(sorted(state.held_leases(self.scheduler))[number])
+
+    def _can_lease(self, number: int) -> bool:
+        return self.small.is_away and f"l{number}" not in state.held_leases(self.scheduler)
+
+    def _lease(self, number: int) -> None:
+        """Of all that a request will have, as far as the pool has it."""
+        request, root = self.requests[number], self.scheduler.reuse.root_of("")
+        terms = LeaseTerms(f"l{number}", request.tenant, AGES)
+        tokens = self.scripts[number].tokens[: request.limit].astype(np.int32)
+        answer = self.scheduler.leasing.ask(terms, root, tokens, self.tier.now)
+        if answer.refusal is None and answer.where is not Where.HOST:
+            raise Violation(f"a lease is granted where there is no room for any: {answer}")
 
     def _has_tokens(self, number: int) -> bool:
         """A fork comes when its parent has the tokens that it continues, or will not have them any more."""
@@ -158,7 +220,9 @@ class World:
     def _schedule(self) -> None:
         scheduler = self.scheduler
         is_free = not scheduler.flying
+        returning = {*scheduler.leasing._returning}
         step = scheduler.schedule(self.tier.now)
+        self._check_away(returning)
         awaited = self.tier.open()
         if step is not None and self.small.stages > 1:
             check_disjoint(step, running_before(scheduler, scheduler.flying[:-1]))
@@ -170,6 +234,33 @@ class World:
             return
         if is_free and (step is None or row not in step.rows.tolist()):
             raise Violation(f"stuck: nothing is in flight and no token of the elder, r{elder}, is scheduled")
+
+    def _check_away(self, returning: set[str]) -> None:
+        """Whoever begins with a lease in the tier has its tokens, or loads them, unless a load of its own has failed. A
+        lease is broken if one of those that were `returning` to it could not load it."""
+        admitted, failed = self.admitted.copy(), self.failed.copy()
+        self.admitted.clear()
+        self.failed.clear()
+        scheduler = self.scheduler
+        for name in admitted:
+            row = scheduler.rows.row_of.get(name)
+            if row is None or not scheduler.running.tickets[row].may_load:
+                continue
+            for lease in self._begun_by(scheduler.rows.tokens(row, 0, scheduler.rows.known.item(row))):
+                if scheduler.rows.computed[row] < lease.tokens:
+                    raise Violation(f"{name} begins with a lease in the tier of {lease.tokens} tokens, and loads less")
+        for name, tokens in failed:
+            own = self.scripts[int(name[1:])].tokens
+            if name in returning and any(lease.tokens == tokens for lease in self._begun_by(own.astype(np.int32))):
+                raise Violation(f"{name} could not load a lease of {tokens} tokens, and it is not broken")
+
+    def _begun_by(self, tokens: Tokens) -> list[Lease]:
+        """Leases in the tier that these tokens begin with."""
+        reuse, tier = self.scheduler.reuse, self.scheduler.leasing.tier
+        root = reuse.root_of("")
+        keys = [root, *keys_of(root, tokens, reuse.index.unit)]
+        short = [one for one in tier.held.values() if one.tokens < len(tokens)]
+        return [one for one in short if tier.begins(one.terms.name, keys, tokens)]
 
     def _drafts(self, step: Step) -> list[int]:
         """Of each row that samples; of rows that were left meanwhile none, for nobody sees what becomes of them."""

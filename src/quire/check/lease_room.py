@@ -4,6 +4,7 @@
     booked    the most that a lease takes which ends anywhere up to prompt + max_tokens; what a lease holds counts there
 
 memory    both together fit the sheets that the plan has for leases, on every stage
+refused   only what would not fit if all units that a tail touches count whole
 quota     both together, all of each lease, are no more bytes than the quota of their key
 """
 
@@ -20,7 +21,7 @@ from quire.check.definitions import Ints, Violation, seen
 from quire.check.prefixes import Boundary, Prefixes
 from quire.core.request import Request
 from quire.core.units import ceil_div
-from quire.kinds import State
+from quire.kinds import Keeps, State
 from quire.plan.plan import KindPlan, Plan
 from quire.scheduler.scheduler import Scheduler
 
@@ -89,6 +90,26 @@ class LeaseRoom:
             if sheets > (most := self._stages[stage].lease_sheets):
                 with_requests = f", {len(booked)} of them of requests" if booked else ""
                 raise Violation(f"leases need {sheets} sheets of stage {stage}, and may take {most}{with_requests}")
+
+    def surely_fit(self, held: list[Boundary]) -> bool:
+        """Whether these leases fit, whatever is counted of units that tails touch in part."""
+        return all(
+            sum(ceil_div(self._whole(kind, held), kind.pages_per_sheet) for kind in stage.kinds) <= stage.lease_sheets
+            for stage in self._stages
+        )
+
+    def _whole(self, plan: KindPlan, held: list[Boundary]) -> int:
+        if isinstance(plan.kind, State):
+            return plan.groups * len({one.path.item(-1) for one in held})
+        touched = [one.path if plan.kind.grows else one.path[self._tail_units(one.tokens)] for one in held]
+        ends = state.nodes(self._scheduler).tokens[np.unique(np.concatenate(touched))] % self._unit
+        return plan.groups * int(np.ceil(np.where(ends, ends, self._unit) / plan.page_tokens).sum())
+
+    def _tail_units(self, end: int) -> list[int]:
+        """Units that any kind with a tail reads after `end` tokens, and what is there of the next one."""
+        tailed = [kind for stage in self._stages for kind in stage.kinds if kind.kind.keeps is Keeps.TAIL]
+        rest = {end // self._unit} if end % self._unit else set()
+        return sorted(rest | {unit for kind in tailed for unit in units_read(kind, self._unit, end)})
 
     def _count(self, stage: int, kind: int, held: list[Boundary], booked: list[Request]) -> int:
         pages = np.unique(np.concatenate([self.pages(stage, kind, one) for one in held] or [np.empty(0, np.int64)]))

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from random import Random
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ from quire.check import state
 from quire.check.definitions import Ints, Violation
 from quire.check.laws import Law
 from quire.check.lease_room import LeaseRoom, Quotas
-from quire.check.prefixes import Boundary, Prefixes
+from quire.check.prefixes import Boundary, Prefixes, find_known
 from quire.check.requests import Arrival
 from quire.check.scripts import Script
 from quire.check.tier_leases import Away, Promised, Storage
@@ -84,6 +85,9 @@ class Leased(Law):
     def note_booked(self, request: Request, answer: LeaseAnswer | None) -> None:
         if answer is not None:
             self._check_time(answer)
+        if answer is not None and answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None:
+            booked = [self._longest(one) for one in (*self.booked.values(), request.name)]
+            self.room.check_memory(self._left(answer.earliest + STEP_SECONDS), booked)
         if answer is not None and answer.refusal is None:
             self.booked[answer.name] = request.name
             self._check_room()
@@ -91,19 +95,26 @@ class Leased(Law):
     def check_answer(self, asked: Asked, answer: LeaseAnswer, before: Promised | None) -> None:
         """`before`: the lease of that name. An answer that refuses changes nothing, and says why truly."""
         after, is_refused = self.held.get(answer.name), answer.refusal is not None
-        is_over = before is not None and after is None and before.until <= self.now()
-        if is_refused != (after is before or is_over) or (after is None and not is_refused):
+        if before is not None and before.until <= self.now() and after is not before:
+            before = None  # its time was over, so that it has ended first
+        if is_refused != (after is before) or (after is None and not is_refused):
             raise Violation(f"lease {answer.name} is answered by {answer}, and held as {after}, before as {before}")
         if before is not None and after is not None and self._is_begun(before, asked) and after.tokens < before.tokens:
             raise Violation(f"lease {answer.name} of {before.tokens} tokens is asked for again, and has {after.tokens}")
+        if answer.refusal is LeaseRefusal.ABSENT and answer.name in self.away.of and self._is_begun(before, asked):
+            raise Violation(f"lease {answer.name} is in a tier, and said to be absent when it is asked for again")
         self._check_time(answer)
         self._check_room()
+        if answer.refusal is LeaseRefusal.MEMORY:
+            self._check_needless(asked, answer)
         if answer.refusal is LeaseRefusal.MEMORY and answer.earliest is not None:
-            self._check_possible(asked, answer.tokens, answer.earliest)
+            self._check_possible(asked, answer.tokens, answer.earliest + STEP_SECONDS)
         if answer.fewer_tokens:
             self._check_possible(asked, answer.fewer_tokens, self.now())
 
-    def _is_begun(self, lease: Promised, asked: Asked) -> bool:
+    def _is_begun(self, lease: Promised | None, asked: Asked) -> bool:
+        if lease is None:
+            return False
         own = lease.request.prompt[: lease.tokens]
         return lease.request.scope == asked.scope and np.array_equal(own, asked.tokens[: lease.tokens])
 
@@ -113,13 +124,30 @@ class Leased(Law):
 
     def _check_possible(self, asked: Asked, tokens: int, at: float) -> None:
         """A lease of so many tokens fits with those that are left at a time, if none is granted before."""
-        key = f"possible {len(self._own)}"
-        own = self._own[key] = asked.tokens[: tokens + 1]
-        wanted = self.prefixes.boundary(Request(key, own, 1, scope=asked.scope), tokens)
+        wanted = self._wanted(asked, tokens)
         if wanted is None or not self.prefixes.is_proved(wanted):
             raise Violation(f"a lease of {tokens} tokens is said to be possible, and none can start after them")
-        left = [one for name, one in self._boundaries().items() if name in self.booked or self.held[name].until > at]
-        self.room.check_memory([*left, wanted], [self._longest(one) for one in self.booked.values()])
+        self.room.check_memory([*self._left(at), wanted], [self._longest(one) for one in self.booked.values()])
+
+    def _check_needless(self, asked: Asked, answer: LeaseAnswer) -> None:
+        """What is refused does not fit, now or when any lease has ended before the time that is named. Of requests in
+        progress only bounds are known."""
+        wanted = None if self.booked else self._wanted(asked, answer.tokens)
+        if wanted is None:
+            return
+        ends = [one.until for name, one in self.held.items() if name not in self.away.of]
+        for at in [self.now(), *sorted(ends)]:
+            if at < (answer.earliest or inf) and self.room.surely_fit([*self._left(at), wanted]):
+                raise Violation(f"a lease of {answer.tokens} tokens would fit at {at:g}, and is refused by {answer}")
+
+    def _wanted(self, asked: Asked, tokens: int) -> Boundary | None:
+        key = f"possible {len(self._own)}"
+        own = self._own[key] = asked.tokens[: tokens + 1]
+        return self.prefixes.boundary(Request(key, own, 1, scope=asked.scope), tokens)
+
+    def _left(self, at: float) -> list[Boundary]:
+        """Leases that are there at a time, if none is granted before."""
+        return [one for name, one in self._boundaries().items() if name in self.booked or self.held[name].until > at]
 
     def on_event(self, event: Event) -> None:
         if isinstance(event, LeaseHeld):
@@ -149,7 +177,7 @@ class Leased(Law):
             self.booked.pop(event.lease, None)
         scope = lease.request.scope if lease else self.requests[request].scope if request else None
         is_right = {
-            LeaseEnding.EXPIRED: lease is not None and lease.until <= self.now() + STEP_SECONDS,
+            LeaseEnding.EXPIRED: lease is not None and self._is_over(lease, request),
             LeaseEnding.RELEASED: event.lease == self.releasing,
             LeaseEnding.DROPPED: self.dropping in (ALL_SCOPES, scope),
             LeaseEnding.TIER: event.lease in self.away.failed,
@@ -158,6 +186,11 @@ class Leased(Law):
         }
         if not is_right[event.ending]:
             raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
+
+    def _is_over(self, lease: Promised, request: str | None) -> bool:
+        """Not while a request of its session is in progress."""
+        is_next_turn = request is not None and find_known(self.scheduler, request) is not None
+        return lease.until <= self.now() + STEP_SECONDS and not is_next_turn
 
     def _check_ended(self, request: str) -> None:
         """Its lease is held now; or it left nothing, or less than its session has in a tier: then that stays, as it
@@ -204,8 +237,8 @@ class Leased(Law):
 
     def _check_hit(self, event: RequestAdmitted) -> None:
         request, tokens = self.requests[event.request], self.scripts[event.request].tokens[: event.tokens]
-        if request.sampling.prompt_logprobs is not None:
-            return
+        if request.sampling.prompt_logprobs is not None and event.tokens == len(request.prompt):
+            return  # it computes its prompt once; after its first output it continues a lease as others do
         for name in self.begun_by(request, tokens):
             if event.hit_tokens < self.held[name].tokens and name in self.away.of:
                 self.away.note_less(event.request, name)
@@ -263,9 +296,9 @@ class Leased(Law):
         return boundary
 
     def _check_times(self) -> None:
-        held = state.held_leases(self.scheduler)
-        if held != self.held.keys():
-            raise Violation(f"leases {sorted(held)} are held, by what was reported {sorted(self.held)}")
+        held = sorted(state.held_leases(self.scheduler))
+        if held != sorted(self.held):
+            raise Violation(f"leases {held} are held, each in one place, by what was reported {sorted(self.held)}")
         for name, one in self.held.items():
             if one.until < self.now() and name not in self.booked:
                 raise Violation(f"lease {name} is held at {self.now()}, and was to end at {one.until:g}")

@@ -47,6 +47,8 @@ class Small:
     """The prefix index may forget everything, and pages may be compacted, between any two steps."""
     leases: int = 0
     """Sheets for leases. If there are any, every request asks for a lease of what it leaves, which may end any time."""
+    is_away: bool = False
+    """Any request that has come may ask for a lease of what it knows, which is in the tier and may end any time."""
     are_branches: bool = False
     """Every request keeps its prompt's end for others."""
     typical_output: float = 1.0
@@ -163,6 +165,9 @@ LARGE = (
     Small("full and state, leases, a tier", (FULL, STATE), 6, TURNS, leases=3, rows=3, stored=2),
     Small("full and state, branches and a fork", (FULL, STATE), 6, FORKS, 2, are_branches=True, rows=3),
     Small("full, window, state, branches", (FULL, WINDOW, STATE), 7, FORKS, 2, are_branches=True, overlap=3),
+    Small("full, leases in a tier", (FULL,), 6, TURNS, rows=3, stored=4, is_away=True, evicts=True),
+    Small("full and state, leases in a tier", (FULL, STATE), 6, TURNS, rows=3, stored=4, is_away=True, evicts=True),
+    Small("full and window, leases in a tier", (FULL, WINDOW), 6, TURNS[:2], stored=4, is_away=True, evicts=True),
     Small("full, pages of 2, leases", (FULL,), 6, TURNS, 2, leases=3, rows=3, batch_tokens=1, overlap=3),
     Small("full and state on two stages, a tier", (FULL, STATE), 6, THREE, rows=3, stages=2, stored=2),
     Small("full and window on two stages, lookahead 1", (FULL, WINDOW), 6, THREE, 1, 1, 4, rows=3, stages=2, stored=2),

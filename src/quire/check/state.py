@@ -323,8 +323,8 @@ def watch_leaves(scheduler: Scheduler, after: Callable[[int, Request], None]) ->
 # ── leases ────────────────────────────────────────────────────────────────
 
 
-def held_leases(scheduler: Scheduler) -> set[str]:
-    return {lease.terms.name for lease in scheduler.leasing.held()}
+def held_leases(scheduler: Scheduler) -> list[str]:
+    return [lease.terms.name for lease in scheduler.leasing.held()]
 
 
 def leased_tokens(scheduler: Scheduler, name: str) -> int:

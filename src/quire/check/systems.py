@@ -29,6 +29,8 @@ AWAY_SHARE = 0.4
 """Of systems with a tier: the pool has no lease memory, so all leases are in the tier."""
 TIGHT_SHARE = 0.5
 """Of systems with windows or states: leases take all that one request leaves, and that is one or two of them."""
+AGENTS_SHARE, AGENTS_SPARE = 0.15, (0, 1, 8, 40)
+"""Of systems: their requests are turns of agents. Sheets beyond lease memory and what one request needs."""
 WIDE_SHARE = 0.06
 """Of systems: a unit is wider than sinks and window together, so that the units that they touch decide."""
 STAGES = (2, 2, 3)
@@ -52,6 +54,8 @@ class System:
     """Fair shares of few rows, memory for all of them, and one tenant that comes first."""
     is_tight: bool = False
     """Leases take all that one request leaves: what is copied of them makes others wait, or leave."""
+    has_agents: bool = False
+    """Sessions whose leases move along, and lease memory for a few of them."""
     is_away: bool = False
     """Leases are in the tier: what is loaded of them makes others wait, or leave."""
 
@@ -180,7 +184,7 @@ def with_tight_leases(system: System, random: Random) -> System:
     states or what is left of a page."""
     plan = system.plan
     has_copies = any(not kind.kind.grows for stage in plan.stages for kind in stage.kinds)
-    is_chosen = random.random() < TIGHT_SHARE and not (system.is_large or system.is_crowded)
+    is_chosen = random.random() < TIGHT_SHARE and not (system.is_large or system.is_crowded or system.has_agents)
     if not is_chosen or not has_copies or plan.no_reuse_because:
         return system
     leases = lease_sheets(plan, random.randint(plan.max_length // 2, plan.max_length), random.choice((1, 1, 2)))
@@ -192,9 +196,25 @@ def with_tight_leases(system: System, random: Random) -> System:
     return replace(system, plan=tight, spare=max(leases), is_tight=True, typical_output=1.0)
 
 
+def with_agents(system: System, random: Random) -> System:
+    """Lease memory for the sessions of a few agents, or for less than one."""
+    plan = system.plan
+    is_other = system.is_large or system.is_crowded or bool(plan.no_reuse_because)
+    if is_other or random.random() >= AGENTS_SHARE:
+        return system
+    leases = lease_sheets(plan, plan.max_length, random.choice((1, 2, 3, 5)))
+    spare = random.choice(AGENTS_SPARE)
+    stages = tuple(
+        replace(stage, sheets=stage.sheets - system.spare + own + spare, lease_sheets=own) if stage.kinds else stage
+        for stage, own in zip(plan.stages, leases, strict=True)
+    )
+    return replace(system, plan=replace(plan, stages=stages), spare=max(leases) + spare, has_agents=True)
+
+
 def with_leases_away(system: System, random: Random) -> System:
     """No lease memory in the pool, for some systems with a tier."""
-    is_other = system.is_large or system.is_crowded or system.is_tight or bool(system.plan.no_reuse_because)
+    is_leased = system.is_tight or system.has_agents
+    is_other = system.is_large or system.is_crowded or is_leased or bool(system.plan.no_reuse_because)
     if is_other or not system.has_tier or random.random() >= AWAY_SHARE:
         return system
     stages = tuple(replace(stage, lease_sheets=0) for stage in system.plan.stages)

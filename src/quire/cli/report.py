@@ -230,6 +230,8 @@ def _leases(leases: dict[str, Any] | None) -> None:
     sheets = " + ".join(f"{count:,}" for count in leases["lease_sheets"])
     size = f"{sheets} sheets, {format_bytes(leases['lease_bytes'])} per rank"
     print(f"  {size}, for leased prefixes: {format_count(leases['sessions'], 'session')} {session}")
+    if leases["host_sessions"] is not None:
+        print(f"  {leases['host_sessions']:,} more in host memory, while they pause")
     if not leases["sessions"]:
         print(f"  --lease-memory {leases['session_bytes']} would hold one")
     table(("--lease-memory", f"sessions {session}", "longest length"), [_lease_row(row) for row in leases["rows"]])

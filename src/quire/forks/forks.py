@@ -24,6 +24,7 @@ from quire.prefix.points import RequestForked
 
 TOKENS_REMEMBERED = 1 << 22
 """Most tokens of ended requests that are remembered (16 MiB); the newest request is remembered whatever its length."""
+NOT_FOUND, OUT_OF_RANGE = "fork_not_found", "fork_out_of_range"
 
 
 class ForkRefused(InputError):
@@ -85,11 +86,19 @@ class Forks:
             raise ForkRefused(
                 f"the fork is at token {at:,}, and request {name} has {size:,} ({len(prompt):,} of its prompt, "
                 f"{len(outputs):,} generated): give at between 1 and {size:,}",
-                "fork_out_of_range",
+                OUT_OF_RANGE,
                 {"at": at, "tokens": size, "prompt_tokens": len(prompt), "generated_tokens": len(outputs)},
             )
         self._branch_off(name, at)
         return prompt[:at] if at <= len(prompt) else np.concatenate([prompt, outputs[: at - len(prompt)]])
+
+    def numbers(self, beginning: str, tenant: str = "", scope: str = "") -> list[int]:
+        """Numbers that follow this beginning in names of requests that can be forked."""
+        self._settle()
+        running = ((name, (one.request.tenant, one.request.scope)) for name, one in self._streams.items())
+        ended = ((name, one.owner) for name, one in self._past.items())
+        own = (name for name, owner in (*running, *ended) if owner == (tenant, scope) and name.startswith(beginning))
+        return sorted({int(rest) for name in own if (rest := name.removeprefix(beginning)).isdecimal()})
 
     def _known(self, name: str, tenant: str, scope: str) -> tuple[Tokens, Tokens]:
         """Prompt and outputs so far. Requests of others are as unknown as those that never were."""
@@ -101,7 +110,7 @@ class Forks:
         raise ForkRefused(
             f"no request {name[:64]} of this key runs or is remembered (the latest {self._most_requests:,} that ended, "
             f"with {self._most_tokens:,} tokens together): fork a newer one, or send its tokens as a prompt",
-            "fork_not_found",
+            NOT_FOUND,
             {"requests_remembered": self._most_requests, "tokens_remembered": self._most_tokens},
         )
 

@@ -248,14 +248,14 @@ class LLM:
         sampling: Sampling | None = None,
         *,
         at: int | None = None,
-        append: Sequence[int] = (),
+        append: str | Sequence[int] = (),
         max_tokens: int = DEFAULT_TOKENS,
         n: int = 1,
         priority: int = 0,
     ) -> list[Completion]:
         """Continues another request, running or recent, from its first `at` tokens, prompt and output together; None:
-        from all that it has. `parent`: what it answered, or its `id`. `append`: token numbers that follow. `n`
-        continuations, which share these tokens."""
+        from all that it has. `parent`: what it answered, or its `id`. `append`: text or token numbers that follow.
+        `n` continuations, which share these tokens."""
         self._require_open("fork was called")
         name, options = parent if isinstance(parent, str) else parent.id, Options(max_tokens, n, priority)
 

@@ -83,10 +83,11 @@ class Questions:
         return self._question(tokens, text, sampling, options, **reading)
 
     def fork(
-        self, parent: str, tokens: Tokens, append: Sequence[int], sampling: Sampling, options: Options
+        self, parent: str, tokens: Tokens, append: str | Sequence[int], sampling: Sampling, options: Options
     ) -> Question:
         """A question that continues these tokens of another request, and then `append`."""
-        more = self._prompts.known(append) if len(append) else tokens[:0]
+        after = self._prompts.encode(append, False) if isinstance(append, str) else append
+        more = self._prompts.known(after) if len(after) else tokens[:0]
         prompt = np.concatenate([tokens, more])
         return self._question(prompt, "", sampling, options, fork=Fork(parent, len(tokens)))
 

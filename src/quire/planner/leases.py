@@ -14,7 +14,9 @@ from quire.core.units import format_bytes
 from quire.plan import bound
 from quire.plan.make import LENGTH_WITHOUT_LIMIT
 from quire.plan.plan import Plan
+from quire.plan.records import Records
 from quire.prefix.lease_sizes import lease_pages, lease_sheets
+from quire.tiers.host_leases import LEASE_SHARE
 
 SESSION_TOKENS = 32_768
 """Length of the sessions that lease memory is expressed in; at most half of the longest length without leases,
@@ -45,6 +47,8 @@ class LeaseMemory:
     """Of that many tokens, which share nothing."""
     session_bytes: int
     """The --lease-memory that one of them needs."""
+    host_sessions: int | None
+    """As many more of them, while they pause, in host memory; None: there is none."""
     rows: tuple[LeaseRow, ...]
 
 
@@ -60,8 +64,15 @@ def lease_memory(plan: Plan, session_tokens: int | None = None) -> LeaseMemory |
         session_tokens=tokens,
         sessions=sessions_held(plan, tokens),
         session_bytes=bytes_for(plan, lease_sheets(plan, tokens)),
+        host_sessions=_host_sessions(plan, tokens),
         rows=_rows(plan, tokens),
     )
+
+
+def _host_sessions(plan: Plan, tokens: int) -> int | None:
+    if plan.host is None:
+        return None
+    return int(LEASE_SHARE * plan.host.blocks) // Records(plan).session_blocks(tokens)
 
 
 def require_lease_memory(plan: Plan, lease_bytes: int | None) -> None:

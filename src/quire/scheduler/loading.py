@@ -41,12 +41,12 @@ class Loading:
     def begin(self, row: int, ticket: Ticket, promised: Pages) -> Load | None:
         """Starts a load if the tier has more of the tokens than the pool, and the request can then stay to its end.
         `promised`: pages that other rows take in the next step."""
-        tokens = self._loads.offer(ticket)
-        if tokens < ticket.hit_tokens + (1 if ticket.leased else self._reuse.index.unit):
+        tokens, is_short = self._loads.offer(ticket), ticket.hit_tokens < ticket.leased
+        if tokens < ticket.hit_tokens + (1 if is_short else self._reuse.index.unit):
             return None
         if self._running.order()[0] != row and not self._room.can_stay(self._running.limits()):
             return None
-        for memory in self._room.memories if ticket.leased else ():  # it waits if there is no room for the load
+        for memory in self._room.memories if is_short else ():  # it waits if there is no room for the load
             memory.keep_growing(row)
         if not self._room.make_at(row, tokens, promised):
             return None

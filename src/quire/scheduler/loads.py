@@ -95,8 +95,8 @@ class Loads:
     def offer(self, waiting: Ticket) -> int:
         """How many tokens of a request the tier can load, at most all but the last; 0 if that cannot be more than the
         pool has. The tier is asked once per request."""
-        most, may_load = waiting.known - 1, waiting.may_load and waiting.may_reuse
-        if self._tier is None or not may_load or most < waiting.hit_tokens + (1 if waiting.leased else self._unit):
+        most, more = waiting.known - 1, 1 if waiting.hit_tokens < waiting.leased else self._unit
+        if self._tier is None or not (waiting.may_load and waiting.may_reuse) or most < waiting.hit_tokens + more:
             return 0
         if waiting.offer is None:
             most = min(most, waiting.again[0]) if waiting.again else most

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from quire.core.request import Tokens
-from quire.forks.forks import ForkRefused, Forks
+from quire.forks.forks import NOT_FOUND, OUT_OF_RANGE, ForkRefused, Forks
 
 FORK_SECONDS = 5.0
 """In which the engine answers."""
@@ -20,10 +20,16 @@ FORK_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ForkQuestion:
-    request: str
+    call: str
+    choice: int
+    """Of the call: each is a request."""
     at: int | None
     tenant: str
     scope: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.call}-{self.choice}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,11 +39,25 @@ class ForkReply:
     tokens: Tokens = field(default_factory=lambda: np.empty(0, dtype=np.int32))
     problem: str = ""
     code: str = ""
+    param: str = ""
+    """The field of `fork_from` that it is about."""
     numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 def answer_fork(forks: Forks, question: ForkQuestion) -> ForkReply:
+    owner = question.tenant, question.scope
     try:
-        return ForkReply(forks.tokens(question.request, question.at, question.tenant, question.scope))
+        return ForkReply(forks.tokens(question.name, question.at, *owner))
     except ForkRefused as refused:
-        return ForkReply(problem=str(refused), code=refused.code, numbers=refused.numbers)
+        is_unknown = refused.code == NOT_FOUND
+        if is_unknown and (choices := forks.numbers(f"{question.call}-", *owner)):
+            return _no_such_choice(question, choices)
+        param = "id" if is_unknown else "at"
+        return ForkReply(problem=str(refused), code=refused.code, param=param, numbers=refused.numbers)
+
+
+def _no_such_choice(question: ForkQuestion, choices: list[int]) -> ForkReply:
+    there = f"{choices[0]} to {choices[-1]}" if len(choices) > 1 else f"{choices[0]}"
+    problem = f"request {question.name} has no choice {question.choice}: give index {there}"
+    numbers = {"index": question.choice, "choices": len(choices)}
+    return ForkReply(problem=problem, code=OUT_OF_RANGE, param="index", numbers=numbers)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.core.request import Tokens
+from quire.forks.forks import NOT_FOUND
 from quire.serve.away import EngineAway
 from quire.serve.calls import unavailable
 from quire.serve.engine_forks import FORK_SECONDS, ForkQuestion
@@ -16,8 +17,6 @@ from quire.text.question import Fork
 
 if TYPE_CHECKING:
     from quire.serve.service import Service
-
-NOT_FOUND = "fork_not_found"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +32,14 @@ async def forked_by(asked: ForkBody | None, service: Service, tenant: Tenant) ->
     its form; requests are named by call and choice."""
     if asked is None:
         return None
-    name = f"{asked.id.rpartition('-')[2]}-{asked.index or 0}"
-    question = ForkQuestion(name, asked.at, tenant.name, tenant.scope)
+    call = asked.id.rpartition("-")[2]
+    question = ForkQuestion(call, asked.index or 0, asked.at, tenant.name, tenant.scope)
     try:
         reply = await service.client.fork(question, FORK_SECONDS)
     except EngineAway as error:
         raise unavailable(error) from None
     if reply.problem:
-        is_unknown = reply.code == NOT_FOUND
-        status, param = (404, "fork_from.id") if is_unknown else (400, "fork_from.at")
-        message = reply.problem.replace(name, asked.id)
-        raise ApiError(status, message, reply.code, param, numbers=reply.numbers)
+        message = reply.problem.replace(question.name, asked.id)
+        status = 404 if reply.code == NOT_FOUND else 400
+        raise ApiError(status, message, reply.code, f"fork_from.{reply.param}", numbers=reply.numbers)
     return Forked(Fork(asked.id, len(reply.tokens)), reply.tokens)

@@ -194,11 +194,12 @@ class BodyReader:
     def _prompts(self, body: CompletionBody, forked: Forked | None) -> list[tuple[Tokens, str]]:
         """With a fork: each prompt follows the tokens that it continues, or these are all."""
         if forked is None:
-            if body.prompt is None:
-                raise ApiError(400, "prompt is missing: give it", "invalid_value", "prompt")
+            if not body.prompt:
+                given = "missing: give it" if body.prompt is None else '"": give at least 1 character'
+                raise ApiError(400, f"prompt is {given}", "invalid_value", "prompt")
             return [self._prompt(one) for one in _prompts(body.prompt)]
         begun, text = forked.tokens, self.prompts.tokenizer.decode(forked.tokens.tolist())
-        if body.prompt is None:
+        if not body.prompt:
             return [(begun, text)]
         more = [self._prompt(one, adds_special_tokens=False) for one in _prompts(body.prompt)]
         return [(np.concatenate([begun, tokens]), text + said) for tokens, said in more]

@@ -371,7 +371,7 @@ def _few_prompts(value: Any) -> Any:
     return value
 
 
-Prompt = Text | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens], Several]
+Prompt = str | Tokens | Annotated[list[Text], Several] | Annotated[list[Tokens], Several]
 
 
 class CompletionBody(Sampled):

@@ -31,6 +31,7 @@ QUICK = [
 ]
 MIXED = Small("mixed", (("full", 1), ("window", 2), ("state", 3)), 6, (("abc", 2, 0), ("abd", 2, 1)), stored=1)
 TIGHT = Small("tight", (("full", 1), ("window", 2)), 5, (("abcd", 2, 0), ("abe", 2, 1), ("ab", 2, 0)), rows=3)
+AWAY = Small("away", (("full", 1), ("state", 3)), 6, (("ab", 1, 0), ("0c", 1, 1)), stored=4, is_away=True, evicts=True)
 GUESSING = Small("guessing", (("full", 1), ("state", 3)), 6, (("abc", 3, 0), ("abd", 2, 1)), lookahead=1)
 
 
@@ -59,7 +60,7 @@ def test_the_long_list_keeps_within_what_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "small", rest_in_soak([MIXED, GUESSING, TIGHT], [MIXED, GUESSING]), ids=lambda small: small.name
+    "small", rest_in_soak([MIXED, GUESSING, TIGHT, AWAY], [MIXED, GUESSING, AWAY]), ids=lambda small: small.name
 )
 def test_states_that_are_merged_have_the_same_future(small: Small) -> None:
     """Whatever happens next leads from both to states that are merged as well."""

@@ -56,6 +56,17 @@ def test_no_lease_memory_is_an_answer_too(capsys: pytest.CaptureFixture[str]) ->
     assert run_json(capsys, "gemma-3-27b", "--pool", "64GiB", "--lease-memory", "0")["leases"]["lease_sheets"] == [0]
 
 
+def test_host_memory_holds_more_sessions_while_they_pause(capsys: pytest.CaptureFixture[str]) -> None:
+    """Half of it is for leases, so that twice as much holds twice as many."""
+    asked = ("gemma-3-27b", "--pool", "64GiB")
+    assert run_json(capsys, *asked)["leases"]["host_sessions"] is None
+    held = [run_json(capsys, *asked, "--host-memory", size)["leases"]["host_sessions"] for size in ("60GiB", "120GiB")]
+    assert 0 < held[0] <= 30 * GIB // run_json(capsys, *asked)["leases"]["session_bytes"] + 1
+    assert held[1] - 2 * held[0] in (0, 1)
+    text, _ = run_text(capsys, "plan", *asked, "--host-memory", "60GiB")
+    assert f"{held[0]} more in host memory, while they pause" in text
+
+
 def test_every_stage_has_its_lease_memory(capsys: pytest.CaptureFixture[str]) -> None:
     data = run_json(
         capsys, "qwen3-next-80b-a3b", "--pool", "64GiB", "--pipeline-parallel", "2", "--lease-memory", "20GiB"

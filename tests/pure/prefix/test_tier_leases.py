@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cached_traffic import Clock, Traffic, joined, with_leases, words
+from quire.check.promises import check_books
 from quire.core.events import LoadFailed, LoadFinished
 from quire.core.reasons import Why
 from quire.core.request import Retain, Tokens
@@ -311,6 +312,29 @@ def test_a_request_whose_lease_is_back_in_the_pool_waits_for_no_load() -> None:
     assert {"elder", "second", "third"} <= traffic.scheduler.rows.row_of.keys()
     assert traffic.admitted("again")["hit_tokens"] >= 56
     assert not any(isinstance(event, LoadFinished) for event in traffic.events)
+    traffic.finish()
+
+
+@pytest.mark.story
+def test_a_request_that_found_its_lease_keeps_those_pages_if_there_is_no_room_to_load_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gives up pages of windows for a load of its lease only: it waits for that one. Here the tier has more tokens
+    than are leased, of another request."""
+    traffic, history = Tiered(with_leases("full", "window", lease_sheets=0)), words("history", 60)
+    longer = joined(history, words("longer", 60))
+    traffic.ask("longer", longer, 1)
+    traffic.finish()
+    traffic.evict_all()
+    traffic.ask("short", history, 1)
+    answer = traffic.lease("kept", history)
+    assert answer.where is Where.HOST
+    traffic.finish()
+    monkeypatch.setattr(traffic.scheduler.room, "make_at", lambda *_: False)
+    traffic.submit("again", joined(longer, words("more", 9)), 3)
+    traffic.step()
+    assert traffic.admitted("again")["hit_tokens"] == answer.tokens
+    check_books(traffic.scheduler)
     traffic.finish()
 
 

@@ -37,6 +37,7 @@ def test_a_fork_continues_an_answer_where_it_is_told_to(tiny_server: RunningServ
         again = complete(client, fork_from={"id": first["id"], "at": 70}, n=3)
         assert {one["text"] for one in again["choices"]} == {text(first)}
         assert again["fork"]["at"] == 70
+        assert text(complete(client, fork_from={"id": first["id"], "at": 70}, prompt="")) == text(first)
         more = complete(client, fork_from={"id": first["id"], "at": 70}, prompt=[5, 6])
         assert text(more) == text(complete(client, prompt=[*PROMPT, 5, 6]))
 
@@ -71,7 +72,7 @@ def test_a_chat_is_forked_while_it_is_streamed(tiny_server: RunningServer, keys:
         ({"id": "cmpl-000"}, 404, "fork_not_found", "cmpl-000"),
         ({"at": 83}, 400, "fork_out_of_range", "has 82 (70 of its prompt, 12 generated): give at between 1 and 82"),
         ({"at": 0}, 400, "invalid_value", "fork_from.at is 0: give at least 1"),
-        ({"index": 1}, 404, "fork_not_found", "remembered"),
+        ({"index": 1}, 400, "fork_out_of_range", "has no choice 1: give index 0"),
     ],
 )
 def test_a_fork_of_what_is_not_there_is_refused(
@@ -101,6 +102,7 @@ def test_a_body_has_a_beginning_or_a_fork(tiny_server: RunningServer, keys: Any)
         said, fork = [{"role": "user", "content": "the fox"}], {"fork_from": {"id": first["id"]}}
         for path, asked, part in (
             ("/v1/completions", ASK, "prompt is missing: give it"),
+            ("/v1/completions", {**ASK, "prompt": ""}, "prompt is"),
             ("/v1/chat/completions", chat, "messages is missing: give it"),
             ("/v1/chat/completions", {**chat, "messages": []}, "messages is []: give at least 1 item"),
             ("/v1/chat/completions", {**chat, "messages": said, **fork}, "leave messages out"),
