@@ -18,10 +18,12 @@ from quire.core.failures import RowFailures
 from quire.fetch.folder import Progress, in_silence, keep_compiled
 from quire.options.run import RunOptions
 from quire.plan.plan import Plan
+from quire.worker.ranks.share import WHOLE, Share, stage_of
 
 if TYPE_CHECKING:
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
+    from quire.worker.model.collective import Collective, Line
     from quire.worker.steps.meter import Meter
     from quire.worker.steps.place import PlacedModel, Weights
 
@@ -49,35 +51,47 @@ def read_text(folder: Path, draft: Path | None) -> Text:
     return Text(tokenizer, Grammars(tokenizer, failures.report), failures)
 
 
-def meter_of(options: RunOptions) -> Meter | None:
-    """Measures a GPU's memory; a CPU has none."""
+def meter_of(options: RunOptions, share: Share = WHOLE) -> Meter | None:
+    """Measures a GPU's memory; a CPU has none. `share`: whose ledger it is compared with."""
     if options.device == "cpu":
         return None
     import torch
 
     from quire.worker.steps.meter import Meter
 
-    return Meter(torch.device(options.device))
+    return Meter(torch.device(options.device), share)
 
 
 def read_weights(
-    folder: Path, plan: Plan, options: RunOptions, meter: Meter | None = None, progress: Progress = in_silence
+    folder: Path,
+    plan: Plan,
+    options: RunOptions,
+    meter: Meter | None = None,
+    progress: Progress = in_silence,
+    *,
+    share: Share = WHOLE,
+    collective: Collective | None = None,
+    line: Line | None = None,
 ) -> Weights:
-    """The weights of a checkpoint folder and of the draft model, on their device, tried against the plan."""
+    """The weights of a checkpoint folder and of the draft model, on their device, tried against the plan. `share`: of
+    this process, which reads nothing else. `collective` and `line` connect it to the others; all call this together."""
     if meter is not None:
         keep_compiled()
+    from quire.worker.model.collective import ALONE, NO_LINE
     from quire.worker.model.positions import fix_positions
+    from quire.worker.ranks.member import Member
     from quire.worker.steps.place import Weights
     from quire.worker.support.check_model import check_model
     from quire.worker.support.processor import require_products
 
     if meter is None:
         require_products(TORCH_NAMES[options.weights_dtype])
-    draft, weights = options.draft_path, Weights(_read(folder, options, meter, progress))
+    member = Member(share, collective or ALONE, line or NO_LINE)
+    draft, weights = options.draft_path, Weights(_read(folder, options, meter, progress), member=member)
     if draft is not None:
         layers = len(read_shape(draft, options).layers)
-        weights = Weights(weights.model, _read(draft, options, meter, progress), layers)
-    for model, part in weights.with_layers(plan.stages[0]):
+        weights = Weights(weights.model, _read(draft, options, meter, progress), layers, member)
+    for model, part in weights.with_layers(stage_of(plan, share)):
         fix_positions(model, plan.max_length)
         check_model(model, part)
     return weights
@@ -92,7 +106,8 @@ def _read(folder: Path, options: RunOptions, meter: Meter | None, progress: Prog
 
 
 def place_model(plan: Plan, weights: Weights, options: RunOptions, meter: Meter | None = None) -> PlacedModel:
-    """The model on pages of its own: on the meter's device, or without one on the CPU."""
+    """The model on pages of its own: on the meter's device, or without one on the CPU. A share of a model lies on the
+    pages of its stage."""
     if meter is None:
         from quire.worker.steps.place import place_on_cpu
 

@@ -45,7 +45,7 @@ def make_runner(
 
     kind = TorchRunner if placed.meter is None else _device_runner()
     parts = (plan, placed.model, placed.arena, grammars, placed.draft)
-    return kind(*parts, staging=staging, options=placed.options)
+    return kind(*parts, staging=staging, options=placed.options, member=placed.member)
 
 
 def _device_runner() -> type[TorchRunner]:

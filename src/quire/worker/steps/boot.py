@@ -31,6 +31,7 @@ from quire.worker.model.packed_kernels import packed_grouped, packed_product
 from quire.worker.model.packed_linear import use_products
 from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
+from quire.worker.ranks.share import stage_of
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.steps.device_runner import DeviceRunner
 from quire.worker.steps.graphs import Tables, row_counts
@@ -47,7 +48,7 @@ allocated for the first request with a penalty, in memory that is reserved here.
 def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions) -> PlacedModel:
     """The weights lie on the meter's device already. What is measured is noted in the meter's ledger."""
     use_threads(options)
-    stage, backends = plan.stages[0], available(options.deterministic)
+    stage, backends = stage_of(plan, weights.member.share), available(options.deterministic)
     models = weights.with_layers(stage)
     for model, part in models:
         fix_positions(model, plan.max_length)
@@ -70,7 +71,7 @@ def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions
         return TorchModel(model, own, backends, options.compile or options.deterministic, options.deterministic)
 
     own, *draft = (on(model, part) for model, part in models)
-    return PlacedModel(own, arena, options, DraftModel(*draft) if draft else None, meter)
+    return PlacedModel(own, arena, options, DraftModel(*draft) if draft else None, meter, weights.member)
 
 
 def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[int] | None = None) -> None:

@@ -81,7 +81,7 @@ class DeviceRunner(TorchRunner):
             return super()._compute(step, prompt)
         played = self.graphs.play(step)
         copy_captures(step, self.arena)
-        is_plain = self.sampler.is_plain(step.rows)
+        is_plain = self.member.share.is_whole and self.sampler.is_plain(step.rows)
         tokens = played.tokens if is_plain else self.sample(step, played.logits)
         return played.logits, tokens, iter(())
 
