@@ -1,1 +1,1 @@
-"""A model on several processes: what they send each other, how they are started, compared and watched. Without torch."""
+"""A model on several processes: what they exchange, how they are started, compared and watched. Without torch."""

@@ -1,10 +1,10 @@
 """What a step moves besides tokens, as integers: each move is a head of a few numbers, and an array.
 
-    copies      stage, kind                               source pages, then as many target pages
-    clears      stage, kind                               pages
-    captures    entry, tokens, stage, kind                pages
-    stores      number, after, blocks, (stage, kind, count) of each part       blocks, then the pages of each part
-    loads       number, row, units, tokens, held tokens, blocks of each record          blocks of all records
+copies      stage, kind                               source pages, then as many target pages
+clears      stage, kind                               pages
+captures    entry, tokens, stage, kind                pages
+stores      number, after, blocks, (stage, kind, count) of each part       blocks, then the pages of each part
+loads       number, row, units, tokens, held tokens, blocks of each record          blocks of all records
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def take_moves(reader: IntReader, sizes: Sequence[int], step: Step) -> tuple[Ste
     copies, clears, captures, stores, loads = (_take(reader) if size else [] for size in sizes)
     moved = replace(
         step,
-        copies=tuple((*one.head, *np.split(one.numbers, 2)) for one in copies),
-        clears=tuple((*one.head, one.numbers) for one in clears),
-        captures=tuple(Capture(*one.head, one.numbers) for one in captures),
+        copies=tuple(_copy(one) for one in copies),
+        clears=tuple((one.head[0], one.head[1], one.numbers) for one in clears),
+        captures=tuple(_capture(one) for one in captures),
         stores=tuple(_store(one) for one in stores),
-        loads=tuple(one.head[:2] for one in loads),
+        loads=tuple((one.head[0], one.head[1]) for one in loads),
     )
     return moved, tuple(_staged(one) for one in loads)
 
@@ -69,6 +69,16 @@ def _take(reader: IntReader) -> list[Move]:
     cut_heads = np.split(heads, np.cumsum(widths)[:-1])
     cut = np.split(numbers, np.cumsum(lengths)[:-1])
     return [Move(tuple(head.tolist()), own) for head, own in zip(cut_heads, cut, strict=True)]
+
+
+def _copy(move: Move) -> tuple[int, int, Ints, Ints]:
+    source, target = np.split(move.numbers, 2)
+    return move.head[0], move.head[1], source, target
+
+
+def _capture(move: Move) -> Capture:
+    entry, tokens, stage, kind = move.head
+    return Capture(entry, tokens, stage, kind, move.numbers)
 
 
 def _of_store(store: Store) -> Move:

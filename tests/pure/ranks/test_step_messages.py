@@ -11,13 +11,15 @@ from quire.check.coverage import Coverage, Mechanism
 from quire.check.episode import Episode
 from quire.check.host import HostTier
 from quire.core.request import Request
+from quire.core.rules import Rules
 from quire.core.sampling import Sampling
 from quire.core.step import Step, StepResult
 from quire.core.tier import Load, Staged
 from quire.ranks.ints import IntReader, IntWriter
 from quire.ranks.message import RankStep, decode, encode
 from quire.ranks.tables import Differences, empty_tables
-from small_engines import engine_for, small_plan
+from quire.scheduler.scheduler import Scheduler
+from small_engines import small_plan
 
 EPISODES = 20
 SIZES = ("copies", "clears", "captures", "stores", "loads")
@@ -146,25 +148,16 @@ def test_numbers_that_follow_a_rule_take_no_bytes_of_their_own() -> None:
 def test_a_prompt_does_not_travel_but_how_much_of_it_is_scored_does() -> None:
     """Followers compute logits where a prompt is scored; what its tokens are, and how others are drawn, they never
     learn."""
-    plan = small_plan(["full"], 40)
+    plan = small_plan(["full"], 400, budget=256)
     scored = Request("a", np.arange(100, dtype=np.int32), 5, sampling=Sampling(prompt_logprobs=3))
-    other = Request("b", np.arange(100, dtype=np.int32), 5, sampling=Sampling(temperature=1.0, seed=7))
-    engine, _ = engine_for(plan)
-    messages = []
-    differences = Differences(plan)
-
-    class Spy:
-        def launch(self, step: Step) -> None:
-            messages.append(decode(encode(RankStep(step), differences.take(step)), empty_tables(plan)).step)
-
-        def collect(self) -> StepResult:
-            raise KeyboardInterrupt
-
-    engine.runner = Spy()
-    engine.submit(scored)
-    engine.submit(other)
-    engine.step()
-    (_, first, outputs), (_, second, _) = messages[0].entered
+    other = Request("b", np.arange(500, 600, dtype=np.int32), 5, sampling=Sampling(temperature=1.0, seed=7))
+    scheduler = Scheduler(plan, Rules())
+    scheduler.submit(scored)
+    scheduler.submit(other)
+    step = scheduler.schedule()
+    assert step is not None
+    got = decode(encode(RankStep(step), Differences(plan).take(step)), empty_tables(plan)).step
+    (_, first, outputs), (_, second, _) = got.entered
     assert first.sampling == Sampling(prompt_logprobs=0)
     assert second.sampling == Sampling()
     assert (len(first.prompt), len(second.prompt), first.prompt.any(), len(outputs)) == (100, 1, False, 0)
