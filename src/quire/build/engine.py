@@ -19,6 +19,7 @@ from quire.build.model import meter_of, place_model, read_text, read_weights
 from quire.build.peers import attach_tiers, loop_hooks
 from quire.build.phases import Phases
 from quire.build.plan import plan_checkpoint, read_shape, run_settings
+from quire.build.ranks import OneRank, OnLost, open_ranks, thread_share
 from quire.build.runner import StartReport, make_runner, record_steps
 from quire.build.tiers import describe, load_connectors
 from quire.core.errors import InputError
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
     from quire.worker.steps.meter import Meter
+
+STEP_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +79,8 @@ class BuiltEngine:
     """How long the start took."""
     kv_events: Publisher | None = None
     """Reports cached blocks to routers."""
+    ranks: OneRank = field(default_factory=OneRank)
+    """Whether the model runs on other processes too."""
 
     def after_step(self) -> None:
         if self.kv_events is not None:
@@ -87,6 +92,7 @@ class BuiltEngine:
             self.kv_events.close()
         if self.stack is not None:
             self.stack.close()
+        self.ranks.close()
 
     def warm(self) -> WarmWork | None:
         """What computes ahead while this engine is idle; None: the options turn it off, or prefixes are not reused."""
@@ -135,14 +141,47 @@ def build_engine(
     progress: Progress = in_silence,
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     meter: Meter | None = None,
+    step_seconds: float = STEP_SECONDS,
+    on_rank_lost: OnLost = lambda _why: None,
 ) -> BuiltEngine:
     """`wrap`: puts something between the engine and its runner. `meter`: of a GPU, instead of the usual one.
-    `progress`: called as weights are read."""
+    `progress`: called as weights are read. `step_seconds`: within which each of several ranks confirms a step; one that
+    does not, or ends, is reported to `on_rank_lost` from another thread."""
+    options = thread_share(prepared.options, len(prepared.plan.ranks))
+    prepared = replace(prepared, options=options)
+    with prepared.phases.time("ranks"):
+        ranks = open_ranks(prepared.folder, prepared.plan, options, on_rank_lost)
+    try:
+        built = _build_rank(prepared, ranks, listeners, progress, wrap=wrap, meter=meter)
+        with prepared.phases.time("ranks"):
+            more = ranks.confirm(step_seconds)
+        return replace(built, report=replace(built.report, ranks=more))
+    except BaseException:
+        try:
+            ranks.blame()
+        finally:
+            ranks.close()
+        raise
+
+
+def _build_rank(
+    prepared: Prepared,
+    ranks: OneRank,
+    listeners: Sequence[Listener],
+    progress: Progress,
+    *,
+    wrap: Callable[[Runner], Runner],
+    meter: Meter | None,
+) -> BuiltEngine:
+    """The process that has the engine."""
     folder, plan, options, phases = prepared.folder, prepared.plan, prepared.options, prepared.phases
     with phases.time("load"):
         text = read_text(folder, options.draft_path)
-        meter = meter or meter_of(options)
-        weights = read_weights(folder, plan, options, meter, progress)
+        meter = meter or meter_of(options, ranks.share)
+        collective, line = ranks.ports or (None, None)
+        weights = read_weights(
+            folder, plan, options, meter, progress, share=ranks.share, collective=collective, line=line
+        )
     with phases.time("place"):
         placed = place_model(plan, weights, options, meter)
     with phases.time("digest"):
@@ -152,7 +191,7 @@ def build_engine(
     stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
     engine = make_engine(
         plan,
-        wrap(runner),
+        wrap(ranks.wrap(runner, plan)),
         options,
         stack=stack,
         listeners=listeners,
@@ -169,7 +208,7 @@ def build_engine(
     made = BuiltEngine(
         engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks, options, phases
     )
-    return replace(made, kv_events=events)
+    return replace(made, kv_events=events, ranks=ranks)
 
 
 def make_engine(

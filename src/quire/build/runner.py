@@ -32,10 +32,17 @@ class StartReport:
     kernels: tuple[str, ...] = ()
     """Which backend runs each kind, and why no faster one does; on a CPU the same of packed weights."""
 
+    ranks: tuple[str, ...] = ()
+    """What the other ranks have measured."""
+
     def lines(self) -> tuple[str, ...]:
         steps = *((self.steps,) if self.steps else ()), *(f"kernels: {one}" for one in self.kernels)
         sizes = ((line.name, format_bytes(line.measured_bytes), line.planned_bytes) for line in self.measured)
-        return *steps, *(f"memory: {name} {size}, planned {format_bytes(planned)}" for name, size, planned in sizes)
+        return (
+            *steps,
+            *(f"memory: {name} {size}, planned {format_bytes(planned)}" for name, size, planned in sizes),
+            *self.ranks,
+        )
 
 
 def make_runner(

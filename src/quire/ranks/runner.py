@@ -1,0 +1,61 @@
+"""`Ranks`: the runner of an engine whose model runs on several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from quire.core.step import Runner, Step, StepResult
+from quire.core.tier import Staged
+from quire.plan.plan import Plan
+from quire.ranks.group import REAP_SECONDS, Group, RankLost
+from quire.ranks.message import RankStep, encode
+from quire.ranks.tables import Differences
+
+Recording = tuple[int, bool] | None
+
+
+def _no_tier(number: int) -> Staged:
+    raise AssertionError(f"load {number} comes from a tier")
+
+
+class Ranks:
+    """Sends each step to the other ranks before rank 0's own runner launches it: they work at the same time. Results
+    are rank 0's, which draws all tokens."""
+
+    def __init__(
+        self,
+        own: Runner,
+        group: Group,
+        plan: Plan,
+        staged: Callable[[int], Staged] = _no_tier,
+        recording: Callable[[Step], Recording] = lambda _step: None,
+    ) -> None:
+        """`staged`: where a load's records are. `recording`: which one a step is played from."""
+        self._own, self._group, self._staged, self._recording = own, group, staged, recording
+        self._differences = Differences(plan)
+        self._broken = ""
+
+    def launch(self, step: Step) -> None:
+        if self._broken:
+            raise RankLost(self._broken)
+        loads = tuple(self._staged(number) for number, _ in step.loads)
+        message = RankStep(step, self._recording(step), loads)
+        self._group.launch(step.number, encode(message, self._differences.take(step)))
+        with self._together(step):
+            self._own.launch(step)
+
+    def collect(self) -> StepResult:
+        return self._own.collect()
+
+    @contextmanager
+    def _together(self, step: Step) -> Iterator[None]:
+        """A step that fails on rank 0 leaves the others in the middle of it: they cannot go on together."""
+        try:
+            yield
+        except BaseException as error:
+            self._broken = (
+                f"step {step.number} failed on rank 0 ({error!r}): its ranks are started again with the engine"
+            )
+            self._group.require_all(REAP_SECONDS)  # it failed because another rank is gone
+            raise
