@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from quire.build.drafts import make_drafter, memory_bound_tokens
 from quire.build.identity import model_identity
+from quire.build.limits import require_ranks
 from quire.build.machine import let_threads_sleep, machine_of, resolve_device
 from quire.build.model import meter_of, place_model, read_text, read_weights
 from quire.build.peers import attach_tiers, loop_hooks
@@ -111,13 +112,15 @@ def prepare(
 ) -> Prepared:
     """Finds the model and makes its plan, unless one is given. Raises before anything expensive happens: weights are
     downloaded, and a GGUF file is converted, once there is a plan."""
-    phases = Phases()
+    phases, asked = Phases(), settings or Settings()
+    ranks = (asked.tensor_parallel, asked.pipeline_parallel)
     if options.record is not None:
         require_recordable(options.record)
     if options.kv_events is not None:
         require_packages()
     options = replace(options, tiers=replace(options.tiers, connectors=load_connectors(options.tiers)))
     options = resolve_device(options)
+    require_ranks(*(ranks if plan is None else (plan.tensor_parallel, plan.pipeline_parallel)), options)
     if options.device == "cpu":
         let_threads_sleep()
     with phases.time("resolve"):
@@ -125,7 +128,7 @@ def prepare(
         draft = None if options.draft_model is None else find_source(options.draft_model, progress)
     if plan is None:
         with phases.time("plan"):
-            plan = plan_checkpoint(source, run_settings(settings or Settings(), options), budget, options, draft=draft)
+            plan = plan_checkpoint(source, run_settings(asked, options), budget, options, draft=draft)
     with phases.time("download"):
         here, draft_here = downloaded(source, progress), None if draft is None else downloaded(draft, progress)
     with phases.time("convert"):
@@ -191,7 +194,7 @@ def _build_rank(
     stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
     engine = make_engine(
         plan,
-        wrap(ranks.wrap(runner, plan)),
+        wrap(ranks.wrap(runner, stack)),
         options,
         stack=stack,
         listeners=listeners,

@@ -14,15 +14,17 @@ import sys
 import threading
 import traceback
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.build.machine import let_threads_sleep
 from quire.build.model import meter_of, place_model, read_weights
 from quire.build.ranks import RankSetup, rank_facts
-from quire.core.errors import QuireError
+from quire.core.errors import InputError, QuireError
 from quire.plan.file import decode
 from quire.plan.plan import Plan
-from quire.ranks.channel import Channel, Inbox, Kind
+from quire.ranks.channel import Channel, Inbox, Kind, Message
+from quire.ranks.memory import FollowedMemory
 from quire.ranks.message import decode as decode_step
 from quire.ranks.tables import Tables, empty_tables
 
@@ -34,6 +36,37 @@ ALIVE_SECONDS = 1.0
 CONFIRM_SECONDS = 0.05
 """If no step comes for this long, those that are launched are waited for and confirmed."""
 MOST_UNCONFIRMED = 2
+
+
+@dataclass(eq=False)
+class Rank:
+    """What runs steps."""
+
+    runner: TorchRunner
+    tables: Tables
+    memory: FollowedMemory | None
+    """Of cached prefixes."""
+
+    def run(self, inbox: Inbox, channel: Channel) -> None:
+        """Launches steps as they come, so that a device always has the next one, and confirms those that are done."""
+        launched: deque[int] = deque()
+        while True:
+            message = inbox.take(CONFIRM_SECONDS if launched else None)
+            if message is not None:
+                launched.append(self._launch(message))
+            while launched and (message is None or len(launched) > MOST_UNCONFIRMED):
+                self.runner.collect()
+                channel.send_done(launched.popleft())
+
+    def _launch(self, message: Message) -> int:
+        assert message.kind is Kind.STEP, "after the start there are steps alone"
+        decoded = decode_step(message.data, self.tables)
+        if (own := self.runner.recording(decoded.step)) != decoded.recording:
+            raise InputError(f"it would play recording {own}, rank 0 plays {decoded.recording}: use GPUs of one type")
+        if self.memory is not None:
+            self.memory.expect(decoded.loads)
+        self.runner.launch(decoded.step)
+        return decoded.step.number
 
 
 def main(descriptor: int) -> None:
@@ -63,10 +96,10 @@ def _follow(setup: RankSetup, channel: Channel) -> None:
     inbox.take()  # rank 0 has compared
     has_started = threading.Event()
     threading.Thread(target=_say_alive, args=(channel, has_started), daemon=True).start()
-    runner, tables, measured = _build(setup, plan)
+    rank, measured = _build(setup, plan)
     has_started.set()
     channel.send_json({"ready": measured})
-    _run(runner, inbox, channel, tables)
+    rank.run(inbox, channel)
 
 
 def _say_alive(channel: Channel, has_started: threading.Event) -> None:
@@ -74,8 +107,9 @@ def _say_alive(channel: Channel, has_started: threading.Event) -> None:
         channel.send_json({"progress": True})
 
 
-def _build(setup: RankSetup, plan: Plan) -> tuple[TorchRunner, Tables, list[str]]:
+def _build(setup: RankSetup, plan: Plan) -> tuple[Rank, list[str]]:
     from quire.build.runner import make_runner
+    from quire.build.tiers import follow
     from quire.worker.ranks.joining import file_store, join
 
     options, share = setup.options, setup.share
@@ -84,23 +118,8 @@ def _build(setup: RankSetup, plan: Plan) -> tuple[TorchRunner, Tables, list[str]
     meter = meter_of(options, share)
     weights = read_weights(setup.folder, plan, options, meter, share=share, collective=collective, line=line)
     placed = place_model(plan, weights, options, meter)
-    runner, tables = make_runner(plan, placed), empty_tables(plan)
-    return runner, tables, []
-
-
-def _run(runner: TorchRunner, inbox: Inbox, channel: Channel, tables: Tables) -> None:
-    """Launches steps as they come, so that a device always has the next one, and confirms those that are done."""
-    launched: deque[int] = deque()
-    while True:
-        message = inbox.take(CONFIRM_SECONDS if launched else None)
-        if message is not None:
-            assert message.kind is Kind.STEP, "after the start there are steps alone"
-            step = decode_step(message.data, tables).step
-            runner.launch(step)
-            launched.append(step.number)
-        while launched and (message is None or len(launched) > MOST_UNCONFIRMED):
-            runner.collect()
-            channel.send_done(launched.popleft())
+    memory, staging = (None, None) if options.tiers.is_empty else follow(plan, placed.arena, options.tiers)
+    return Rank(make_runner(plan, placed, staging=staging), empty_tables(plan), memory), []
 
 
 if __name__ == "__main__":

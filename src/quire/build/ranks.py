@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from quire.build.identity import weights_sample
 from quire.core.step import Runner
+from quire.core.tier import StagingMemory
 from quire.options.child import python
 from quire.options.run import RunOptions
 from quire.options.tiers import Tiers
@@ -36,6 +37,7 @@ from quire.worker.ranks.share import WHOLE, Share, shares_of
 
 if TYPE_CHECKING:
     from quire.worker.model.collective import Collective, Line
+    from quire.worker.steps.runner import TorchRunner
 
     Ports = tuple[Collective, Line]
 
@@ -60,9 +62,12 @@ class OneRank:
 
     share = WHOLE
     ports: Ports | None = None
+    processes: tuple[int, ...] = ()
+    """Of the other ranks on this machine."""
 
-    def wrap(self, runner: Runner, plan: Plan) -> Runner:
-        del plan
+    def wrap(self, runner: TorchRunner, stack: StagingMemory | None) -> Runner:
+        """`stack`: knows where the records of loads are."""
+        del stack
         return runner
 
     def confirm(self, step_seconds: float) -> tuple[str, ...]:
@@ -79,6 +84,7 @@ class RankZero(OneRank):
 
     def __init__(self, share: Share, group: Group, folder: Path) -> None:
         self.share, self._group, self._folder = share, group, folder
+        self.processes = tuple(link.process.pid for link in group.links if link.process is not None)
 
     def begin(self, own: Json, options: RunOptions) -> None:
         """Raises InputError if a rank has other things than this one; else all connect to each other."""
@@ -89,8 +95,8 @@ class RankZero(OneRank):
         seconds, store = options.ranks.start_seconds, file_store(self._folder / MEETING, self.share)
         self.ports = self._group.watched(lambda: join(self.share, options.device, store, True, seconds))
 
-    def wrap(self, runner: Runner, plan: Plan) -> Runner:
-        return Ranks(runner, self._group, plan)
+    def wrap(self, runner: TorchRunner, stack: StagingMemory | None) -> Runner:
+        return Ranks(runner, self._group, runner.plan, stack, runner.recording)
 
     def confirm(self, step_seconds: float) -> tuple[str, ...]:
         """Waits until all are ready. What each has measured, for the report at the start."""

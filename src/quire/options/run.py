@@ -27,8 +27,6 @@ DEVICES = ("auto", "cpu", "cuda")
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
 PACKED_WEIGHTS = ("int8", "int4", "fp8")
 RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
-RUN_RANKS = (1,)
-"""Tensor-parallel ranks of an engine that this version runs."""
 WARM_MILLISECONDS = 100
 """About the time between two tokens of an answer on a slow device."""
 

@@ -6,17 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from quire.core.step import Runner, Step, StepResult
-from quire.core.tier import Staged
+from quire.core.tier import Staged, StagingMemory
 from quire.plan.plan import Plan
 from quire.ranks.group import REAP_SECONDS, Group, RankLost
 from quire.ranks.message import RankStep, encode
 from quire.ranks.tables import Differences
 
 Recording = tuple[int, bool] | None
-
-
-def _no_tier(number: int) -> Staged:
-    raise AssertionError(f"load {number} comes from a tier")
 
 
 class Ranks:
@@ -28,25 +24,30 @@ class Ranks:
         own: Runner,
         group: Group,
         plan: Plan,
-        staged: Callable[[int], Staged] = _no_tier,
+        memory: StagingMemory | None = None,
         recording: Callable[[Step], Recording] = lambda _step: None,
     ) -> None:
-        """`staged`: where a load's records are. `recording`: which one a step is played from."""
-        self._own, self._group, self._staged, self._recording = own, group, staged, recording
+        """`memory`: knows where a load's records are. `recording`: which one a step is played from."""
+        self._own, self._group, self._memory, self._recording = own, group, memory, recording
         self._differences = Differences(plan)
         self._broken = ""
 
     def launch(self, step: Step) -> None:
         if self._broken:
             raise RankLost(self._broken)
-        loads = tuple(self._staged(number) for number, _ in step.loads)
-        message = RankStep(step, self._recording(step), loads)
+        message = RankStep(step, self._recording(step), self._loads(step))
         self._group.launch(step.number, encode(message, self._differences.take(step)))
         with self._together(step):
             self._own.launch(step)
 
     def collect(self) -> StepResult:
         return self._own.collect()
+
+    def _loads(self, step: Step) -> tuple[Staged, ...]:
+        if not step.loads:
+            return ()
+        assert self._memory is not None, "a load comes from a tier"
+        return tuple(self._memory.staged_load(number) for number, _ in step.loads)
 
     @contextmanager
     def _together(self, step: Step) -> Iterator[None]:

@@ -22,6 +22,7 @@ from quire.core.step import Step, StepResult
 from quire.worker.backends.batch import Padding
 from quire.worker.pages.captures import copy_captures
 from quire.worker.pages.uploads import NoEvent, StagedUpload, carry, event_on
+from quire.worker.ranks.share import own_part
 from quire.worker.sampling.logprobs import Targets
 from quire.worker.steps.drafting import verify_drafts
 from quire.worker.steps.graphs import DecodeGraphs, Tables, pad_step, why_not
@@ -56,6 +57,10 @@ class DeviceRunner(TorchRunner):
         self._why_no_graphs = why_not(self.model)
         if not self._why_no_graphs:
             self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, tables)
+
+    def recording(self, step: Step) -> tuple[int, bool] | None:
+        own = own_part(step, self._memory)
+        return self.graphs.choice(own) if self.graphs is not None and self.graphs.takes(own) else None
 
     def describe(self) -> str:
         """How decode steps run."""
