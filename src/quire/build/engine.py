@@ -21,7 +21,7 @@ from quire.build.peers import attach_tiers, loop_hooks
 from quire.build.phases import Phases
 from quire.build.plan import plan_checkpoint, read_shape, run_settings
 from quire.build.ranks import OneRank, OnLost, open_ranks, thread_share
-from quire.build.runner import StartReport, make_runner, record_steps
+from quire.build.runner import StartReport, make_runner, record_steps, tables_of
 from quire.build.tiers import describe, load_connectors
 from quire.core.errors import InputError
 from quire.core.events import Listener
@@ -204,7 +204,7 @@ def _build_rank(
     _require_drafts(engine, options.draft_path)
     events = None if options.kv_events is None else publish_events(engine, options.kv_events, options.kv_events_topic)
     with phases.time("record"):
-        report = record_steps(runner, placed, engine)
+        report = record_steps(runner, placed, tables_of(engine))
     hooks = loop_hooks(engine, plan, attached, options.tiers.peer, identity)
     tiers = () if stack is None else tuple(describe(plan, options.tiers, stack.tiers))
     vocabulary = placed.model.vocab_size

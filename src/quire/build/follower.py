@@ -108,7 +108,7 @@ def _say_alive(channel: Channel, has_started: threading.Event) -> None:
 
 
 def _build(setup: RankSetup, plan: Plan) -> tuple[Rank, list[str]]:
-    from quire.build.runner import make_runner
+    from quire.build.runner import make_runner, record_steps
     from quire.build.tiers import follow
     from quire.worker.ranks.joining import file_store, join
 
@@ -119,7 +119,9 @@ def _build(setup: RankSetup, plan: Plan) -> tuple[Rank, list[str]]:
     weights = read_weights(setup.folder, plan, options, meter, share=share, collective=collective, line=line)
     placed = place_model(plan, weights, options, meter)
     memory, staging = (None, None) if options.tiers.is_empty else follow(plan, placed.arena, options.tiers)
-    return Rank(make_runner(plan, placed, staging=staging), empty_tables(plan), memory), []
+    runner, tables = make_runner(plan, placed, staging=staging), empty_tables(plan)
+    report = record_steps(runner, placed, tables)
+    return Rank(runner, tables, memory), list(report.lines())
 
 
 if __name__ == "__main__":

@@ -56,7 +56,8 @@ class DeviceRunner(TorchRunner):
         """Records decode steps for these row counts. No step may be in flight."""
         self._why_no_graphs = why_not(self.model)
         if not self._why_no_graphs:
-            self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, tables)
+            own = () if self._memory is None else tables[self._memory]
+            self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, (own,))
 
     def recording(self, step: Step) -> tuple[int, bool] | None:
         own = own_part(step, self._memory)
