@@ -20,7 +20,7 @@ from quire.build.model import meter_of, place_model, read_text, read_weights
 from quire.build.peers import attach_tiers, loop_hooks
 from quire.build.phases import Phases
 from quire.build.plan import plan_checkpoint, read_shape, run_settings
-from quire.build.ranks import OneRank, OnLost, open_ranks, thread_share
+from quire.build.ranks import OneRank, OnLost, for_this_rank, open_ranks
 from quire.build.runner import StartReport, make_runner, record_steps, tables_of
 from quire.build.tiers import describe, load_connectors
 from quire.core.errors import InputError
@@ -150,7 +150,7 @@ def build_engine(
     """`wrap`: puts something between the engine and its runner. `meter`: of a GPU, instead of the usual one.
     `progress`: called as weights are read. `step_seconds`: within which each of several ranks confirms a step; one that
     does not, or ends, is reported to `on_rank_lost` from another thread."""
-    options = thread_share(prepared.options, len(prepared.plan.ranks))
+    options = for_this_rank(prepared.options, len(prepared.plan.ranks))
     prepared = replace(prepared, options=options)
     with prepared.phases.time("ranks"):
         ranks = open_ranks(prepared.folder, prepared.plan, options, on_rank_lost)

@@ -7,6 +7,8 @@ It ends when rank 0 does (its end of the pipe closes), and ignores signals.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
 import signal
 import socket
@@ -15,18 +17,21 @@ import threading
 import traceback
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from quire.build.launch import CONTROL, RankSetup, file_store, life_of_store, open_store
 from quire.build.machine import let_threads_sleep
 from quire.build.model import meter_of, place_model, read_weights
-from quire.build.ranks import RankSetup, rank_facts
+from quire.build.ranks import for_this_rank, rank_facts
 from quire.core.errors import InputError, QuireError
 from quire.plan.file import decode
 from quire.plan.plan import Plan
-from quire.ranks.channel import Channel, Inbox, Kind, Message
+from quire.ranks.channel import LOST_RANK_0, Channel, Inbox, Json, Kind, Message
+from quire.ranks.environment import connect, place_of
 from quire.ranks.memory import FollowedMemory
 from quire.ranks.message import decode as decode_step
 from quire.ranks.tables import Tables, empty_tables
+from quire.worker.ranks.share import Share, shares_of
 
 if TYPE_CHECKING:
     from quire.worker.steps.runner import TorchRunner
@@ -69,13 +74,22 @@ class Rank:
         return decoded.step.number
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int | None) -> None:
+    """`descriptor`: of the pipe to rank 0; None: the environment says where it is."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     setup: RankSetup = pickle.load(sys.stdin.buffer)
-    channel = Channel(socket.socket(fileno=descriptor))
+    channel = None
     try:
-        _follow(setup, channel)
+        if descriptor is not None:
+            channel = Channel(socket.socket(fileno=descriptor))
+            _follow(setup, channel, None)
+        else:
+            threading.Thread(target=_end_with_parent, daemon=True).start()
+            place, seconds = place_of(), setup.options.ranks.start_seconds
+            store = open_store(place, seconds)
+            channel, life = connect(lambda: store.get(CONTROL).decode(), place.rank, seconds)
+            _follow(setup, channel, life_of_store(store, life))
     except QuireError as error:
         _fail(channel, str(error), error.exit_code)
     except Exception as error:
@@ -83,23 +97,42 @@ def main(descriptor: int) -> None:
         _fail(channel, repr(error), 1)
 
 
-def _fail(channel: Channel, why: str, exit_code: int) -> None:
-    channel.send_json({"failed": " ".join(why.split())})
-    sys.exit(exit_code)
+def _end_with_parent() -> None:
+    """The process that has started this one closes its end of the pipe when it ends."""
+    sys.stdin.buffer.read()
+    os._exit(LOST_RANK_0)
 
 
-def _follow(setup: RankSetup, channel: Channel) -> None:
-    inbox, plan = Inbox(channel), decode(setup.plan)
-    if setup.options.device == "cpu":
+def _fail(channel: Channel | None, why: str, exit_code: int) -> None:
+    why = " ".join(why.split())
+    print(f"quire: a rank ends: {why}", file=sys.stderr, flush=True)
+    if channel is not None:
+        with contextlib.suppress(OSError):
+            channel.send_json({"failed": why})
+    os._exit(exit_code)
+
+
+def _follow(setup: RankSetup, channel: Channel, store: Any) -> None:
+    inbox, options = Inbox(channel), setup.options
+    if options.device == "cpu":
         let_threads_sleep()
-    channel.send_json(rank_facts(setup.folder, plan, setup.options))
-    inbox.take()  # rank 0 has compared
+    plan = decode(setup.plan or _expect(inbox)["plan"])
+    share = setup.share or shares_of(plan)[place_of().rank]
+    channel.send_json(rank_facts(setup.folder, plan, options))
+    if "refused" in (answer := _expect(inbox)):
+        raise InputError(answer["refused"])
     has_started = threading.Event()
     threading.Thread(target=_say_alive, args=(channel, has_started), daemon=True).start()
-    rank, measured = _build(setup, plan)
+    rank, measured = _build(setup, plan, share, store)
     has_started.set()
     channel.send_json({"ready": measured})
     rank.run(inbox, channel)
+
+
+def _expect(inbox: Inbox) -> Json:
+    message = inbox.take()
+    assert message is not None, "it is waited for"
+    return message.json()
 
 
 def _say_alive(channel: Channel, has_started: threading.Event) -> None:
@@ -107,14 +140,16 @@ def _say_alive(channel: Channel, has_started: threading.Event) -> None:
         channel.send_json({"progress": True})
 
 
-def _build(setup: RankSetup, plan: Plan) -> tuple[Rank, list[str]]:
+def _build(setup: RankSetup, plan: Plan, share: Share, store: Any) -> tuple[Rank, list[str]]:
+    """`store`: where processes of several machines meet."""
     from quire.build.runner import make_runner, record_steps
     from quire.build.tiers import follow
-    from quire.worker.ranks.joining import file_store, join
+    from quire.worker.ranks.joining import join
 
-    options, share = setup.options, setup.share
-    store = file_store(setup.meeting, share)
-    collective, line = join(share, options.device, store, True, options.ranks.start_seconds)
+    options = for_this_rank(setup.options, len(plan.ranks))
+    is_local = setup.meeting is not None
+    store = store if setup.meeting is None else file_store(setup.meeting, len(plan.ranks))
+    collective, line = join(share, options.device, store, is_local, options.ranks.start_seconds)
     meter = meter_of(options, share)
     weights = read_weights(setup.folder, plan, options, meter, share=share, collective=collective, line=line)
     placed = place_model(plan, weights, options, meter)
@@ -125,4 +160,4 @@ def _build(setup: RankSetup, plan: Plan) -> tuple[Rank, list[str]]:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else None)

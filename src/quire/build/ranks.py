@@ -1,7 +1,7 @@
 """The ranks of a model that runs on several processes: how rank 0 starts, compares and ends the others.
 
 open_ranks     the others are started; each states what it has, and a difference is refused
-join           all connect to each other, to read and run their shares together
+begin          all connect to each other, to read and run their shares together
 wrap           the engine's runner sends every step to the others
 confirm        all are ready: what each has measured
 """
@@ -10,28 +10,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.build.identity import weights_sample
+from quire.build.launch import Launched, await_others, launch_here
+from quire.core.errors import InputError
 from quire.core.step import Runner
 from quire.core.tier import StagingMemory
-from quire.options.child import python
+from quire.options.ranks import LOCAL
 from quire.options.run import RunOptions
-from quire.options.tiers import Tiers
-from quire.plan.file import encode
 from quire.plan.plan import Plan
-from quire.ranks.channel import Channel, Json
+from quire.ranks.channel import Json
+from quire.ranks.environment import place_of
 from quire.ranks.facts import facts_of, require_same
-from quire.ranks.group import Group, Link
+from quire.ranks.group import Group
 from quire.ranks.runner import Ranks
 from quire.worker.ranks.share import WHOLE, Share, shares_of
 
@@ -42,19 +37,8 @@ if TYPE_CHECKING:
     Ports = tuple[Collective, Line]
 
 OnLost = Callable[[str], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RankSetup:
-    """All that a rank on this machine needs to start. It comes on its standard input."""
-
-    folder: Path
-    plan: Json
-    """As of `quire.plan.file.encode`."""
-    options: RunOptions
-    share: Share
-    meeting: Path
-    """A file in which the processes find each other."""
+BLAME_SECONDS = 0.5
+"""How long an error waits for the loss of a rank that may have caused it."""
 
 
 class OneRank:
@@ -82,18 +66,23 @@ class OneRank:
 class RankZero(OneRank):
     """The first of several processes, which has the engine."""
 
-    def __init__(self, share: Share, group: Group, folder: Path) -> None:
-        self.share, self._group, self._folder = share, group, folder
-        self.processes = tuple(link.process.pid for link in group.links if link.process is not None)
+    def __init__(self, share: Share, launched: Launched, start_seconds: float, on_lost: OnLost) -> None:
+        self.share, self._launched, self._seconds = share, launched, start_seconds
+        self._group = Group(launched.links, start_seconds, on_lost)
+        self.processes = tuple(link.process.pid for link in launched.links if link.process is not None)
 
-    def begin(self, own: Json, options: RunOptions) -> None:
+    def begin(self, own: Json, device: str) -> None:
         """Raises InputError if a rank has other things than this one; else all connect to each other."""
-        from quire.worker.ranks.joining import file_store, join  # torch is imported while the other ranks do so
+        from quire.worker.ranks.joining import join  # torch is imported while the other ranks do so
 
-        require_same(own, self._group.answers())
+        try:
+            require_same(own, self._group.answers())
+        except InputError as error:
+            self._group.send_json({"refused": str(error)})
+            raise
         self._group.send_json({"go": True})
-        seconds, store = options.ranks.start_seconds, file_store(self._folder / MEETING, self.share)
-        self.ports = self._group.watched(lambda: join(self.share, options.device, store, True, seconds))
+        store, is_local = self._launched.store(), self._launched.is_local
+        self.ports = self._group.watched(lambda: join(self.share, device, store, is_local, self._seconds))
 
     def wrap(self, runner: TorchRunner, stack: StagingMemory | None) -> Runner:
         return Ranks(runner, self._group, runner.plan, stack, runner.recording)
@@ -114,11 +103,7 @@ class RankZero(OneRank):
         self._group.close()
         with contextlib.suppress(RuntimeError):  # of connections whose other end is gone
             leave()
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-
-MEETING = "meeting"
-BLAME_SECONDS = 0.5
+        self._launched.close()
 
 
 def open_ranks(folder: Path, plan: Plan, options: RunOptions, on_lost: OnLost) -> OneRank:
@@ -126,41 +111,18 @@ def open_ranks(folder: Path, plan: Plan, options: RunOptions, on_lost: OnLost) -
     shares = shares_of(plan)
     if len(shares) == 1:
         return OneRank()
-    ours = Path(tempfile.mkdtemp(prefix="quire-ranks-"))
-    links: list[Link] = []
+    is_local = options.ranks.launch == LOCAL
+    launched = launch_here(folder, plan, options, shares) if is_local else await_others(plan, options, shares)
+    ranks = RankZero(shares[0], launched, options.ranks.start_seconds, on_lost)
     try:
-        for share in shares[1:]:
-            links.append(_start(RankSetup(folder, encode(plan), _of_a_rank(options), share, ours / MEETING)))
+        ranks.begin(rank_facts(folder, plan, options), options.device)
     except BaseException:
-        for link in links:
-            link.kill()
-        shutil.rmtree(ours, ignore_errors=True)
-        raise
-    ranks = RankZero(shares[0], Group(links, options.ranks.start_seconds, on_lost), ours)
-    try:
-        ranks.begin(rank_facts(folder, plan, options), options)
-    except BaseException:
-        ranks.close()
+        try:
+            ranks.blame()
+        finally:
+            ranks.close()
         raise
     return ranks
-
-
-def _start(setup: RankSetup) -> Link:
-    ours, theirs = socket.socketpair()
-    with theirs:
-        command = python("-m", "quire.build.follower", str(theirs.fileno()))
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.PIPE, stdout=sys.stderr)
-    link = Link(setup.share.number, Channel(ours), process)
-    assert process.stdin is not None, "it is a pipe"
-    with contextlib.suppress(BrokenPipeError), process.stdin as pipe:  # how it has ended is seen at its other pipe
-        pickle.dump(setup, pipe)
-    return link
-
-
-def _of_a_rank(options: RunOptions) -> RunOptions:
-    """What the other ranks need: the engine, and whatever listens to it, is on rank 0."""
-    tiers = Tiers(host_bytes=options.tiers.host_bytes)
-    return replace(options, tiers=tiers, record=None, kv_events=None, kv_events_topic="")
 
 
 def rank_facts(folder: Path, plan: Plan, options: RunOptions) -> Json:
@@ -169,8 +131,9 @@ def rank_facts(folder: Path, plan: Plan, options: RunOptions) -> Json:
     return facts_of(plan, weights_sample(folder), run)
 
 
-def thread_share(options: RunOptions, processes: int) -> RunOptions:
+def for_this_rank(options: RunOptions, ranks: int) -> RunOptions:
     """Ranks on one machine divide its cores, unless the number of threads is given."""
-    if options.device != "cpu" or options.threads is not None or processes == 1:
+    if options.device != "cpu" or options.threads is not None or ranks == 1:
         return options
-    return replace(options, threads=max(1, (os.cpu_count() or 1) // processes))
+    here = ranks if options.ranks.launch == LOCAL else place_of().local_ranks
+    return replace(options, threads=max(1, (os.cpu_count() or 1) // here))

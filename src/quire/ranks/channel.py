@@ -68,6 +68,18 @@ class Channel:
 
     def receive(self) -> Iterator[Message]:
         """Waits for bytes, and yields the messages that are complete. Raises EOFError if the other end is gone."""
+        self._fill()
+        while (message := self._next()) is not None:
+            yield message
+
+    def receive_one(self) -> Message:
+        """Waits for the next message. Raises EOFError if the other end is gone, or silent for the socket's time."""
+        while True:
+            if (message := self._next()) is not None:
+                return message
+            self._fill()
+
+    def _fill(self) -> None:
         try:
             data = self._socket.recv(_RECEIVE_BYTES)
         except OSError:
@@ -75,8 +87,6 @@ class Channel:
         if not data:
             raise EOFError
         self._received += data
-        while (message := self._next()) is not None:
-            yield message
 
     def _next(self) -> Message | None:
         if len(self._received) < _HEAD.size:

@@ -44,9 +44,26 @@ def join(share: Share, device: str, store: Any, is_local: bool, seconds: float) 
             raise InputError(f"ranks cannot connect ({INTERFACE}: {where}): {text}") from error
 
 
-def file_store(path: Path, share: Share) -> Any:
+def file_store(path: Path, processes: int) -> Any:
     """Where the processes of one machine find each other."""
-    return distributed.FileStore(str(path), share.ranks * share.stages)  # type: ignore[attr-defined]
+    return distributed.FileStore(str(path), processes)  # type: ignore[attr-defined]
+
+
+def network_store(host: str, port: int, serves: bool, seconds: float) -> Any:
+    """Where processes of several machines do. `serves`: this process keeps it."""
+    try:
+        return distributed.TCPStore(  # type: ignore[attr-defined]
+            host, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False
+        )
+    except RuntimeError as error:
+        what = "is taken, or no port of this machine" if serves else f"did not answer within {seconds:g} s"
+        text = str(error).splitlines()[0]
+        raise InputError(f"MASTER_ADDR:MASTER_PORT {host}:{port} {what}: {text}") from error
+
+
+def part_of_store(store: Any, name: str) -> Any:
+    """For one life of the group: nothing of an earlier one is found there."""
+    return distributed.PrefixStore(name, store)  # type: ignore[attr-defined]
 
 
 def leave() -> None:
