@@ -105,28 +105,34 @@ class Listener:
         try:
             self._socket = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
         except OSError as error:
-            why = error.strerror or str(error)
-            raise InputError(
-                f"rank 0 cannot listen at MASTER_ADDR {host}: {why}; give an address of its machine"
-            ) from None
+            why = os.strerror(error.errno or 0)
+            raise InputError(f"rank 0 cannot listen at {host}: {why}; give MASTER_ADDR as its own address") from None
         self.address = Address(host, self._socket.getsockname()[1], secrets.token_hex(16))
 
     def accept(self, ranks: int, seconds: float) -> dict[int, Channel]:
         """Channels of ranks 1, 2, … Raises InputError if some do not connect in time."""
         found: dict[int, Channel] = {}
         end = time.monotonic() + seconds
-        while len(found) < ranks - 1:
-            if (left := end - time.monotonic()) <= 0:
-                missing = ", ".join(str(rank) for rank in range(1, ranks) if rank not in found)
-                raise InputError(
-                    f"of {ranks} ranks, {missing} did not connect to {self.address.host} within {seconds:g} s: start "
-                    "each with the same command, or raise --start-seconds"
-                )
-            self._socket.settimeout(min(left, LOOK_SECONDS))
-            with contextlib.suppress(OSError):
-                self._welcome(self._socket.accept()[0], ranks, found)
-        self._socket.close()
+        with self._socket:
+            while len(found) < ranks - 1:
+                if (left := end - time.monotonic()) <= 0:
+                    raise self._missing(found, ranks, seconds)
+                self._socket.settimeout(min(left, LOOK_SECONDS))
+                with contextlib.suppress(OSError):
+                    self._welcome(self._socket.accept()[0], ranks, found)
         return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _missing(self, found: dict[int, Channel], ranks: int, seconds: float) -> InputError:
+        for channel in found.values():
+            channel.close()
+        missing = ", ".join(str(rank) for rank in range(1, ranks) if rank not in found)
+        return InputError(
+            f"of {ranks} ranks, {missing} did not connect to {self.address.host} within {seconds:g} s: start each with "
+            "the same command, or raise --start-seconds"
+        )
 
     def _welcome(self, connection: socket.socket, ranks: int, found: dict[int, Channel]) -> None:
         """Whoever does not know the token is sent away."""
