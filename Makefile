@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -129,6 +129,9 @@ bench-at-once: setup  ## Requests of 8k tokens decoding at once in 64 GiB, in 16
 
 bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
 	$(BIN)/python bench/tiers.py $(ARGUMENTS)
+
+bench-messages: setup  ## Bytes and times of the messages by which rank 0 sends steps to the other ranks
+	$(BIN)/python bench/messages.py $(ARGUMENTS)
 
 bench-bus: setup  ## Records between a GPU's pool and host memory, alone and beside decode steps, beside one pinned copy
 	$(BIN)/python bench/bus.py $(ARGUMENTS)

@@ -201,6 +201,7 @@ def _build_rank(
         failures=text.failures,
         most_step_tokens=_most_step_tokens(prepared),
     )
+    ranks.follow(engine.scheduler.memories)
     _require_drafts(engine, options.draft_path)
     events = None if options.kv_events is None else publish_events(engine, options.kv_events, options.kv_events_topic)
     with phases.time("record"):

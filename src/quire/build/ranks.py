@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quire.build.identity import weights_sample
 from quire.build.launch import Launched, await_others, launch_here
+from quire.cache.memory import StageMemory
 from quire.core.errors import InputError
 from quire.core.step import Runner
 from quire.core.tier import StagingMemory
@@ -54,6 +55,9 @@ class OneRank:
         del stack
         return runner
 
+    def follow(self, memories: Sequence[StageMemory]) -> None:
+        """The scheduler's: from now on, each change of their tables goes to the other ranks."""
+
     def confirm(self, step_seconds: float) -> tuple[str, ...]:
         del step_seconds
         return ()
@@ -85,7 +89,11 @@ class RankZero(OneRank):
         self.ports = self._group.watched(lambda: join(self.share, device, store, is_local, self._seconds))
 
     def wrap(self, runner: TorchRunner, stack: StagingMemory | None) -> Runner:
-        return Ranks(runner, self._group, runner.plan, stack, runner.recording)
+        self._runner = Ranks(runner, self._group, stack, runner.recording)
+        return self._runner
+
+    def follow(self, memories: Sequence[StageMemory]) -> None:
+        self._runner.follow(table for memory in memories for table in memory.tables)
 
     def confirm(self, step_seconds: float) -> tuple[str, ...]:
         """Waits until all are ready. What each has measured, for the report at the start."""

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from quire.cache.tables import Table
 from quire.core.step import Runner, Step, StepResult
 from quire.core.tier import Staged, StagingMemory
-from quire.plan.plan import Plan
 from quire.ranks.group import REAP_SECONDS, Group, RankLost
 from quire.ranks.message import RankStep, encode
-from quire.ranks.tables import Differences
+from quire.ranks.tables import TableLog
 
 Recording = tuple[int, bool] | None
 
@@ -23,20 +23,23 @@ class Ranks:
         self,
         own: Runner,
         group: Group,
-        plan: Plan,
         memory: StagingMemory | None = None,
         recording: Callable[[Step], Recording] = lambda _step: None,
     ) -> None:
         """`memory`: knows where a load's records are. `recording`: which one a step is played from."""
         self._own, self._group, self._memory, self._recording = own, group, memory, recording
-        self._differences = Differences(plan)
+        self._logs: list[TableLog] = []
         self._broken = ""
+
+    def follow(self, tables: Iterable[Table]) -> None:
+        """The scheduler's, stage by stage, before its first step."""
+        self._logs = [TableLog(table) for table in tables]
 
     def launch(self, step: Step) -> None:
         if self._broken:
             raise RankLost(self._broken)
         message = RankStep(step, self._recording(step), self._loads(step))
-        self._group.launch(step.number, encode(message, self._differences.take(step)))
+        self._group.launch(step.number, encode(message, [log.take() for log in self._logs]))
         with self._together(step):
             self._own.launch(step)
 

@@ -1,10 +1,7 @@
 """Tables of followers: copies of the scheduler's, kept equal by the changes that come with each step.
 
-    scheduler's   · 41 42 43 ·        step 7 computes rows 3 and 9: the cells of these rows that differ from what was
-    sent before   · 41 42  ·  ·       sent before travel with it, [column 3 = 43]
-    follower's    · 41 42 43 ·
-
-Only rows of the step are compared, and only as far as they reach: no other cell is read.
+scheduler's   · 41 42 43 ·       the cell of 43 was written since the step before: it travels with the next one
+follower's    · 41 42 43 ·
 """
 
 from __future__ import annotations
@@ -15,9 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from quire.cache.tables import Table
-from quire.core.step import Ints, Step, TableView
-from quire.core.units import ceil_div
-from quire.plan.plan import KindPlan, Plan
+from quire.core.step import Ints, TableView
+from quire.plan.plan import Plan
 
 Tables = tuple[tuple[TableView, ...], ...]
 """By stage that keeps anything, by kind."""
@@ -43,40 +39,29 @@ def empty_tables(plan: Plan) -> Tables:
 
 
 def apply(changes: Sequence[Change], tables: Tables) -> None:
-    """Writes the changes of all tables, in the order of `Differences.take`."""
+    """Writes the changes of all tables, one for each."""
     for change, view in zip(changes, (view for stage in tables for view in stage), strict=True):
         if len(change.cells):
             row, column = np.divmod(change.cells, view.addresses.shape[2])
             view.addresses[row, :, column] = change.addresses
 
 
-class Differences:
-    """What the scheduler's tables have that was not sent yet."""
+class TableLog:
+    """Which cells of a table were written since they were last taken."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._kinds = [kind for stage in plan.stages for kind in stage.kinds]
-        self._lookahead = plan.lookahead
-        self._sent = empty_tables(plan)
+    def __init__(self, table: Table) -> None:
+        self._view, self._cells = table.view, [np.empty(0, dtype=np.int64)]
+        table.on_write = self._note
 
-    def take(self, step: Step) -> list[Change]:
-        """Of the rows of a step, table after table. They count as sent."""
-        rows, reach = step.rows, int(step.ends.max(initial=0)) + self._lookahead
-        if step.loads:
-            rows, reach = np.union1d(rows, [row for _, row in step.loads]), -1
-        views = [view for stage in step.tables for view in stage]
-        sent = [view for stage in self._sent for view in stage]
-        changes = [_change(*one, rows, reach) for one in zip(self._kinds, views, sent, strict=True)]
-        apply(changes, self._sent)
-        return changes
+    def _note(self, rows: Ints | int, columns: Ints | list[int] | slice | int) -> None:
+        if isinstance(columns, slice):
+            columns = np.arange(columns.start, columns.stop)
+        self._cells.append(np.ravel(np.asarray(rows) * self._view.addresses.shape[2] + np.asarray(columns)))
 
-
-def _change(kind: KindPlan, view: TableView, sent: TableView, rows: Ints, reach: int) -> Change:
-    """`reach`: the greatest end of a row, in tokens; -1: not known."""
-    width = view.addresses.shape[2]
-    columns = min(width, ceil_div(reach, kind.page_tokens)) if kind.kind.grows and reach >= 0 else width
-    now, before = (table.addresses[rows, :, :columns] for table in (view, sent))
-    places = (now != before).any(axis=1).ravel().nonzero()[0]
-    if not len(places):
-        return NO_CHANGE
-    entry, column = np.divmod(places, columns)
-    return Change(rows[entry] * width + column, now[entry, :, column].astype(np.int64))
+    def take(self) -> Change:
+        """With what they hold now."""
+        if len(self._cells) == 1:
+            return NO_CHANGE
+        cells, self._cells = np.unique(np.concatenate(self._cells)), self._cells[:1]
+        row, column = np.divmod(cells, self._view.addresses.shape[2])
+        return Change(cells, self._view.addresses[row, :, column].astype(np.int64))

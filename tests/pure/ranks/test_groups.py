@@ -13,6 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from quire.cache.memory import StageMemory
 from quire.core.errors import InputError
 from quire.core.step import Step, StepResult
 from quire.ranks.channel import LOST_RANK_0, Channel
@@ -153,20 +154,22 @@ def test_other_ranks_have_a_step_before_rank_0_begins_it() -> None:
     """All work at the same time: a step that was sent after rank 0 has computed its share would take twice as long."""
     plan, (ours, theirs) = small_plan(["full"], 40), socket.socketpair()
     group, other, own = Group([Link(1, Channel(ours))], 60.0), Channel(theirs), Own(RuntimeError("out of memory"))
-    ranks = Ranks(own, group, plan)
+    ranks = Ranks(own, group)
+    ranks.follow(StageMemory(plan.stages[0], plan, plan.max_requests).tables)
     with pytest.raises(RuntimeError, match="out of memory"):
         ranks.launch(_step(4))
     assert decode(other.receive_one().data, empty_tables(plan)).step.number == 4
     with pytest.raises(RankLost, match=r"step 4 failed on rank 0 \(RuntimeError\('out of memory'\)\)"):
         ranks.launch(_step(5))
     group.close()
+    other.close()
 
 
 def test_a_step_that_fails_because_a_rank_is_gone_says_so() -> None:
     """What a collective raises then is about addresses and sockets."""
     with group_of(2) as (group, _):
         group.run(PATIENCE_SECONDS)
-        ranks = Ranks(Own(RuntimeError("Connection closed by peer [127.0.0.1]:3")), group, small_plan(["full"], 40))
+        ranks = Ranks(Own(RuntimeError("Connection closed by peer [127.0.0.1]:3")), group)
         os.kill(process_of(group.links[0]).pid, signal.SIGKILL)
         with pytest.raises(RankLost, match="rank 1 of 2 is lost: it was killed by SIGKILL"):
             ranks.launch(_step(1))
