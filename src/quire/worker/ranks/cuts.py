@@ -31,14 +31,19 @@ class Cut:
         return sum(end - begin for begin, end in self.ranges) + self.missing
 
     def of(self, tensor: Any) -> torch.Tensor:
-        """Of a tensor, or of a slice of safetensors that reads only what is asked for. Never a view."""
+        """Of a tensor, or of a stored one, which reads only what is asked for. Never a view."""
         before = (slice(None),) * self.axis
         parts = [tensor[(*before, slice(begin, end))] for begin, end in self.ranges]
         if self.missing:
             shape = list(parts[0].shape)
             shape[self.axis] = self.missing
             parts.append(parts[0].new_zeros(shape))
-        return torch.cat(parts, dim=self.axis) if len(parts) > 1 else parts[0].clone()
+        return torch.cat(parts, dim=self.axis) if len(parts) > 1 else own_memory(parts[0], tensor)
+
+
+def own_memory(part: torch.Tensor, whole: Any) -> torch.Tensor:
+    """A copy, if it is a view. What is read from a file is none."""
+    return part.clone() if isinstance(whole, torch.Tensor) else part
 
 
 def cut_parts(axis: int, whole: Sequence[int], local: Sequence[int], rank: int, ranks: int) -> Cut | None:

@@ -43,14 +43,20 @@ class SharedModel:
         each = (sorted(names, key=lambda name: name not in own) for names in found.values())
         return [tuple(names) for names in each if names[0] in own]
 
-    def fill(self, names: Sequence[str], whole: Any, device: torch.device | None = None) -> None:
-        """Cuts this rank's part of a tensor (or a slice of safetensors), in the parameter's dtype and on a device."""
+    def fill(self, names: Sequence[str], whole: Any) -> None:
+        """Cuts this rank's part of a whole tensor, and puts it in its place."""
+        self.put(names, self.table.part(names[0], whole, self.rank))
+
+    def put(
+        self, names: Sequence[str], part: torch.Tensor, device: torch.device | None = None, dtype: Any = None
+    ) -> None:
+        """Gives a parameter or buffer its numbers, on a device and in a data type: by default the parameter's."""
         module, own = self._place(names[0])
-        part = self.table.part(names[0], whole, self.rank)
         if own in module._buffers:
             module._buffers[own] = part.to(module._buffers[own].dtype)
             return
-        parameter = nn.Parameter(part.to(device=device, dtype=module._parameters[own].dtype), requires_grad=False)
+        held = part.to(device=device, dtype=dtype or module._parameters[own].dtype)
+        parameter = nn.Parameter(held, requires_grad=False)
         known = self.model.state_dict(keep_vars=True) if len(names) > 1 else ()
         for name in (names[0], *(name for name in names[1:] if name in known)):
             module, own = self._place(name)

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from quire.core.errors import ModelError
-from quire.worker.ranks.cuts import Cut, cut_parts, cut_vocabulary
+from quire.worker.ranks.cuts import Cut, cut_parts, cut_vocabulary, own_memory
 from quire.worker.ranks.rules import APART, BLOCKS, INTERLEAVED, ONCE, PACKED, ROWS_OF_EXPERTS, SINGLE, TRANSPOSED
 
 
@@ -45,7 +45,7 @@ class SplitTable:
     def part(self, name: str, whole: Any, rank: int) -> torch.Tensor:
         """A rank's part of a tensor (or of a slice of safetensors), in memory of its own."""
         cut = self.cuts.get(name)
-        found = (whole[:] if whole.ndim else whole).clone() if cut is None else cut.of(whole)
+        found = own_memory(whole[...], whole) if cut is None else cut.of(whole)
         return torch.zeros_like(found) if name in self.first_only and rank else found
 
 
