@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -35,6 +35,12 @@ test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, 
 $(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install
 	tests/clients/install $(PYTHON) $(CLIENTS)
 	@touch $@
+
+ranks: setup  ## Two ranks behind a server, 10 of them killed and 2 stopped at random moments
+	$(BIN)/python -m pytest -q -s -m ranks tests/serve/ranks
+
+soak-ranks: setup  ## The same with 100 killed and 20 stopped
+	QUIRE_RANK_KILLS=100 QUIRE_RANK_STOPS=20 $(BIN)/python -m pytest -q -s -m ranks tests/serve/ranks
 
 clients: setup $(CLIENTS)/.installed  ## Published clients against quire serve, in .venv-clients
 	SERVER_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest tests/clients $(ARGUMENTS)
@@ -124,11 +130,17 @@ bench-decode: setup  ## Decode steps of the whole engine on this GPU, beside bar
 bench-batching: setup  ## Requests from beginning to end on this GPU, beside transformers' continuous batching
 	$(BIN)/python bench/batching.py $(ARGUMENTS)
 
+bench-peer: setup  ## Quire and vLLM in turn on the same work, on this GPU: one table (vLLM must be installed)
+	$(BIN)/python bench/peer.py $(ARGUMENTS)
+
 bench-at-once: setup  ## Requests of 8k tokens decoding at once in 64 GiB, in 16 and in 8 bits, beside vLLM 0.32.0
 	$(BIN)/python bench/at_once.py $(ARGUMENTS)
 
 bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
 	$(BIN)/python bench/tiers.py $(ARGUMENTS)
+
+bench-messages: setup  ## Bytes and times of the messages by which rank 0 sends steps to the other ranks
+	$(BIN)/python bench/messages.py $(ARGUMENTS)
 
 bench-bus: setup  ## Records between a GPU's pool and host memory, alone and beside decode steps, beside one pinned copy
 	$(BIN)/python bench/bus.py $(ARGUMENTS)

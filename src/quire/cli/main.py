@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": "answer one prompt on this machine",
     "chat": "chat in the terminal",
     "serve": "serve a model over HTTP with the OpenAI API",
+    "rank": "serve a model as one of several ranks, started by torchrun or Slurm",
     "keys": "manage the API keys of a server",
     "fetch": "download a model",
     "plan": "plan the memory of a model exactly, from its configuration",

@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """No option has a default here: what was not typed may be set in a file or in the environment."""
-    _add(parser)
+    add_all(parser)
     for action in parser._actions:
         action.default = argparse.SUPPRESS
 
 
-def _add(parser: argparse.ArgumentParser) -> None:
+def add_all(parser: argparse.ArgumentParser) -> None:
     common.add_run_model_argument(parser)
     common.add_memory_shape_options(parser, runs=True)
     common.add_ignore_option(parser)
@@ -64,7 +64,7 @@ def _add_engine_options(group: argparse._ArgumentGroup) -> None:
 
 
 def run(typed: argparse.Namespace) -> None:
-    parsed = complete(_add, typed)
+    parsed = complete(add_all, typed)
     if parsed.config is not None:
         print(f"options are read from {parsed.config.resolve()}", flush=True)
     options = run_options(parsed)

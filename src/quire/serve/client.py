@@ -14,23 +14,20 @@ import asyncio
 import contextlib
 import itertools
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from quire.core.request import Request
 from quire.explain.room import Room
-from quire.options.child import python
 from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
 from quire.serve.ending import end_at_once, reap
 from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.frames import FramePipe
-from quire.serve.mailbox import Mailbox
+from quire.serve.life import Life, engine_process
 from quire.serve.messages import (
     ABORTED,
     AskFork,
@@ -44,6 +41,7 @@ from quire.serve.messages import (
     Explain,
     Failed,
     Message,
+    RankLost,
     Ready,
     Reply,
     RequestState,
@@ -51,6 +49,7 @@ from quire.serve.messages import (
     WarmUp,
 )
 from quire.serve.messages import Submit as SubmitOrder
+from quire.serve.pending import PendingRequest, Updates
 from quire.serve.progress import Progress
 
 FIRST_PAUSE_SECONDS = 0.2
@@ -66,37 +65,7 @@ NOT_READY = "the engine is not ready: it is starting, come back in a few seconds
 DIED = "the engine's process died; it is being started again: send the request once more"
 
 
-@dataclass(slots=True, eq=False)
-class PendingRequest:
-    """One request in progress, and when it generated what."""
-
-    request: Request
-    updates: Updates
-    number: int = 0
-    """Its place in the call."""
-    sent_at: float = field(default_factory=time.monotonic)
-    first_at: float | None = None
-    last_at: float | None = None
-    output_tokens: int = 0
-    hit_tokens: int | None = None
-    """Tokens of the prompt found in the cache; None: it has not started."""
-
-
 Question = Explain | DropCache | AskLeases | AskFork | AskRoom
-Update = tuple[int, ...] | RequestUpdate | EngineAway
-"""Tokens alone, or whatever else there is to say."""
-Updates = Mailbox[tuple[PendingRequest, Update]]
-"""Of the requests of one call."""
-
-
-@dataclass(slots=True)
-class Life:
-    """One process of the engine, from start to end."""
-
-    process: subprocess.Popen[bytes]
-    pipe: FramePipe
-    started_at: float
-    is_ready: bool = False
 
 
 class EngineClient:
@@ -124,6 +93,10 @@ class EngineClient:
         self._was_ready = False
         self._is_closing = False
         self._pause_seconds = FIRST_PAUSE_SECONDS
+        self.lost = ""
+        """The rank that the latest engine that died had lost; empty: it died otherwise."""
+        self._waiting: list[PendingRequest] = []
+        """Until there is an engine again."""
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -163,7 +136,7 @@ class EngineClient:
             ours, theirs = socket.socketpair()
             undo.enter_context(ours)
             with theirs:
-                process = _engine_process(theirs.fileno())
+                process = engine_process(theirs.fileno())
                 undo.callback(end_at_once, process)
             pipe = FramePipe(ours)
             life = Life(process, pipe, time.monotonic())
@@ -199,11 +172,14 @@ class EngineClient:
             return
         self._life = None
         self.progress.engine_is_gone()
-        self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count())
-        self.end_all(EngineGone(DIED))
+        why = {"reason": life.lost} if life.lost else {}
+        self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count(), **why)
+        self.lost = life.lost
+        self.end_started(life.lost)
         self.on_change()
         if not self._was_ready:
-            self.boot_failure = self.boot_failure or Failed("the engine's process died while it started", 1)
+            why_not = life.lost or "the engine's process died while it started"
+            self.boot_failure = self.boot_failure or Failed(why_not, 1)
             self.given_up.set()
             return
         if time.monotonic() - life.started_at > STABLE_SECONDS:
@@ -215,9 +191,28 @@ class EngineClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
+    def end_started(self, lost: str) -> None:
+        """An engine has died. If it `lost` a rank, the requests that it has not started wait for the next engine."""
+        kept = {name for name, one in self.tickets.items() if one.can_wait} if lost else set()
+        self._waiting = [self.tickets[name] for name in kept]
+        names = [name for name in self.open_names() if name not in kept]
+        self._end(names, EngineGone(f"{lost}; it is being started again: send the request once more" if lost else DIED))
+
+    def submit_again(self) -> None:
+        """An engine is ready: it gets the requests that have waited for it, and were not cancelled meanwhile."""
+        waiting = [one for one in self._waiting if self.tickets.get(one.request.name) is one]
+        self._waiting = []
+        for one in waiting:
+            one.engines += 1
+        if waiting:
+            self._send(SubmitOrder(tuple(one.request for one in waiting)))
+
     def end_all(self, error: EngineAway) -> None:
         """Ends all waiting requests and questions with this error."""
-        self.end(self.open_names(), error)
+        self._end(self.open_names(), error)
+
+    def _end(self, names: Sequence[str], error: EngineAway) -> None:
+        self.end(names, error)
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(error)
@@ -259,6 +254,8 @@ class EngineClient:
                     question.set_result(value)
             case Ready():
                 self._begin(life, message)
+            case RankLost(why):
+                life.lost = why
             case Failed():
                 self.boot_failure = message
                 self._tell("engine_failed", "error", message=message.message)
@@ -269,9 +266,12 @@ class EngineClient:
         life.is_ready = self._was_ready = True
         self.progress.reset()
         seconds = round(time.monotonic() - life.started_at, 2)
-        steps = {"steps": ready.steps, "kernels": "; ".join(ready.kernels)} if ready.steps else {}
+        steps: dict[str, Any] = {"steps": ready.steps, "kernels": "; ".join(ready.kernels)} if ready.steps else {}
+        if ready.ranks:
+            steps["ranks"] = list(ready.ranks)
         self.on_change()
         self._tell("engine_ready", process=life.process.pid, seconds=seconds, device=self.setup.options.device, **steps)
+        self.submit_again()
 
     def _note_tick(self, tick: EngineTick) -> None:
         now = time.monotonic()
@@ -392,9 +392,3 @@ class EngineClient:
         if self._life is None or not self._life.is_ready:
             raise EngineStarting(NOT_READY)
         self._life.pipe.send(command)
-
-
-def _engine_process(descriptor: int) -> subprocess.Popen[bytes]:
-    """With the pipe at this descriptor."""
-    command = python("-m", "quire.serve.engine_process", str(descriptor))
-    return subprocess.Popen(command, pass_fds=[descriptor], stdin=subprocess.DEVNULL, stdout=sys.stderr)

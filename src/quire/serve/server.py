@@ -81,7 +81,8 @@ def run(
     ring = KeyRing(settings.keys, key_sha256=settings.api_key_sha256)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
     logged = (settings.log_format, settings.log_level)
-    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file, *logged)
+    seconds = settings.step_seconds
+    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file, *logged, step_seconds=seconds)
     asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
 
 

@@ -205,7 +205,13 @@ class Hub:
         engine = self._engine
         progress = engine.progress
         return m.EngineState(
-            engine.lives, engine.has_process, engine.is_ready, engine.restarts, progress.steps, progress.seconds_since
+            engine.lives,
+            engine.has_process,
+            engine.is_ready,
+            engine.restarts,
+            progress.steps,
+            progress.seconds_since,
+            engine.lost,
         )
 
     def _tell_state(self) -> None:

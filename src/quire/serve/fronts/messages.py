@@ -45,6 +45,8 @@ class EngineState:
     steps: int
     seconds_since: float | None
     """Since its last progress."""
+    lost: str = ""
+    """The rank that the latest process that died had lost."""
 
 
 # ── notices of a front ───────────────────────────────────────────────────

@@ -101,6 +101,11 @@ class TorchRunner:
         scores += self._score_prompt(prompt, pieces, most)
         self._finish(step, tokens, join_scores(outputs, prompt, scores))
 
+    def recording(self, step: Step) -> tuple[int, bool] | None:
+        """Rows of the recording that a step can be played from, and whether rows are cut there; None: there is none."""
+        del step
+        return None
+
     def skip(self, step: Step) -> None:
         """Everything but the model: rows that sample get token 0. For benches."""
         step = own_part(step, self._memory)
