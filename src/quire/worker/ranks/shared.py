@@ -87,5 +87,5 @@ def share_model(
         keep_stage(local, table, layers, member, layer_outputs)
     made = SharedModel(local.eval(), whole, table, share.rank)
     made.fill_buffers()
-    local.quire_share = share
+    local.quire_share, local.quire_config = share, config
     return made

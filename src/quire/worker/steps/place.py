@@ -33,9 +33,13 @@ class Weights:
 
     def with_layers(self, stage: StagePlan) -> list[tuple[Any, StagePlan]]:
         """Each model, with its own layers of the stage."""
+        if self.draft is None:
+            return [(self.model, stage)]
         own = stage.layers - self.draft_layers
-        found = [(self.model, part_of(stage, 0, own))]
-        return found if self.draft is None else [*found, (self.draft, part_of(stage, own, self.draft_layers))]
+        return [
+            (self.model, part_of(stage, 0, own)),
+            (self.draft, part_of(stage, own, self.draft_layers)),
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,14 +49,14 @@ class ProbeRecord:
     logits: torch.Tensor | None = None
 
 
-_record: ProbeRecord | None = None
-"""The running probe's: transformers calls a registered function, which has no other place to write to."""
+_record: ContextVar[ProbeRecord | None] = ContextVar("_record", default=None)
+"""Of the running probe of this thread: transformers calls a registered function, which has no other place to write
+to."""
 
 
 @contextmanager
 def probe_attention(model: Any) -> Iterator[None]:
     """Within this context, attention and known recurrent mixers see each token alone."""
-    global _record
     AttentionInterface.register(PROBE, _attend_to_itself)
     AttentionMaskInterface.register(PROBE, _remember_mask)
     before = model.config._attn_implementation
@@ -76,7 +77,7 @@ def probe_attention(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        _record = None  # its tensors may lie in a device's memory
+        _record.set(None)  # its tensors may lie in a device's memory
         model.set_attn_implementation(before)
         for module in (*mixers, *norms, *indexers):
             del module.forward
@@ -106,17 +107,18 @@ def _each_alone(module: Any, hidden_states: torch.Tensor, **_options: Any) -> An
 
 
 def _running() -> ProbeRecord:
-    assert _record is not None, "a probe is running"
-    return _record
+    record = _record.get()
+    assert record is not None, "a probe is running"
+    return record
 
 
 @torch.inference_mode()
 def run(model: Any, tokens: torch.Tensor, positions: torch.Tensor, places: torch.Tensor | None = None) -> ProbeRecord:
     """Runs one call. `places`: of the tokens that are recorded; default: all."""
-    global _record
     device = next(model.parameters()).device
     kept = torch.arange(len(tokens)) if places is None else places
-    _record = record = ProbeRecord(positions.to(device), kept.to(device))
+    record = ProbeRecord(positions.to(device), kept.to(device))
+    _record.set(record)
     asked = {} if places is None else {"logits_to_keep": record.places}
     try:
         out = model(input_ids=tokens[None].to(device), position_ids=record.positions[None], use_cache=False, **asked)
@@ -163,6 +165,8 @@ def _remember_mask(*, q_length: int, kv_length: int, mask_function: Mask, device
 def first_difference(first: torch.Tensor, second: torch.Tensor, tolerance: float) -> int | None:
     """The first token whose results (token, …) differ by more than `tolerance` times the greatest number; None:
     none."""
+    if not first.numel():
+        return None  # a stage without a head
     first, second = first.float().flatten(1), second.float().flatten(1)
     near = tolerance * first.abs().max().clamp(min=1e-6)
     wrong = ~((first - second).abs().amax(dim=1) <= near)
