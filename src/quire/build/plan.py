@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from quire.build.limits import require_ranks
+from quire.build.limits import require_ranks, require_shared_memory, require_shared_weights
 from quire.build.machine import Machine, available_bytes, machine_of, of_each_rank
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
@@ -51,6 +51,8 @@ def plan_checkpoint(
     """Without a budget: all of the device. `ignore_fields`: fields of the configuration that do not affect memory.
     `draft`: the draft model, unless the options have its folder."""
     _require_runnable(settings, options)
+    name, config = configuration(source)
+    require_shared_weights(config, name, settings.tensor_parallel * settings.pipeline_parallel)
     shape = read_shape(source, options, ignore_fields)
     draft = options.draft_path if draft is None else draft
     if draft is not None:
@@ -107,6 +109,7 @@ def whole_machine(machine: Machine) -> Budget:
 
 def _require_runnable(settings: Settings, options: RunOptions) -> None:
     require_ranks(settings.tensor_parallel, settings.pipeline_parallel, options)
+    require_shared_memory(settings)
     if settings.kv_dtype not in RUN_KV_DTYPES:
         known = names_of(RUN_KV_DTYPES)
         raise InputError(f"no kernel here reads keys and values as {settings.kv_dtype.value}: choose one of {known}")

@@ -18,6 +18,8 @@ import torch
 from transformers import AutoConfig
 from transformers.core_model_loading import Concatenate, MergeModulelist
 
+from quire.core.errors import ModelError
+from quire.models.quantisation import section_in
 from quire.worker.model.model import NAME
 from quire.worker.model.own_attention import allow, stated_type
 from quire.worker.ranks.cuts import Cut
@@ -39,6 +41,7 @@ def read_share(
     device: torch.device | None = None,
 ) -> Any:
     """A model with one process's share of the weights, connected to the others. The split was proved before."""
+    _require_plain(folder)
     config = read_configuration(folder)
     made = share_model(config, member, layers, dtype, layer_outputs)
     with StoredTensors(folder) as stored:
@@ -52,6 +55,11 @@ def read_configuration(folder: Path) -> Any:
     """With the architectures of the folder."""
     allow(stated_type(folder), NAME)
     return AutoConfig.from_pretrained(folder, trust_remote_code=False)
+
+
+def _require_plain(folder: Path) -> None:
+    if section_in(folder) is not None:
+        raise ModelError(f"{folder} has quantised weights, which no rank can take a part of yet: run it on one device")
 
 
 class Reader:

@@ -17,11 +17,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from quire.core.errors import ModelError
 from quire.worker.mixers.attach import INDEXED, PAIRED, STATES, flat_norms, flatten
+from quire.worker.mixers.packed import NoStates, cache_name
 
 PROBE = "quire_probe"
 MASKED_TOKENS = 64
 """Larger masks are not made: the mask function is compared instead."""
 
+Numbers = tuple[int, int]
+"""How many numbers a mixer keeps of a row: for its convolution, and besides."""
 Mask = Callable[[Any, Any, Any, Any], torch.Tensor]
 
 
@@ -45,8 +48,24 @@ class ProbeRecord:
     """Places of the tokens that are recorded."""
     calls: dict[int, list[AttentionCall]] = field(default_factory=dict)
     masks: list[tuple[torch.Tensor, Mask]] = field(default_factory=list)
-    mixers: set[int] = field(default_factory=set)
+    states: dict[int, Numbers] = field(default_factory=dict)
+    """By layer: what its mixer keeps."""
     logits: torch.Tensor | None = None
+
+
+class NotedStates(NoStates):
+    """An empty cache that counts what a mixer would keep."""
+
+    def __init__(self) -> None:
+        self.channels = self.numbers = 0
+
+    def update_conv_state(self, new: torch.Tensor, *_layer: int, **_options: int) -> torch.Tensor:
+        self.channels += new.shape[1]
+        return new
+
+    def update_recurrent_state(self, new: torch.Tensor, *_layer: int, **_options: int) -> torch.Tensor:
+        self.numbers += new[0].numel()
+        return new
 
 
 _record: ContextVar[ProbeRecord | None] = ContextVar("_record", default=None)
@@ -95,12 +114,14 @@ def _select_itself(*_given: Any, **_options: Any) -> torch.Tensor:
 def _each_alone(module: Any, hidden_states: torch.Tensor, **_options: Any) -> Any:
     """Computes every recorded token as the beginning of its own sequence, and no others."""
     record = _running()
-    record.mixers.add(module.layer_idx)
     out = torch.zeros_like(hidden_states)
     alone, name = hidden_states[0, record.places][:, None], type(module).__name__
     if name not in PAIRED:
-        out[0, record.places] = type(module).forward(module, alone)[:, 0]
+        kept = NotedStates()
+        out[0, record.places] = type(module).forward(module, alone, **{cache_name(type(module).forward): kept})[:, 0]
+        record.states[module.layer_idx] = kept.channels * (module.conv_kernel_size - 1), kept.numbers
         return out
+    record.states[module.layer_idx] = PAIRED[name][2](module)
     positions = record.positions[record.places][:, None]
     out[0, record.places] = PAIRED[name][1](module, alone, positions)[:, 0]
     return out, None
