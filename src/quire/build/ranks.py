@@ -72,7 +72,7 @@ class RankZero(OneRank):
 
     def __init__(self, share: Share, launched: Launched, start_seconds: float, on_lost: OnLost) -> None:
         self.share, self._launched, self._seconds = share, launched, start_seconds
-        self._group = Group(launched.links, start_seconds, on_lost)
+        self.group = Group(launched.links, start_seconds, on_lost)
         self.processes = tuple(link.process.pid for link in launched.links if link.process is not None)
 
     def begin(self, own: Json, device: str) -> None:
@@ -80,16 +80,16 @@ class RankZero(OneRank):
         from quire.worker.ranks.joining import join  # torch is imported while the other ranks do so
 
         try:
-            require_same(own, self._group.answers())
+            require_same(own, self.group.answers())
         except InputError as error:
-            self._group.send_json({"refused": str(error)})
+            self.group.send_json({"refused": str(error)})
             raise
-        self._group.send_json({"go": True})
+        self.group.send_json({"go": True})
         store, is_local = self._launched.store(), self._launched.is_local
-        self.ports = self._group.watched(lambda: join(self.share, device, store, is_local, self._seconds))
+        self.ports = self.group.watched(lambda: join(self.share, device, store, is_local, self._seconds))
 
     def wrap(self, runner: TorchRunner, stack: StagingMemory | None) -> Runner:
-        self._runner = Ranks(runner, self._group, stack, runner.recording)
+        self._runner = Ranks(runner, self.group, stack, runner.recording)
         return self._runner
 
     def follow(self, memories: Sequence[StageMemory]) -> None:
@@ -97,18 +97,18 @@ class RankZero(OneRank):
 
     def confirm(self, step_seconds: float) -> tuple[str, ...]:
         """Waits until all are ready. What each has measured, for the report at the start."""
-        ready = self._group.answers()
-        self._group.run(step_seconds)
+        ready = self.group.answers()
+        self.group.run(step_seconds)
         return tuple(f"rank {number}: {line}" for number, answer in enumerate(ready, 1) for line in answer["ready"])
 
     def blame(self) -> None:
         """After an error: raises RankLost if the reason is that a rank is gone."""
-        self._group.require_all(BLAME_SECONDS)
+        self.group.require_all(BLAME_SECONDS)
 
     def close(self) -> None:
         from quire.worker.ranks.joining import leave
 
-        self._group.close()
+        self.group.close()
         with contextlib.suppress(RuntimeError):  # of connections whose other end is gone
             leave()
         self._launched.close()
