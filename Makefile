@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -99,6 +99,9 @@ bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its
 
 bench-busy: setup  ## Decode on a CPU that two other processes use too, by how torch's threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)
+
+bench-splits: setup  ## Which model types run on two ranks and on two stages: the table of docs/ranks.md
+	$(BIN)/python bench/splits.py $(ARGUMENTS)
 
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
 	$(BIN)/python bench/supported.py $(ARGUMENTS)

@@ -9,6 +9,7 @@ A split that is wrong yields wrong tokens and no error, so nothing is served wit
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from quire.core.dtypes import DType
-from quire.core.errors import ModelError, QuireError
+from quire.core.errors import ModelError, PlanError, QuireError
 from quire.core.step import Step
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
@@ -102,6 +103,16 @@ def _shape_of(twin: Any, config: Any) -> ModelShape:
 
 
 def _plan(shape: ModelShape, ranks: int, stages: int) -> Plan:
+    """Layers that share a memory stay on one stage: the first division that allows it."""
+    count = len(shape.layers)
+    divisions = [None] if stages == 1 else [(first, count - first) for first in (count // 2, *range(1, count))]
+    for division in divisions[:-1]:
+        with contextlib.suppress(PlanError):
+            return _divided_plan(shape, ranks, stages, division)
+    return _divided_plan(shape, ranks, stages, divisions[-1])
+
+
+def _divided_plan(shape: ModelShape, ranks: int, stages: int, layers: tuple[int, ...] | None) -> Plan:
     settings = Settings(
         max_length=2 * TOKENS,
         max_requests=2,
@@ -110,6 +121,7 @@ def _plan(shape: ModelShape, ranks: int, stages: int) -> Plan:
         match_unit_tokens=16,
         tensor_parallel=ranks,
         pipeline_parallel=stages,
+        stage_layers=layers,
     )
     return make_plan(shape, settings, Budget(pool_bytes=8 << 20)).require_fit()
 
