@@ -47,7 +47,7 @@ def _refused(stages: int, options: RunOptions) -> list[tuple[str, str]]:
         (tiers.remote is not None, "--remote", "a cache of prefixes on a server"),
         (bool(tiers.connectors), "--connector", "a cache of prefixes of your own"),
         (tiers.peer is not None, "--role", "hand-over"),
-        (bool(tiers.host_bytes) and options.device != "cpu", "--host-memory", "a cache in host memory beside a GPU"),
-        (bool(tiers.host_bytes) and stages > 1, "--host-memory", "a cache in host memory beside pipeline stages"),
+        (bool(tiers.host_bytes) and options.device != "cpu", "--host-memory", "a cache in host memory of a GPU"),
+        (bool(tiers.host_bytes) and stages > 1, "--host-memory", "a cache in host memory of pipeline stages"),
     ]
     return [(flag, what) for is_asked, flag, what in asked if is_asked]
