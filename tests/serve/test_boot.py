@@ -20,7 +20,7 @@ from quire.cli.boot import boot_plan
 from quire.cli.configuration import complete
 from quire.cli.flags import run_options
 from quire.cli.main import main
-from quire.cli.serve import _add
+from quire.cli.serve import add_all
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError, ModelError, PlanFileError
 from quire.options.drafts import DRAFT_TOKENS
@@ -42,7 +42,7 @@ def plan_file(tiny_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def booted(folder: Path, dtype: DType = DType.FP32, device: str = "cpu", **typed: object) -> tuple[Plan, str]:
     """The plan that a server boots from where these options were typed."""
-    parsed = complete(_add, argparse.Namespace(device=device, dtype=dtype, **typed))
+    parsed = complete(add_all, argparse.Namespace(device=device, dtype=dtype, **typed))
     return boot_plan(parsed, folder, run_options(parsed))
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from quire.cli.configuration import NOT_OURS, complete
 from quire.cli.main import build_parser
-from quire.cli.serve import _add
+from quire.cli.serve import add_all
 from quire.serve import operations
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def options_of(arguments: list[str], environment: dict[str, str], patch: pytest.
         patch.setenv(name, value)
     typed, unknown = build_parser().parse_known_args(["serve", *arguments])
     assert not unknown
-    return complete(_add, typed)
+    return complete(add_all, typed)
 
 
 def test_the_image_is_made_of_files_that_are_there_and_starts_a_server(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import quire
 from quire.cli import generate
 from quire.cli.configuration import complete
 from quire.cli.main import main
-from quire.cli.serve import _add
+from quire.cli.serve import add_all
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
 from quire.core.units import MIB
@@ -42,19 +42,19 @@ def test_what_is_typed_counts_before_the_environment_and_that_before_the_file(
     monkeypatch.setenv("QUIRE_MAX_LENGTH", "2k")
     monkeypatch.setenv("QUIRE_PORT", "9000")
     monkeypatch.setenv("QUIRE_CACHE", "elsewhere")
-    options = complete(_add, argparse.Namespace(config=file, port=1))
+    options = complete(add_all, argparse.Namespace(config=file, port=1))
     assert (options.pool, options.max_length, options.max_requests, options.port) == (64 * MIB, 2048, 5, 1)
     assert options.log_text is True
     assert options.stage_layers == (10, 20)
     assert options.batch_tokens == 8192
     monkeypatch.chdir(tmp_path)
-    assert complete(_add, argparse.Namespace()).max_requests == 5
+    assert complete(add_all, argparse.Namespace()).max_requests == 5
 
 
 def test_a_shared_key_is_hashed_as_soon_as_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """From the environment as from the command line; it gives all rights, and a file of keys in addition is refused."""
     monkeypatch.setenv("QUIRE_API_KEY", "open-sesame")
-    parsed = complete(_add, argparse.Namespace())
+    parsed = complete(add_all, argparse.Namespace())
     settings = from_flags(ServeSettings, vars(parsed))
     assert "open-sesame" not in f"{parsed}{settings}"
     ring = KeyRing(None, key_sha256=settings.api_key_sha256)
@@ -72,7 +72,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_quoting_it(
 ) -> None:
     monkeypatch.setenv("QUIRE_API_KEY", key)
     with pytest.raises(InputError) as refused:
-        complete(_add, argparse.Namespace())
+        complete(add_all, argparse.Namespace())
     assert "--api-key: the key must have at least 1 character" in str(refused.value)
     assert not key or key not in str(refused.value)
 
@@ -81,11 +81,11 @@ def test_a_key_that_no_header_can_carry_is_refused_without_quoting_it(
 def test_an_option_that_may_be_repeated_is_a_list_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "quire.toml"
     file.write_text('connector = ["stores:one", "stores:other"]\nsheets = [3, 4]\nlog-text = false\n')
-    options = complete(_add, argparse.Namespace(config=file))
+    options = complete(add_all, argparse.Namespace(config=file))
     assert (options.connector, options.sheets, options.log_text) == (["stores:one", "stores:other"], (3, 4), False)
     monkeypatch.setenv("QUIRE_CONNECTOR", "stores:third")
     monkeypatch.setenv("QUIRE_LOG_TEXT", "yes")
-    options = complete(_add, argparse.Namespace(config=file))
+    options = complete(add_all, argparse.Namespace(config=file))
     assert (options.connector, options.log_text) == (["stores:third"], True)
 
 
@@ -96,14 +96,14 @@ def test_a_file_that_was_only_found_names_no_code(tmp_path: Path, monkeypatch: p
     (tmp_path / "quire.toml").write_text('connector = "stores:one"\nmax-length = 1024\n')
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"quire.toml was found here, and names code to run \(connector\)"):
-        complete(_add, argparse.Namespace())
-    assert complete(_add, argparse.Namespace(config=Path("quire.toml"))).connector == ["stores:one"]
+        complete(add_all, argparse.Namespace())
+    assert complete(add_all, argparse.Namespace(config=Path("quire.toml"))).connector == ["stores:one"]
     monkeypatch.setenv("QUIRE_CONFIG", "quire.toml")
-    assert complete(_add, argparse.Namespace()).connector == ["stores:one"]
+    assert complete(add_all, argparse.Namespace()).connector == ["stores:one"]
     (tmp_path / "quire.toml").write_text("max-length = 1024\n")
     monkeypatch.delenv("QUIRE_CONFIG")
     monkeypatch.setenv("QUIRE_CONNECTOR", "stores:two")
-    assert complete(_add, argparse.Namespace()).connector == ["stores:two"]
+    assert complete(add_all, argparse.Namespace()).connector == ["stores:two"]
 
 
 def test_the_file_that_was_read_is_printed(
@@ -141,4 +141,4 @@ def test_mistakes_in_a_file_are_told_with_its_name(tmp_path: Path, text: str, wo
     file = tmp_path / "quire.toml"
     file.write_text(text)
     with pytest.raises(InputError, match=words):
-        complete(_add, argparse.Namespace(config=file))
+        complete(add_all, argparse.Namespace(config=file))

@@ -14,7 +14,7 @@ import pytest
 from quire.cli.configuration import complete
 from quire.cli.flags import add_flags, run_options
 from quire.cli.main import build_parser
-from quire.cli.serve import _add
+from quire.cli.serve import add_all
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.rules import Policy, Rules
@@ -29,7 +29,7 @@ WITHOUT_FLAG = {"rules", "overlap"}
 
 def served(*arguments: str) -> RunOptions:
     """As `quire serve` reads them."""
-    return run_options(complete(_add, build_parser().parse_args(["serve", *arguments])))
+    return run_options(complete(add_all, build_parser().parse_args(["serve", *arguments])))
 
 
 def parsed(command: str, *arguments: str) -> argparse.Namespace:
