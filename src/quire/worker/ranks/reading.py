@@ -37,6 +37,7 @@ def read_share(
     layers: range,
     dtype: torch.dtype,
     layer_outputs: int | None = None,
+    *,
     advance: Advance | None = None,
     device: torch.device | None = None,
 ) -> Any:
