@@ -82,7 +82,7 @@ class RankZero(OneRank):
         try:
             require_same(own, self.group.answers())
         except InputError as error:
-            self.group.send_json({"refused": str(error)})
+            self.group.refuse(str(error))
             raise
         self.group.send_json({"go": True})
         store, is_local = self._launched.store(), self._launched.is_local

@@ -95,6 +95,11 @@ class Group:
         for link in self.links:
             self._send(link, lambda link=link: link.channel.send_json(value))  # type: ignore[misc]
 
+    def refuse(self, why: str) -> None:
+        """The group does not begin. Ranks end by themselves, each saying why."""
+        self.send_json({"refused": why})
+        self._is_closing = True
+
     def answers(self) -> list[Json]:
         """One of each rank, in their order. Raises RankLost."""
         found = []
@@ -155,8 +160,8 @@ class Group:
 
     def close(self) -> None:
         """Ends all ranks; returns when their processes have ended."""
-        self._is_closing = True
-        for link in self.links:
+        is_refused, self._is_closing = self._is_closing, True
+        for link in self.links if not is_refused else ():
             with contextlib.suppress(OSError):
                 link.channel.send(Kind.END)
         for link in self.links:
