@@ -78,6 +78,15 @@ def test_experts_are_merged_from_their_parts(tmp_path: Path) -> None:
     assert down.equal(whole[f"{name}.down_proj"])
 
 
+def test_a_checkpoint_that_lacks_an_expert_is_refused(tmp_path: Path) -> None:
+    """Parts of the experts that are there could be stacked all the same. Red if their number were not compared."""
+    file = save_folder(tmp_path, config_of_type("qwen3_moe")) / "model.safetensors"
+    kept = {name: tensor for name, tensor in load_file(file).items() if ".layers.1.mlp.experts.3." not in name}
+    save_file(kept, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=r"another shape \(\(3, .*, not \(4, .*layers\.1\.mlp\.experts"):
+        parts_of(tmp_path, 2)
+
+
 def test_a_stage_reads_its_own_layers_alone(tmp_path: Path) -> None:
     """The first stage of two has no head, and no layer of the second. Red if it read them."""
     save_folder(tmp_path, config_of_type("llama"))
