@@ -100,7 +100,7 @@ bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its
 bench-busy: setup  ## Decode on a CPU that two other processes use too, by how torch's threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)
 
-bench-splits: setup  ## Which model types run on two ranks and on two stages: the table of docs/ranks.md
+bench-splits: setup  ## Which model types run on two ranks and on two stages: the table of docs/splits.md
 	$(BIN)/python bench/splits.py $(ARGUMENTS)
 
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md

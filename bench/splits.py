@@ -1,7 +1,7 @@
 """Which of the model types that run on one rank run on two, and on two stages: the proof of each type's split.
 
 python bench/splits.py            prints the table (Markdown); takes minutes
-python bench/splits.py --write    writes it to docs/ranks.md, between the markers
+python bench/splits.py --write    writes it to docs/splits.md, between the markers
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from quire.sweep import Case, Finding, sweep_splits
 from supported import DOCUMENT as SUPPORTED
 from supported import release
 
-DOCUMENT = SUPPORTED.parent / "ranks.md"
+DOCUMENT = SUPPORTED.parent / "splits.md"
 BEGIN, END = "<!-- begin: make bench-splits -->", "<!-- end: make bench-splits -->"
 RUNS = re.compile(r"^\| `([^`]+)` \| pass", re.MULTILINE)
 ADVICE = re.compile(r": choose --(tensor|pipeline)-parallel \d+$")

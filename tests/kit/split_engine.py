@@ -14,6 +14,7 @@ from quire.build.engine import make_engine
 from quire.build.model import check_weights, place_model, read_weights
 from quire.build.plan import plan_checkpoint, run_settings
 from quire.build.runner import make_runner
+from quire.core.events import Listener
 from quire.core.step import Step, StepResult
 from quire.engine.engine import Engine
 from quire.options.run import RunOptions
@@ -80,7 +81,9 @@ def _proof_of(folder: Path, ranks: int, stages: int) -> Proof:
 
 
 @contextmanager
-def split_engine(folder: Path, plan: Plan, options: RunOptions = CPU) -> Iterator[Engine]:
+def split_engine(
+    folder: Path, plan: Plan, options: RunOptions = CPU, listeners: Sequence[Listener] = ()
+) -> Iterator[Engine]:
     """The plan says how many ranks and stages there are."""
     group = ThreadGroup(plan.tensor_parallel, plan.pipeline_parallel)
     members = {share: Member(share, *group.ports(share)) for share in group.shares}
@@ -91,11 +94,11 @@ def split_engine(folder: Path, plan: Plan, options: RunOptions = CPU) -> Iterato
     def runner(share: Share) -> TorchRunner:
         check_weights(plan, weights[share])
         placed = place_model(plan, weights[share], options)
-        placed.arena.bytes.view(torch.float32).fill_(float("nan"))
+        placed.arena.bytes.fill_(0xFF)  # no number, in any data type
         return make_runner(plan, placed)
 
     ranks = ThreadRanks(group.run(runner), group)
     try:
-        yield make_engine(plan, ranks, options)
+        yield make_engine(plan, ranks, options, listeners=listeners)
     finally:
         ranks.close()

@@ -86,10 +86,11 @@ def read_weights(
     if meter is None:
         require_products(TORCH_NAMES[options.weights_dtype])
     member = Member(share, collective or ALONE, line or NO_LINE)
-    draft, weights = options.draft_path, Weights(_read(folder, plan, options, meter, progress, member), member=member)
+    read = partial(_read, plan=plan, options=options, meter=meter, progress=progress, member=member)
+    draft, weights = options.draft_path, Weights(read(folder), member=member)
     if draft is not None:
         layers = len(read_shape(draft, options).layers)
-        weights = Weights(weights.model, _read(draft, plan, options, meter, progress, member), layers, member)
+        weights = Weights(weights.model, read(draft), layers, member)
     check_weights(plan, weights)
     return weights
 
@@ -105,7 +106,7 @@ def check_weights(plan: Plan, weights: Weights) -> None:
 
 
 def _read(
-    folder: Path, plan: Plan, options: RunOptions, meter: Meter | None, progress: Progress, member: Member
+    folder: Path, *, plan: Plan, options: RunOptions, meter: Meter | None, progress: Progress, member: Member
 ) -> Any:
     """All of a model; or the part that a process of a group has, once it is proved that the parts are the whole."""
     from quire.worker.model.model import load
@@ -121,7 +122,8 @@ def _read(
     share, stage = member.share, stage_of(plan, member.share)
     proof = prove_split(read_configuration(folder), share.ranks, share.stages)
     layers = range(stage.first_layer, stage.first_layer + stage.layers)
-    return read_share(folder, member, layers, dtype, proof.layer_outputs, partial(progress, "load"), device)
+    advance = partial(progress, "load")
+    return read_share(folder, member, layers, dtype, proof.layer_outputs, advance=advance, device=device)
 
 
 def place_model(plan: Plan, weights: Weights, options: RunOptions, meter: Meter | None = None) -> PlacedModel:

@@ -63,7 +63,8 @@ def _check(options: argparse.Namespace) -> None:
     """Exit code 1 if one fails."""
     from quire.sweep import sweep, sweep_splits
 
-    chosen, findings = _chosen(options.only, options.options), list[Finding]()
+    chosen = _chosen(options.only, options.options)
+    findings: list[Finding] = []
     ranks, stages = options.tensor_parallel, options.pipeline_parallel
     if min(ranks, stages) < 1:
         raise InputError(f"a model has no {min(ranks, stages)} parts: give at least 1 rank and 1 stage")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from command import run_text
 from quire.core.errors import ModelError
 from quire.worker.ranks import rules, skeleton, table
 from quire.worker.ranks.proof import prove_split
@@ -169,3 +171,16 @@ def test_what_cannot_be_split_is_refused_by_name(
     with pytest.raises(ModelError, match=says) as refused:
         prove_split(config_of_type(name, **options), ranks, stages)
     assert "\n" not in str(refused.value)
+
+
+def test_the_command_tells_which_types_can_be_split(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line a type, as without ranks. Red if the option were not passed on, or parts were checked of nothing."""
+    out, _ = run_text(capsys, "models", "--check", "--only", "olmo2", "--tensor-parallel", "2")
+    assert out.splitlines()[-1] == "1 pass, 0 refused by name, 0 fail"
+    out, _ = run_text(capsys, "models", "--check", "--only", "codegen", "--tensor-parallel", "2", "--json")
+    (finding,) = json.loads(out)
+    assert (finding["type"], finding["verdict"]) == ("codegen", "refused")
+    _, error = run_text(capsys, "models", "--check", "--only", "olmo2", "--pipeline-parallel", "0", code=2)
+    assert "give at least 1 rank and 1 stage" in error
+    _, error = run_text(capsys, "models", "--tensor-parallel", "2", code=2)
+    assert "add --check" in error

@@ -66,6 +66,8 @@ def prove_split(config: Any, ranks: int, stages: int) -> Proof:
     local_config(config, ranks)  # the twin has sizes that ranks can divide
     try:
         return _prove(name, config, ranks, min(stages, MOST_STAGES))
+    except PlanError as error:
+        raise _refusal(name, ranks, stages, f"cannot be planned ({str(error).partition(': ')[0]})") from error
     except QuireError:
         raise
     except Exception as error:  # classes of transformers raise anything where a size is not what they expect
@@ -82,6 +84,7 @@ def _prove(name: str, config: Any, ranks: int, stages: int) -> Proof:
     twin = ranked_twin(config, ranks)
     shape = _shape_of(twin, config)
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
         whole = build(twin, torch.float32).eval()
     spread_weights(whole)
     expected, outputs = _run_whole(whole, _plan(shape, 1, 1), has_stages=stages > 1)

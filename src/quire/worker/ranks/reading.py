@@ -37,6 +37,7 @@ def read_share(
     layers: range,
     dtype: torch.dtype,
     layer_outputs: int | None = None,
+    *,
     advance: Advance | None = None,
     device: torch.device | None = None,
 ) -> Any:
@@ -68,6 +69,7 @@ class Reader:
     ) -> None:
         self._folder, self._made, self._stored, self._device = folder, made, stored, device
         self._shapes = {name: tuple(one.shape) for name, one in made.whole.state_dict(keep_vars=True).items()}
+        self._own_shapes = {name: tuple(one.shape) for name, one in made.model.state_dict(keep_vars=True).items()}
         self._groups = {name: names for names in made.tensors() for name in names}
         """By each of its names: all names of a tensor that this process has a part of."""
         self._plan: dict[str, torch.dtype] = made.whole._get_dtype_plan(dtype)
@@ -134,7 +136,13 @@ class Reader:
         if inner is None or target in self._made.table.first_only:
             return None
         read = {pattern: [inner.of(self._stored[name]) for name in own] for pattern, own in names.items()}
-        return source.convert(self._made.whole, read)
+        merged = source.convert(self._made.whole, read)
+        if tuple(merged[target].shape) != (expected := self._own_shapes[target]):
+            problem = (
+                f"has weights of another shape ({tuple(merged[target].shape)}, not {expected}) for this rank's part of"
+            )
+            require_all(self._folder, problem, [target])
+        return merged
 
 
 def _is_stacked(operations: Sequence[Any]) -> bool:

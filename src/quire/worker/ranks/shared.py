@@ -27,9 +27,8 @@ class SharedModel:
 
     def layer_bytes(self) -> int:
         """Of all parameters but those of embeddings and the head."""
-        ends = {path for path, module in self.model.named_modules() if isinstance(module, nn.Embedding)} | {
-            self.table.head
-        }
+        ends = {path for path, module in self.model.named_modules() if isinstance(module, nn.Embedding)}
+        ends.add(self.table.head)
         named = self.model.named_parameters()
         return sum(one.nbytes for name, one in named if name.rpartition(".")[0] not in ends)
 
@@ -67,11 +66,10 @@ class SharedModel:
         return self.model.get_submodule(path), own
 
     def fill_buffers(self) -> None:
-        """Those that are computed and not stored: numbers of the model's heads, not of the first ones."""
-        known = self.model.state_dict(keep_vars=True).keys()
+        """Those that are computed: numbers of this rank's heads, not of the model's first ones."""
         values = dict(self.whole.named_buffers(remove_duplicate=False))
         for name, _ in list(self.model.named_buffers(remove_duplicate=False)):
-            if name in values and name in self.table.cuts and name not in known:
+            if name in values and name in self.table.cuts:
                 self.fill([name], values[name])
 
 

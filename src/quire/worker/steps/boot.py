@@ -129,9 +129,9 @@ def largest_steps(plan: Plan, stage: StagePlan) -> tuple[Step, ...]:
 def _capturing_steps(plan: Plan, stage: StagePlan) -> tuple[Step, ...]:
     """A row with all tokens but one, captured after every unit of reuse, and a row with one token, captured too: the
     kernels for many and for few tokens are compiled for captures before the first request needs them."""
-    kinds = [kind for kind, one in enumerate(stage.kinds) if one.kind.keeps is Keeps.STATE]
-    if not kinds:
+    if not any(one.kind.keeps is Keeps.STATE for every in plan.stages for one in every.kinds):
         return ()
+    kinds = [kind for kind, one in enumerate(stage.kinds) if one.kind.keeps is Keeps.STATE]  # of this stage: none, even
     most = min(plan.batch_tokens, plan.max_length)
     counts = np.array([most - 1, 1] if min(plan.max_requests, most) > 1 else [most])
     ends = [(entry, end) for entry, count in enumerate(counts) for end in range(1, count + 1, plan.reuse_unit_tokens)]
