@@ -116,16 +116,17 @@ def _follow(setup: RankSetup, channel: Channel, store: Any) -> None:
     inbox, options = Inbox(channel), setup.options
     if options.device == "cpu":
         let_threads_sleep()
+    has_started = threading.Event()
+    threading.Thread(target=_say_alive, args=(channel, has_started), daemon=True).start()
     plan = decode(setup.plan or _expect(inbox)["plan"])
     share = setup.share or shares_of(plan)[place_of().rank]
     channel.send_json(rank_facts(setup.folder, plan, options))
     if "refused" in (answer := _expect(inbox)):
         raise InputError(answer["refused"])
-    has_started = threading.Event()
-    threading.Thread(target=_say_alive, args=(channel, has_started), daemon=True).start()
     rank, measured = _build(setup, plan, share, store)
-    has_started.set()
     channel.send_json({"ready": measured})
+    _expect(inbox)  # all are ready
+    has_started.set()
     rank.run(inbox, channel)
 
 
@@ -144,10 +145,12 @@ def _build(setup: RankSetup, plan: Plan, share: Share, store: Any) -> tuple[Rank
     """`store`: where processes of several machines meet."""
     from quire.build.runner import make_runner, record_steps
     from quire.build.tiers import follow
-    from quire.worker.ranks.joining import join
+    from quire.worker.ranks.joining import join, use_gpu
 
     options = for_this_rank(setup.options, len(plan.ranks))
     is_local = setup.meeting is not None
+    if options.device != "cpu":
+        use_gpu(share.number if is_local else place_of().local_rank)
     store = store if setup.meeting is None else file_store(setup.meeting, len(plan.ranks))
     collective, line = join(share, options.device, store, is_local, options.ranks.start_seconds)
     meter = meter_of(options, share)

@@ -53,6 +53,8 @@ class Launched:
     """Opened once torch is there, which takes seconds."""
     is_local: bool
     close: Callable[[], None]
+    gpu: int = 0
+    """Of this machine, that rank 0 uses."""
 
 
 def launch_here(folder: Path, plan: Plan, options: RunOptions, shares: Sequence[Share]) -> Launched:
@@ -110,7 +112,7 @@ def await_others(plan: Plan, options: RunOptions, shares: Sequence[Share]) -> La
     links = [Link(rank, found[rank]) for rank in sorted(found)]
     for link in links:
         link.channel.send_json({"plan": encode(plan)})
-    return Launched(links, partial(life_of_store, store, listener.address.token), False, lambda: None)
+    return Launched(links, partial(life_of_store, store, listener.address.token), False, lambda: None, place.local_rank)
 
 
 def require_place(place: Place, ranks: int) -> None:

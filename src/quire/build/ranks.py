@@ -77,8 +77,10 @@ class RankZero(OneRank):
 
     def begin(self, own: Json, device: str) -> None:
         """Raises InputError if a rank has other things than this one; else all connect to each other."""
-        from quire.worker.ranks.joining import join  # torch is imported while the other ranks do so
+        from quire.worker.ranks.joining import join, use_gpu  # torch is imported while the other ranks do so
 
+        if device != "cpu":
+            use_gpu(self._launched.gpu)
         try:
             require_same(own, self.group.answers())
         except InputError as error:
@@ -99,6 +101,7 @@ class RankZero(OneRank):
         """Waits until all are ready. What each has measured, for the report at the start."""
         ready = self.group.answers()
         self.group.run(step_seconds)
+        self.group.send_json({"go": True})
         return tuple(f"rank {number}: {line}" for number, answer in enumerate(ready, 1) for line in answer["ready"])
 
     def blame(self) -> None:

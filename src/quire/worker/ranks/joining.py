@@ -71,6 +71,16 @@ def leave() -> None:
         distributed.destroy_process_group()
 
 
+def use_gpu(number: int) -> None:
+    """Of those that this process sees: a rank has one of its own."""
+    seen = torch.cuda.device_count()
+    if number >= seen:
+        raise InputError(
+            f"rank {number} of this machine needs a GPU of its own, and {seen} are seen: start fewer ranks"
+        )
+    torch.cuda.set_device(number)
+
+
 @contextmanager
 def _on_loopback() -> Iterator[None]:
     """gloo listens where other machines cannot connect, unless the environment names an interface."""
