@@ -137,8 +137,9 @@ def _expect(inbox: Inbox) -> Json:
 
 
 def _say_alive(channel: Channel, has_started: threading.Event) -> None:
-    while not has_started.wait(ALIVE_SECONDS):
-        channel.send_json({"progress": True})
+    with contextlib.suppress(OSError):  # rank 0 is gone, and so is this process
+        while not has_started.wait(ALIVE_SECONDS):
+            channel.send_json({"progress": True})
 
 
 def _build(setup: RankSetup, plan: Plan, share: Share, store: Any) -> tuple[Rank, list[str]]:

@@ -71,9 +71,9 @@ def memory_of(plan: Plan, share: Share) -> int | None:
 def own_part(step: Step, memory: int | None) -> Step:
     """A step with the tables, copies, clears and captures of one stage alone, which is then stage 0.
 
-    Steps of a single stage stay as they are. Places of other stages may be empty.
+    Steps of a single stage, and those without tables, stay as they are. Places of other stages may be empty.
     """
-    if memory == 0 and len(step.tables) == 1:
+    if memory == 0 and len(step.tables) < 2:
         return step
     return replace(
         step,
