@@ -30,7 +30,7 @@ from quire.build.plan import plan_checkpoint, run_settings
 from quire.cli.configuration import complete
 from quire.cli.flags import run_options
 from quire.cli.main import build_parser
-from quire.cli.serve import _add
+from quire.cli.serve import add_all
 from quire.llm import LLM
 from quire.plan.file import encode
 from quire.plan.settings import Budget, Settings
@@ -43,7 +43,7 @@ for typed, environment, file in json.loads(sys.argv[1]):
     Path("quire.toml").write_text(file)
     os.environ.pop("QUIRE_FILL_BYTE", None)
     os.environ.update(environment)
-    options = run_options(complete(_add, build_parser().parse_args(["serve", "model", "--device", "cpu", *typed])))
+    options = run_options(complete(add_all, build_parser().parse_args(["serve", "model", "--device", "cpu", *typed])))
     settings = run_settings(Settings(max_length=64, max_requests=2, batch_tokens=16), options)
     plan = plan_checkpoint(folder, settings, Budget(pool_bytes=1 << 20), options)
     setup = pickle.loads(pickle.dumps(EngineSetup(folder, encode(plan), options)))
