@@ -105,7 +105,7 @@ def main(connection: Connection) -> None:
     built.close()
 
 
-def _boot(setup: EngineSetup, updates: Updates, on_rank_lost: Callable[[str], None]) -> BuiltEngine:
+def _boot(setup: EngineSetup, updates: Updates, on_rank_lost: Callable[[str], None] = lambda _why: None) -> BuiltEngine:
     from quire.build.engine import build_engine, prepare
 
     prepared = prepare(setup.folder, setup.options, plan=decode(dict(setup.plan)))
