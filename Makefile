@@ -4,9 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
+RAY := .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients lint check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -32,7 +33,7 @@ test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, 
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt --editable '.[dev]'
 	.venv-oldest/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
 
-$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install
+$(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install tests/kit/debian.sh
 	tests/clients/install $(PYTHON) $(CLIENTS)
 	@touch $@
 
@@ -45,12 +46,26 @@ soak-ranks: setup  ## The same with 100 killed and 20 stopped
 clients: setup $(CLIENTS)/.installed  ## Published clients against quire serve, in .venv-clients
 	SERVER_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest tests/clients $(ARGUMENTS)
 
+tests/browsers/node_modules/.installed: tests/browsers/package.json tests/browsers/package-lock.json tests/browsers/install tests/kit/debian.sh
+	tests/browsers/install
+	@mkdir -p tests/browsers/node_modules && touch $@
+
+browsers: setup tests/browsers/node_modules/.installed  ## The inspector's page in Chromium and Firefox
+	$(BIN)/python -m pytest tests/browsers $(ARGUMENTS)
+
+ray:  ## quire deploy on Ray, in .venv-ray; skipped, with a word, where Ray cannot be installed
+	tests/ray/install $(PYTHON) $(RAY)
+	if [ -e $(RAY)/.installed ]; then $(RAY)/bin/python -m pytest tests/ray $(ARGUMENTS); fi
+
 lint: setup  ## Formatting, lint, types and the layers of the house
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	MYPYPATH=src:tests/kit:bench $(BIN)/mypy --follow-imports silent tests/gpu  # no GPU, no run: types at least
 	$(BIN)/lint-imports
+
+board: setup  ## The Grafana board, made anew of its panels
+	$(BIN)/python -m quire.serve.board.grafana > docs/grafana/quire.json
 
 check-exhaustive: setup  ## Every schedule of small systems, two at a time (less than 30 minutes on 2 cores)
 	$(BIN)/quire check --exhaustive --processes 2 $(ARGUMENTS)
@@ -97,11 +112,13 @@ bench-cpu: setup .venv-llama  ## Tokens per second on this CPU, compared with ll
 bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its weights can lie in memory
 	$(BIN)/python bench/perplexity.py $(ARGUMENTS)
 
-bench-busy: setup  ## Decode on a CPU that two other processes use too, by how torch's threads wait
+bench-busy: setup  ## Decode on a CPU that two other processes use too, by what multiplies and how threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)
 
 bench-splits: setup  ## Which model types run on two ranks and on two stages: the table of docs/splits.md
 	$(BIN)/python bench/splits.py $(ARGUMENTS)
+bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
+	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
 
 bench-supported: setup  ## Which model types run, beside transformers: the table of docs/supported-models.md
 	$(BIN)/python bench/supported.py $(ARGUMENTS)
@@ -114,6 +131,13 @@ bench-load: setup  ## The server compared with Engine.step on the same work, on 
 
 bench-http: setup  ## Processor time of the HTTP process for each streamed token, with an engine that needs none
 	$(BIN)/python bench/http_cost.py $(ARGUMENTS)
+
+bench-inspect: setup tests/browsers/node_modules/.installed  ## What the inspector costs: the engine, the server, and a frame of its page
+	$(BIN)/python bench/inspector.py $(ARGUMENTS)
+	$(BIN)/python bench/inspector.py --server $(ARGUMENTS)
+
+screenshots: setup tests/browsers/node_modules/.installed  ## Pictures of the inspector for the docs
+	$(BIN)/python bench/screenshots.py
 
 bench-hostile: setup  ## What others notice of clients without a key that try to stall the server or to fill its memory
 	$(BIN)/python bench/hostile.py $(ARGUMENTS)
@@ -165,4 +189,4 @@ soak-peer: setup  ## Hand-over between two engines: 1,000 requests aborted and e
 	QUIRE_PEER_ABORTS=1000 QUIRE_PEER_KILLS=100 $(BIN)/python -m pytest -q -s tests/torch/tiers/test_hand_over.py -k "aborted or killed"
 
 clean:  ## Remove .venv and caches
-	rm -rf $(VENV) .venv-oldest $(CLIENTS) tests/clients/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .venv-oldest $(CLIENTS) $(RAY) tests/clients/node_modules tests/browsers/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,10 +1,11 @@
-"""Decode on a CPU that other programs use too: how torch's threads should wait for each other.
+"""Decode on a CPU that other programs use too: by what multiplies, and how its threads wait for each other.
 
     python bench/busy.py [--outputs 32] [--rounds 3] [--others 2]
 
 Each way of waiting has a process of its own, stopped while it is not measured. Rounds are interleaved, first alone,
-then with other processes that compute all the time. The best round of each counts, and so the quiet figures need a
-machine that does nothing else.
+then with other processes that compute all the time. The median round of each counts, and the quiet figures need a
+machine that does nothing else. Threads of the products in C wait in one way; the other ways are those of torch, for
+machines where Quire was installed without a compiler.
 """
 
 from __future__ import annotations
@@ -12,26 +13,31 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
 
+ASLEEP, TORCH = {"OMP_WAIT_POLICY": "passive"}, {"QUIRE_NATIVE": "off"}
 WAYS = {
-    "asleep (Quire's default)": {"OMP_WAIT_POLICY": "passive"},
-    "spinning 1,000 times": {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"},
-    "spinning 10,000 times": {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "10000"},
-    "spinning": {"OMP_WAIT_POLICY": "active"},
+    "in C (Quire's default)": ASLEEP,
+    "in C, one thread": {**ASLEEP, "OMP_NUM_THREADS": "1"},
+    "torch, asleep": {**TORCH, **ASLEEP},
+    "torch, spinning 1,000 times": {**TORCH, **ASLEEP, "GOMP_SPINCOUNT": "1000"},
+    "torch, spinning": {**TORCH, "OMP_WAIT_POLICY": "active"},
 }
 
 
 class Way:
-    """A process with a model, whose threads wait in one way."""
+    """A process with a model that multiplies, and whose threads wait, in one way."""
 
     def __init__(self, settings: dict[str, str], outputs: int) -> None:
         command = [sys.executable, __file__, "--child", "--outputs", str(outputs)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen(command, env={**os.environ, **settings}, **pipes)  # type: ignore[call-overload]
+        self.products = self.process.stdout.readline().strip()
+        """What multiplies, as the start reports it."""
         self._answer()
 
     def seconds(self) -> float:
@@ -56,6 +62,7 @@ def child(outputs: int) -> None:
 
     llm = LLM(device="cpu", settings=Settings(max_length=512, max_requests=4), budget=Budget(pool_bytes=64 << 20))
     llm.generate("Once", max_tokens=4, raw=True)
+    print("; ".join(llm.parts.report.kernels), flush=True)
     print(0.0, flush=True)
     for _ in sys.stdin:
         begin = time.perf_counter()
@@ -63,13 +70,14 @@ def child(outputs: int) -> None:
         print(time.perf_counter() - begin, flush=True)
 
 
-def best(ways: dict[str, Way], rounds: int) -> dict[str, float]:
-    found = dict.fromkeys(ways, float("inf"))
+def median(ways: dict[str, Way], rounds: int) -> dict[str, float]:
+    """Seconds of a round."""
+    found: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
-            found[name] = min(found[name], way.seconds())
+            found[name].append(way.seconds())
             print(".", end="", file=sys.stderr, flush=True)
-    return found
+    return {name: statistics.median(seconds) for name, seconds in found.items()}
 
 
 def main() -> None:
@@ -87,15 +95,15 @@ def main() -> None:
         for name, settings in WAYS.items():
             ways[name] = Way(settings, options.outputs)
             stack.callback(ways[name].close)
-        quiet = best(ways, options.rounds)
+        quiet = median(ways, options.rounds)
         for _ in range(options.others):
             stack.callback(subprocess.Popen([sys.executable, "-c", "while True: pass"]).kill)
-        busy = best(ways, options.rounds)
-    print(f"\n| threads wait | tokens/s | with {options.others} busy processes | times as long |")
+        busy = median(ways, options.rounds)
+    print(f"\n| products | tokens/s | with {options.others} busy processes | times as long |")
     print("| --- | --- | --- | --- |")
     for name in ways:
         alone, together = options.outputs / quiet[name], options.outputs / busy[name]
-        print(f"| {name} | {alone:.1f} | {together:.1f} | {alone / together:.1f} |")
+        print(f"| {name}: {ways[name].products} | {alone:.1f} | {together:.1f} | {alone / together:.1f} |")
 
 
 if __name__ == "__main__":

@@ -3,12 +3,14 @@
     python bench/serve.py [--clients 16] [--turns 2] [--prompt 64] [--outputs 64] [--rounds 2] [--threads N]
     python bench/serve.py --soak 120 [--clients 200]
 
-The engine alone gets all requests at once and is drained; the server gets them from so many clients, each of which
-sends the next one when the one before has streamed to its end. Rounds are interleaved, the best of each counts. Then
-requests that can never fit are refused while others stream, and one prompt is asked by keys of different scopes. With
---soak a crowd of clients uses every API of a tiny model instead, in a pool too small for all of them: it streams,
-disconnects, cancels, aborts, floods and sends invalid bodies. What is left of it is counted, and the run fails if a
-call was answered with 5xx or stalled, if progress was lost, or if anything is still held.
+The engine alone has a process of its own, with the same options. It gets all requests at once and is drained; the
+server gets them from so many clients, each of which sends the next one when the one before has streamed to its end.
+Rounds are interleaved. On a machine that others use too, compare tokens per processor second with `--threads 1`: the
+server's are those of both its processes. Then requests that can never fit are refused while others stream, and one
+prompt is asked by keys of different scopes. With --soak a crowd of clients uses every API of a tiny model instead, in
+a pool too small for all of them: it streams, disconnects, cancels, aborts, floods and sends invalid bodies. What is
+left of it is counted, and the run fails if a call was answered with 5xx or stalled, if progress was lost, or if
+anything is still held.
 """
 
 from __future__ import annotations
@@ -25,18 +27,14 @@ from tempfile import TemporaryDirectory
 import httpx
 import numpy as np
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the server sets it; torch reads it when it is loaded
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
 
 from chaos import Crowd
-from quire.build.engine import build_engine, prepare
-from quire.core.request import Request
-from quire.engine.engine import Engine
+from engine_alone import EngineAlone, Took, Work, prompts_of
 from quire.fetch.default import fetch_default
-from quire.options.run import RunOptions
-from quire.plan.settings import Budget, Settings
 from quire.serve.keys import Tenant, add_key
 from running_server import RunningServer, running_server
+from serve_load import Seen, call
 from tiny_folder import make_folder
 
 POOL_BYTES = 1 << 30
@@ -71,29 +69,32 @@ def client_of(address: str, key: str, connections: int) -> httpx.AsyncClient:
     return httpx.AsyncClient(base_url=address, timeout=600, limits=limits, headers=headers)
 
 
-def prompts_of(count: int, length: int, seed: int) -> list[list[int]]:
-    return np.random.default_rng(seed).integers(100, 40_000, (count, length)).tolist()
+def served(server: RunningServer, work: Work, clients: int) -> Took:
+    begin, used = time.perf_counter(), processor_seconds(server)
+    asyncio.run(_clients(server, work, clients))
+    return Took(time.perf_counter() - begin, processor_seconds(server) - used)
 
 
-def alone(engine: Engine, prompts: list[list[int]], outputs: int, name: str) -> float:
-    begin = time.perf_counter()
-    for place, prompt in enumerate(prompts):
-        engine.submit(Request(f"{name}-{place}", np.array(prompt, dtype=np.int32), outputs))
-    engine.drain()
-    return time.perf_counter() - begin
+async def _clients(server: RunningServer, work: Work, clients: int) -> None:
+    """On plain sockets: what they need of the processor is missing to the server."""
+    prompts, seen, port = prompts_of(work), Seen(), int(server.address.rpartition(":")[2])
+
+    async def one(place: int) -> None:
+        for prompt in prompts[place::clients]:
+            await call(port, prompt, work.outputs, seen, MODEL, KEYS["one"])
+
+    await asyncio.gather(*map(one, range(clients)))
+    assert (seen.tokens, seen.failed) == (work.tokens, 0), f"{seen.tokens} tokens came, {seen.failed} calls failed"
 
 
-def served(address: str, prompts: list[list[int]], outputs: int, clients: int) -> float:
-    begin = time.perf_counter()
-    tokens = asyncio.run(_clients(address, prompts, outputs, clients))
-    seconds = time.perf_counter() - begin
-    assert tokens == len(prompts) * outputs, f"{tokens} tokens came, {len(prompts) * outputs} were asked for"
-    return seconds
+def processor_seconds(server: RunningServer) -> float:
+    """Of the HTTP process and the engine's."""
+    return sum(_process_seconds(process) for process in (server.process.pid, server.engine))
 
 
-async def _clients(address: str, prompts: list[list[int]], outputs: int, clients: int) -> int:
-    async with client_of(address, KEYS["one"], clients) as client:
-        return sum(await asyncio.gather(*(_one(client, prompts[i::clients], outputs) for i in range(clients))))
+def _process_seconds(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _one(client: httpx.AsyncClient, prompts: list[list[int]], outputs: int) -> int:
@@ -112,34 +113,25 @@ async def _one(client: httpx.AsyncClient, prompts: list[list[int]], outputs: int
 
 def compare(options: argparse.Namespace) -> None:
     folder = fetch_default()
-    settings = Settings(max_requests=options.clients, batch_tokens=2048, max_length=2048)
-    run_options = RunOptions(device="cpu", threads=options.threads)
-    engine = build_engine(prepare(folder, run_options, settings=settings, budget=Budget(pool_bytes=POOL_BYTES))).engine
-    size = ("--pool", str(POOL_BYTES), "--max-requests", str(options.clients), "--batch-tokens", "2048")
-    threads = ("--threads", str(options.threads)) if options.threads else ()
-    best = {"engine": float("inf"), "server": float("inf")}
+    size = ("--device", "cpu", "--pool", str(POOL_BYTES), "--max-requests", str(options.clients))
+    size += ("--batch-tokens", "2048", "--max-length", "2048")
+    engine = EngineAlone(folder, options.clients, POOL_BYTES, options.threads)
+    rounds: list[tuple[Took, Took]] = []
     with (
         TemporaryDirectory() as scratch,
-        running_server(
-            str(folder), *size, "--max-length", "2048", *threads, *keys_in(Path(scratch)), model=MODEL, threads=None
-        ) as server,
+        running_server(str(folder), *size, *keys_in(Path(scratch)), model=MODEL, threads=options.threads) as server,
     ):
+        requests = options.clients * options.turns
         for turn in range(options.rounds + 1):
-            prompts = prompts_of(options.clients * options.turns, options.prompt, turn)
-            seconds = {
-                "engine": alone(engine, prompts, options.outputs, f"round{turn}"),
-                "server": served(server.address, prompts, options.outputs, options.clients),
-            }
-            if turn:  # the first round warms both up
-                best = {name: min(best[name], seconds[name]) for name in best}
+            work = Work(requests, options.prompt, options.outputs, turn)
+            rounds.append((engine.run(work), served(server, work, options.clients)))
             print(".", end="", file=sys.stderr, flush=True)
+        engine.close()
+        report_speeds(work, rounds[1:])  # the first round warms both up
+        started = [line.strip() for line in server.report if line.startswith("kernels")]
+        print(f"  engine alone: {'; '.join(engine.started)}\n  server:       {'; '.join(started)}")
         refused, still = asyncio.run(refusals(server.address, options.streams))
         firsts = asyncio.run(first_tokens(server.address, options.scope_prompt, options.scope_turns))
-    tokens = options.clients * options.turns * options.outputs
-    print(f"\n{options.clients} clients, {tokens:,} tokens of output, prompts of {options.prompt} tokens")
-    for name, took in best.items():
-        print(f"  {name:<7}{tokens / took:8.1f} tokens/s")
-    print(f"  server ÷ engine {best['engine'] / best['server']:.3f}")
     print(f"  what can never fit, while {options.streams} others stream ({still} still did at the end), is refused in:")
     for name, took in refused.items():
         median, worst = np.median(took) * 1e3, max(took) * 1e3
@@ -151,12 +143,25 @@ def compare(options: argparse.Namespace) -> None:
         print(f"    {name:<32}{spread}, {np.median(hits):.0f} tokens reused")
 
 
+def report_speeds(work: Work, rounds: list[tuple[Took, Took]]) -> None:
+    """Rounds are compared one by one: what else the machine does changes from round to round."""
+    print(
+        f"\n{work.tokens:,} tokens of output, prompts of {work.prompt} tokens, {len(rounds)} rounds; the best, and the"
+    )
+    print("ratio of each round:                   engine alone  server  server ÷ engine: median (spread)")
+    for name, what in (("seconds", "tokens/s"), ("processor_seconds", "tokens per processor second")):
+        engine, server = (np.array([work.tokens / getattr(pair[side], name) for pair in rounds]) for side in (0, 1))
+        ratios = server / engine
+        print(f"  {what:<37}{engine.max():12.1f}{server.max():8.1f}  {np.median(ratios):.3f}", end="")
+        print(f" ({ratios.min():.3f} to {ratios.max():.3f})")
+
+
 async def refusals(address: str, streams: int, times: int = 10) -> tuple[dict[str, list[float]], int]:
     """Seconds until a request for more tokens than the plan admits has its answer, while others stream. And how many of
     these still did at the end."""
     seconds: dict[str, list[float]] = {name: [] for name in TOO_LONG}
     async with client_of(address, KEYS["one"], streams + 1) as client:
-        others = [asyncio.ensure_future(_one(client, [prompt], 24)) for prompt in prompts_of(streams, 16, 99)]
+        others = [asyncio.ensure_future(_one(client, [prompt], 24)) for prompt in prompts_of(Work(streams, 16, 24, 99))]
         await asyncio.sleep(1)
         for name in [*TOO_LONG] * times:
             begin = time.perf_counter()
@@ -173,7 +178,7 @@ async def first_tokens(address: str, length: int, turns: int) -> dict[str, list[
     """Seconds to the first token of the same prompt, and tokens reused, by who has asked it before. Keys take turns:
     whatever else the machine does meets all of them."""
     seen: dict[str, list[tuple[float, int]]] = {name: [] for name in SCOPES}
-    for prompt in prompts_of(turns + 1, length, 7):
+    for prompt in prompts_of(Work(turns + 1, length, 1, 7)):
         for name, key in SCOPES.items():
             async with client_of(address, KEYS[key], 1) as client:
                 seen[name].append(await _first_token(client, prompt))

@@ -143,10 +143,11 @@ def _still_open(live: list[Any], outputs: int, seen: Seen) -> Iterator[tuple[Any
 # ── clients of the server ─────────────────────────────────────────────────
 
 
-async def call(port: int, prompt: list[int], outputs: int, seen: Seen) -> None:
+async def call(port: int, prompt: list[int], outputs: int, seen: Seen, model: str = "m", key: str = "") -> None:
     sampling = {"max_tokens": outputs, "temperature": 0, "ignore_eos": True, "stream": True}
-    body = json.dumps({"model": "m", "prompt": prompt, **sampling}).encode()
+    body = json.dumps({"model": model, "prompt": prompt, **sampling}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {len(body)}"
+    head += f"\r\nauthorization: Bearer {key}" if key else ""
     begin = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(f"{head}\r\n\r\n".encode() + body)

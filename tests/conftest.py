@@ -19,7 +19,7 @@ if shutil.which("nvidia-smi") is None:
     os.environ.setdefault("TRITON_INTERPRET", "1")
 for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(name, "1")  # of processes that tests start, too: each worker has one core
-collect_ignore = ["clients"]  # make clients runs them, in an environment of their own
+collect_ignore = ["browsers", "clients", "ray"]  # run by make browsers, make clients and make ray
 settings.register_profile("here", examples(DEFAULT))
 settings.register_profile("ci", examples(DEFAULT, derandomize=True))
 settings.load_profile("ci" if os.environ.get("CI") else "here")

@@ -14,6 +14,7 @@ from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
 from quire.options.tiers import Tiers
+from quire.plan.ledger import recorded_rows
 from quire.plan.plan import Plan
 from quire.worker.backends.choice import REFERENCE
 from quire.worker.backends.triton_backend import Triton
@@ -28,7 +29,6 @@ from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
 from quire.worker.steps.device_runner import DeviceRunner
 from quire.worker.steps.drafting import DeferredDrafter
-from quire.worker.steps.graphs import row_counts
 from tiny_models import OUTPUTS, draft_weights, reference, shape_of
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -90,7 +90,7 @@ class DeviceService:
         self.runner = DeviceRunner(plan, model, arena, draft=guesser, staging=staging)
         self.engine = Engine(plan, self.runner, drafter=drafter, overlap=overlap)
         views = tuple(tuple(table.view for table in memory.tables) for memory in self.engine.scheduler.memories)
-        self.runner.record(counts or row_counts(plan.max_requests), views)
+        self.runner.record(counts or recorded_rows(plan.max_requests), views)
 
     def send(self, places: Sequence[int], outputs: int, label: str = "", sampling: Sampling = GREEDY) -> list[Stream]:
         """Prompts of the reference, by their places."""

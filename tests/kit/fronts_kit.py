@@ -17,11 +17,14 @@ _numbers = itertools.count()
 
 
 @contextmanager
-def three_fronts(tiny_folder: Path, *more: str, freeze_file: Path | None = None) -> Iterator[RunningServer]:
+def three_fronts(
+    tiny_folder: Path, *more: str, freeze_file: Path | None = None, environment: dict[str, str] | None = None
+) -> Iterator[RunningServer]:
     """`freeze_file`: while it exists, the engine stands still."""
     options = ("--model-name", "tiny", "--http-processes", "3", *more)
     drill = {} if freeze_file is None else {"QUIRE_DRILL_FREEZE_FILE": str(freeze_file)}
-    with running_server(str(tiny_folder), *SIZE, *options, model="tiny", environment=drill) as server:
+    environment = {**drill, **(environment or {})}
+    with running_server(str(tiny_folder), *SIZE, *options, model="tiny", environment=environment) as server:
         yield server
 
 

@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletionMessage
 from pydantic import ValidationError
 
 from quire.serve.invalid import refusal_of
+from quire.serve.questions import _message
 from quire.serve.schemas import Body, ChatBody, CompletionBody, Said
 from quire.text.conversation import template_messages
 
@@ -58,6 +59,27 @@ def test_a_message_of_the_official_client_can_be_sent_back_as_it_is() -> None:
         body = ChatBody.model_validate({**CHATTED, "messages": [*CHATTED["messages"], message.model_dump()]})
         read = template_messages([one.model_dump(exclude_none=True) for one in body.messages])
         assert read[1]["content"] == (told["content"] or "")
+
+
+CALL = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("said", "thinking"),
+    [
+        ({"content": "the fox", "reasoning_content": "hm"}, "hm"),
+        ({"content": "the fox", "reasoning": "hm"}, "hm"),
+        ({"content": None, "reasoning_content": "hm", "tool_calls": [CALL]}, "hm"),
+        ({"content": "I look", "reasoning_content": "hm", "tool_calls": [CALL]}, None),
+        ({"content": "the fox"}, None),
+    ],
+)
+def test_templates_find_reasoning_under_both_names(said: dict[str, Any], thinking: str | None) -> None:
+    """gpt-oss's reads `thinking`, and refuses a message with calls that has content and thinking."""
+    message = _message(Said.model_validate({"role": "assistant", **said}))
+    (read,) = template_messages([message])
+    assert read.get("thinking") == thinking
+    assert read.get("reasoning_content") == (said.get("reasoning_content") or said.get("reasoning"))
 
 
 def nested(levels: int) -> Any:

@@ -56,7 +56,7 @@ def test_a_priority_reaches_the_engine_of_chats_and_completions(
 class AbsentEngine:
     """A client of an engine that takes nothing."""
 
-    def submit(self, _requests: Any, _updates: Any) -> None:
+    def submit(self, _requests: Any, _updates: Any, _span: Any) -> None:
         raise EngineStarting("the engine is not ready")
 
     def cancel(self, tickets: list[Any]) -> None:
@@ -123,7 +123,7 @@ class RefusingEngine:
     def __init__(self, refused: RequestUpdate, before: RequestUpdate) -> None:
         self._news = [before, refused]
 
-    def submit(self, requests: list[Request], updates: Updates) -> list[PendingRequest]:
+    def submit(self, requests: list[Request], updates: Updates, _span: Any) -> list[PendingRequest]:
         pairs = enumerate(zip(requests, self._news, strict=True))
         tickets = [PendingRequest(one, updates, place, hit_tokens=came.hit_tokens) for place, (one, came) in pairs]
         for ticket, came in zip(tickets, self._news, strict=True):

@@ -11,9 +11,9 @@ import pytest
 from quire.options.run import RunOptions
 from quire.serve.client import EngineClient
 from quire.serve.frames import FramePipe
-from quire.serve.life import Life
 from quire.serve.messages import EngineSetup
 from quire.serve.progress import Progress
+from quire.serve.starting import Life
 
 
 class Ending:

@@ -15,7 +15,7 @@ from edge_kit import MOST_CONNECTIONS, Wire, connected
 from quire.core.errors import InputError
 from quire.options.run import RunOptions
 from quire.serve import client as module
-from quire.serve import descriptors, life, server
+from quire.serve import descriptors, server, starting
 from quire.serve.client import EngineClient
 from quire.serve.descriptors import RESERVED, fitting_connections
 from quire.serve.messages import EngineSetup, EngineTick, Ready
@@ -70,7 +70,7 @@ def test_an_engine_that_cannot_be_started_again_is_tried_until_it_can(monkeypatc
         monkeypatch.setattr(client, "_spawn", spawn)
         client._was_ready = True
         client.progress.reset()
-        client._life = own = life.Life(Process(), None, 0.0)  # type: ignore[arg-type]
+        client._life = own = starting.Life(Process(), None, 0.0)  # type: ignore[arg-type]
         client._died(own, -9)
         await asyncio.wait_for(asyncio.gather(*client._tasks), 20)
         return client
@@ -91,7 +91,7 @@ def test_a_start_that_fails_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch)
     def none(*_arguments: object, **_more: object) -> None:
         raise FULL
 
-    monkeypatch.setattr(life.subprocess, "Popen", none)
+    monkeypatch.setattr(starting.subprocess, "Popen", none)
 
     async def left_open() -> int:
         client = new_client([])
@@ -115,7 +115,7 @@ def test_a_process_whose_pipe_cannot_be_read_is_ended(monkeypatch: pytest.Monkey
         client.start()
         return client
 
-    monkeypatch.setattr(life.subprocess, "Popen", lambda *_a, **_k: process)
+    monkeypatch.setattr(starting.subprocess, "Popen", lambda *_a, **_k: process)
     monkeypatch.setattr(module.FramePipe, "open", refuse)
     client = asyncio.run(start())
     assert process.is_killed
@@ -146,7 +146,7 @@ def test_progress_follows_the_engine_from_its_first_start() -> None:
 def test_a_dead_engine_is_a_stall_as_soon_as_its_pipe_closes() -> None:
     async def states() -> list[bool]:
         client = new_client([])
-        client._life = own = life.Life(Process(), None, 0.0)  # type: ignore[arg-type]
+        client._life = own = starting.Life(Process(), None, 0.0)  # type: ignore[arg-type]
         client._receive(own, Ready())
         client._receive(own, EngineTick(1, True))
         found = [client.progress.is_progressing()]

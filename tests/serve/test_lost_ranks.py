@@ -13,11 +13,11 @@ from quire.core.request import Request
 from quire.options.run import RunOptions
 from quire.serve.away import EngineGone
 from quire.serve.client import EngineClient
-from quire.serve.life import Life
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import EngineSetup, EngineTick, RankLost, Ready, RequestUpdate, Submit
 from quire.serve.pending import MOST_ENGINES, PendingRequest, Updates
 from quire.serve.progress import Progress
+from quire.serve.starting import Life
 
 LOST = "rank 1 of 2 is lost: it was killed by SIGKILL"
 

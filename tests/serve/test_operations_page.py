@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 from pathlib import Path
 
 from quire.cli.main import build_parser
 from quire.core.errors import QuireError
+from quire.deploy import gateway
 from quire.models.read import read_model
 from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.serve import generation, leases, operations, pages, tokens
+from quire.serve import generation, inspector, inspector_pages, leases, operations, pages, tokens
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.schemas import MessageBody
 from quire.serve.away import EngineAway
+from quire.serve.board.grafana import board
+from quire.serve.board.panels import PANELS
 from quire.serve.client import EngineClient
 from quire.serve.lease_register import LeaseRegister
 from quire.serve.leases import LeaseBody
@@ -34,6 +36,7 @@ PAGE = (DOCS / "operations.md").read_text()
 ABOUT_THE_REPORT = {
     "--compare-devices",
     "--explain",
+    "--html",
     "--json",
     "--lengths",
     "--output",
@@ -61,7 +64,8 @@ def metric_names() -> set[str]:
 def test_every_option_is_on_the_page() -> None:
     commands = next(a for a in build_parser()._actions if isinstance(a, argparse._SubParsersAction))
     keys = next(a for a in commands.choices["keys"]._actions if isinstance(a, argparse._SubParsersAction))
-    for command in (commands.choices["serve"], *keys.choices.values()):
+    served = [commands.choices[name] for name in ("serve", "deploy", "top")]
+    for command in (*served, *keys.choices.values()):
         options = {name for action in command._actions for name in action.option_strings}
         assert not {name for name in options - {"-h", "--help"} if f"`{name}" not in PAGE}
 
@@ -95,7 +99,9 @@ def test_every_log_event_is_on_the_page() -> None:
 
 def test_every_path_and_field_is_on_the_page() -> None:
     for route in (
-        r for part in (generation, leases, messages, operations, pages, responses, tokens) for r in part.router.routes
+        r
+        for part in (generation, inspector, inspector_pages, leases, messages, operations, pages, responses, tokens)
+        for r in part.router.routes
     ):
         for method in route.methods:  # type: ignore[attr-defined]
             assert f"`{method} {route.path_format}`" in PAGE  # type: ignore[attr-defined]
@@ -107,7 +113,8 @@ def test_every_path_and_field_is_on_the_page() -> None:
 
 
 def test_every_error_code_is_on_the_page() -> None:
-    source = "".join(path.read_text() for path in Path(operations.__file__).parent.rglob("*.py"))
+    folders = Path(operations.__file__).parent, Path(gateway.__file__).parent
+    source = "".join(path.read_text() for folder in folders for path in folder.rglob("*.py"))
     codes = set(re.findall(r'ApiError\(\s*\d+,.*?, "([a-z_]+)"\s*[,)]', source, re.DOTALL))
     assert {"queue_full", "draining", "timeout", "context_length_exceeded"} <= codes
     codes |= {error.code for error in EngineAway.__subclasses__()}
@@ -115,11 +122,15 @@ def test_every_error_code_is_on_the_page() -> None:
 
 
 def test_the_board_asks_for_metrics_that_there_are() -> None:
-    board = json.loads((DOCS / "grafana" / "quire.json").read_text())
-    asked = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    asked = [query for panel in PANELS for _, query in panel.queries]
     names = {re.sub(r"_(bucket|count|sum)$", "", name) for text in asked for name in re.findall(r"quire_\w+", text)}
-    assert len(names) > 20
+    assert len(names) > 30
     assert names <= metric_names()
+
+
+def test_the_board_is_what_the_panels_make() -> None:
+    """`make board` writes it anew. What is changed in the file alone would be lost then."""
+    assert (DOCS / "grafana" / "quire.json").read_text() == board()
 
 
 def test_every_exit_code_of_an_error_is_on_the_page() -> None:

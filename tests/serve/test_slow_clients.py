@@ -28,7 +28,7 @@ class SilentEngine:
     def __init__(self) -> None:
         self.cancelled: list[str] = []
 
-    def submit(self, requests: Any, updates: Any) -> list[PendingRequest]:
+    def submit(self, requests: Any, updates: Any, _span: Any) -> list[PendingRequest]:
         return [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
 
     def cancel(self, tickets: list[PendingRequest]) -> None:

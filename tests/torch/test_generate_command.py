@@ -55,6 +55,21 @@ def test_a_prompt_that_can_never_run_ends_with_the_code_of_what_does_not_fit(
     assert main([*arguments, "--raw", "--prompt", "the fox " * 100]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("quire: a prompt of 201 tokens can never run: the longest request, with its answer, has 64;")
+    assert line.endswith("; shorten it, or raise --max-length")
+
+
+@pytest.mark.parametrize(("flags", "fix"), [
+    (("--pool", "1MiB"), "shorten it: the model itself supports no more"),
+    (("--pool", "64KiB"), "shorten it, or raise --pool"),
+])  # fmt: skip
+def test_the_advice_for_a_long_prompt_is_what_would_help(
+    flags: tuple[str, ...], fix: str, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the model's own limit binds, neither length nor pool does."""
+    place = arguments.index("--max-length")
+    model = [*arguments[:place], *arguments[place + 2 :]]
+    assert main([*model, *flags, "--raw", "--prompt", "the fox " * 1000]) == 3
+    assert capsys.readouterr().err.splitlines()[-1].endswith(f"; {fix}")
 
 
 def test_host_memory_beyond_the_machine_ends_with_the_code_of_what_does_not_fit(

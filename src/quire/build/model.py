@@ -60,7 +60,9 @@ def meter_of(options: RunOptions, share: Share = WHOLE) -> Meter | None:
 
     from quire.worker.steps.meter import Meter
 
-    return Meter(torch.device(options.device), share)
+    meter = Meter(torch.device(options.device), share)
+    meter.begin()
+    return meter
 
 
 def read_weights(

@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StartReport:
-    """Results of the start on a GPU; on a CPU only what multiplies packed weights."""
+    """Results of the start on a GPU; on a CPU only what multiplies packed weights, and the scales."""
 
     measured: tuple[Measured, ...] = ()
     """The ledger as it was measured, next to the plan's."""
     steps: str = ""
     """Whether decode steps are recorded, for how many rows, or why not."""
     has_recordings: bool = True
+    scales: str = ""
+    """Where the scales of a KV cache in 8 bits come from."""
     kernels: tuple[str, ...] = ()
     """Which backend runs each kind, and why no faster one does; on a CPU the same of packed weights."""
 
@@ -37,7 +39,7 @@ class StartReport:
     """What the other ranks have measured."""
 
     def lines(self) -> tuple[str, ...]:
-        steps = *((self.steps,) if self.steps else ()), *(f"kernels: {one}" for one in self.kernels)
+        steps = *filter(None, (self.steps, self.scales)), *(f"kernels: {one}" for one in self.kernels)
         sizes = ((line.name, format_bytes(line.measured_bytes), line.planned_bytes) for line in self.measured)
         return (
             *steps,
@@ -73,11 +75,12 @@ def record_steps(
     """Records decode steps on a GPU, the last thing that takes its memory; ranks record together. `tables`: as steps
     will have them. `counts`: of rows; by default up to as many as the plan has requests."""
     if placed.meter is None:
-        return StartReport(kernels=runner.model.describe_products())
+        return StartReport(scales=runner.model.origin_of_scales, kernels=runner.model.describe_products())
     from quire.worker.steps.boot import record
     from quire.worker.steps.device_runner import DeviceRunner
 
     assert isinstance(runner, DeviceRunner)
     record(runner, placed.meter, tables, counts)
     measured = placed.meter.lines(runner.plan)
-    return StartReport(measured, runner.describe(), runner.graphs is not None, runner.kernels())
+    is_recorded, scales = runner.graphs is not None, runner.model.origin_of_scales
+    return StartReport(measured, runner.describe(), is_recorded, scales, runner.kernels())

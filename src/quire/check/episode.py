@@ -43,6 +43,7 @@ from quire.check.scripts import script_for
 from quire.check.seats import Seats
 from quire.check.sessions import Sessions
 from quire.check.shadow import ShadowRunner
+from quire.check.stages import Stages
 from quire.check.staying import Capacity, Staying
 from quire.check.storing import Storing
 from quire.check.systems import (
@@ -90,8 +91,10 @@ STORED_RATE = 0.9
 class Episode:
     def __init__(self, seed: int, coverage: Coverage) -> None:
         self.random, self.coverage, self.now, self.seed = Random(seed), coverage, 0, seed
-        is_large_one = is_large(seed)
-        self.system = large_system(self.random, seed // EVERY) if is_large_one else random_system(self.random)
+        is_large_one, stages = is_large(seed), Random(f"stages {seed}")
+        self.system = (
+            large_system(self.random, seed // EVERY, stages) if is_large_one else random_system(self.random, stages)
+        )
         self.system = with_wide_units(self.system, Random(f"wide {seed}"))
         leases = Random(f"leases {seed}")
         self.system = with_tight_leases(with_lease_sheets(self.system, leases), Random(f"tight {seed}"))
@@ -118,12 +121,14 @@ class Episode:
         self.leased = self._leased()
         self.progress = self._progress()
         self.runner.before_launch = self.progress.check_elder
+        stages_law = Stages(self.scheduler, self.system.in_flight)
+        self.runner.before_collect = stages_law.before_collect
         self.announced: list[Warm] = []
         """What warm work was asked for."""
         self.warm = WarmWork(self.engine, FixedPace(Random(f"pace {seed}").choice((1, 3, 8))))
         policy = self._policy()
         warmed = Warmed(self.scheduler, self.accepted, self.warm, self.requests, self.prefixes)
-        self.laws += [Lives(), self.loading, self.progress, *policy, self.leased, warmed]
+        self.laws += [Lives(), self.loading, self.progress, *policy, self.leased, warmed, stages_law]
         self.forkers = Forkers(self)
         self.actors = [*(actor(self) for actor in (*ACTORS, Warmers)), self.forkers]
         self.actors.append(Sessions(self))
@@ -187,7 +192,7 @@ class Episode:
     def _progress(self) -> Progress:
         return Progress(
             self.scheduler,
-            self.system.overlap,
+            self.system.in_flight,
             LOAD_SECONDS * self.system.has_tier,
             lambda: self.runner.launched,
             lambda: self.now,

@@ -51,7 +51,8 @@ KNOWN = {
     "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
     "KeptUnits": "each pages present",
     "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most chunk is_loading "
-    "is_reserved may_draft epoch stops outputs output_counts latest requests row_of _free _step_tokens",
+    "is_reserved may_draft epoch stops outputs output_counts latest requests row_of _free _step_tokens "
+    "microbatches",
     "FairQueue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number _shares of_tenant",
     "Queue": "bound _by_claim _by_arrival _by_name admissions _cached _by_number",
     "Reuse": "memories index rows junctions expectations captures marks points stores _publisher _next_step _layout "

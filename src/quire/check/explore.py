@@ -27,6 +27,7 @@ from quire.check.promises import check_books, check_ended, check_nothing_left
 from quire.check.scripts import script_for
 from quire.check.small import Small
 from quire.check.snapshot import Kept, Snapshots
+from quire.check.stages import check_disjoint, running_before
 from quire.core.events import Event, RequestAdmitted
 from quire.core.request import Request, Tokens
 from quire.core.step import Step, StepResult
@@ -77,7 +78,8 @@ class World:
         self.small = small
         self.tier = ChosenTier(small.stored)
         tier = self.tier if small.stored else None
-        self.scheduler = Scheduler(small.plan(), small.rules(), tier, (self._on_event,), Guesses(), forecast=Recency())
+        plan, rules, listeners = small.plan(), small.rules(), (self._on_event,)
+        self.scheduler = Scheduler(plan, rules, tier, listeners, Guesses(), forecast=Recency(), overlap=small.overlap)
         self.scheduler.admission.typical_output = small.typical_output
         self.requests = small.work()
         self.scripts = [script_for(request) for request in self.requests]
@@ -158,6 +160,8 @@ class World:
         is_free = not scheduler.flying
         step = scheduler.schedule(self.tier.now)
         awaited = self.tier.open()
+        if step is not None and self.small.stages > 1:
+            check_disjoint(step, running_before(scheduler, scheduler.flying[:-1]))
         if any(one.begun + self.small.rules().load_seconds <= self.tier.now for one in awaited.values()):
             raise Violation("a load is waited for past its deadline")
         elder = next(number for number in range(self.came) if number not in self.ended)

@@ -12,6 +12,7 @@ from quire.check.definitions import Sizes
 from quire.check.requests import TURN_RATES, Traffic
 from quire.check.systems import (
     ENOUGH,
+    STAGES,
     System,
     in_groups,
     plan_with_spare,
@@ -43,8 +44,8 @@ def is_large(seed: int) -> bool:
     return seed % EVERY == EVERY - 1
 
 
-def large_system(random: Random, turn: int) -> System:
-    """`turn`: kinds and rows take turns, so that a few large systems have all of them."""
+def large_system(random: Random, turn: int, stages: Random) -> System:
+    """`turn`: kinds and rows take turns, so that a few large systems have all of them; `stages`: as for small ones."""
     first = OF_REUSE[turn % len(OF_REUSE)]
     kinds = [first, *random.sample([kind for kind in OF_REUSE if kind != first], random.choice((0, 1, 1, 2)))]
     kinds += ["cross"] * (first == OF_REUSE[-1])
@@ -58,7 +59,7 @@ def large_system(random: Random, turn: int) -> System:
         page_tokens=random_page_tokens(random, kinds, SIZES),
         match_unit_tokens=random.choice((4, 8, 16, 32) if rows < CROWD else (32,)),
         reserved_pages=random.choice((0, 0, 1)),
-        pipeline_parallel=random.choice((1, 1, min(2, len(layers)))),
+        pipeline_parallel=random.choice((1, 1, min(stages.choice(STAGES), len(layers)))),
         speculative_tokens=random.choice((0, 0, 1, 2)),
     )
     alone = _alone(model, settings)

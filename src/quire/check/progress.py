@@ -30,14 +30,15 @@ class Progress(Law):
     def __init__(
         self,
         scheduler: Scheduler,
-        overlap: int,
+        in_flight: int,
         load_seconds: float,
         launched: Callable[[], int],
         now: Callable[[], int],
         is_awaited_by: Callable[[str], bool],
     ) -> None:
-        """`load_seconds`: what a load may take, 0 without a tier; `is_awaited_by`: whether a request waits for one."""
-        self.scheduler, self.overlap, self.load_seconds = scheduler, overlap, load_seconds
+        """`in_flight`: steps at most; `load_seconds`: what a load may take, 0 without a tier; `is_awaited_by`: whether
+        a request waits for one."""
+        self.scheduler, self.in_flight, self.load_seconds = scheduler, in_flight, load_seconds
         self.launched, self.now, self.is_awaited_by = launched, now, is_awaited_by
         self.accepted: dict[str, Accepted] = {}
         """Not ended yet, in the order of arrival: the first one is the elder."""
@@ -46,7 +47,7 @@ class Progress(Law):
     def accept(self, stream: Stream) -> None:
         steps = stream.request.limit + sum(one.stream.request.limit for one in self.accepted.values())
         waits = (len(self.accepted) + 1) * (int(self.load_seconds) + 2) * (self.load_seconds > 0)
-        last_launch = self.launched() + self.overlap * (steps + waits + 1) - 1
+        last_launch = self.launched() + self.in_flight * (steps + waits + 1) - 1
         self.accepted[stream.request.name] = Accepted(stream, last_launch)
 
     def check_elder(self, step: Step) -> None:

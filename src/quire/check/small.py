@@ -38,6 +38,8 @@ class Small:
     batch_tokens: int = 2
     rows: int = 2
     overlap: int = 2
+    stages: int = 1
+    """Of a pipeline, each with layers of its own and as many sheets."""
     stored: int = 0
     """Units of every prompt that a tier can bring; 0: there is no tier."""
     aborts: bool = True
@@ -65,6 +67,7 @@ class Small:
             page_tokens={"": self.page_tokens} if has_pages else {},
             match_unit_tokens=self.page_tokens,
             speculative_tokens=self.lookahead,
+            pipeline_parallel=self.stages,
         )
         model = ModelShape("small", "check", layers, max_length=length, weights_known=False)
         plan = make_plan(model, settings, Budget(sheets=(self.sheets,)))
@@ -131,6 +134,7 @@ SHORT = (
     Small("full and state, leases", (FULL, STATE), 6, TURNS, leases=3, evicts=True),
     Small("full and state, branches", (FULL, STATE), 5, BRANCHES, 2, are_branches=True, evicts=True),
     Small("full and window, a fork", (FULL, WINDOW), 6, FORK, 2, are_branches=True),
+    Small("full and window on two stages", (FULL, WINDOW), 6, THREE, rows=3, stages=2),
 )
 """Explored by the tests, within a minute."""
 LARGE = (
@@ -160,5 +164,8 @@ LARGE = (
     Small("full and state, branches and a fork", (FULL, STATE), 6, FORKS, 2, are_branches=True, rows=3),
     Small("full, window, state, branches", (FULL, WINDOW, STATE), 7, FORKS, 2, are_branches=True, overlap=3),
     Small("full, pages of 2, leases", (FULL,), 6, TURNS, 2, leases=3, rows=3, batch_tokens=1, overlap=3),
+    Small("full and state on two stages, a tier", (FULL, STATE), 6, THREE, rows=3, stages=2, stored=2),
+    Small("full and window on two stages, lookahead 1", (FULL, WINDOW), 6, THREE, 1, 1, 4, rows=3, stages=2, stored=2),
+    Small("full, window, chunked on three stages", FULL_WINDOW_CHUNKED, 6, THREE, rows=3, overlap=3, stages=3),
 )
 SYSTEMS = SHORT + LARGE

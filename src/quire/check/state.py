@@ -94,6 +94,31 @@ def is_in_flight(scheduler: Scheduler, name: str) -> bool:
     return row is not None and bool(scheduler.rows.computed[row] > scheduler.rows.settled[row])
 
 
+def settled_tokens(scheduler: Scheduler, row: int) -> int:
+    return int(scheduler.rows.settled[row])
+
+
+def stops_at(scheduler: Scheduler, row: int) -> int:
+    """The most tokens that a row may compute now: all but its last one, or up to where others branch off."""
+    return int(scheduler.rows.most[row])
+
+
+def most_in_flight(scheduler: Scheduler, row: int) -> int:
+    """The most tokens of a row that may be in flight."""
+    asked = scheduler.rows.requests[row].chunk_tokens
+    return min(asked or scheduler.plan.batch_tokens, scheduler.plan.batch_tokens)
+
+
+def is_current(scheduler: Scheduler, step: Step, entry: int) -> bool:
+    """Whether an entry of a step in flight is of the request that its row has now."""
+    return bool(scheduler.rows.epoch[step.rows[entry]] == step.epochs[entry])
+
+
+def flying(scheduler: Scheduler) -> list[Step]:
+    """Steps in flight, the oldest first."""
+    return list(scheduler.flying)
+
+
 def landed_rows(scheduler: Scheduler) -> list[int]:
     """Rows whose loads are staged and not in their pages yet."""
     return [row for _, row in scheduler.next_step._loads]

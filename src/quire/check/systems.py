@@ -31,6 +31,8 @@ TIGHT_SHARE = 0.5
 """Of systems with windows or states: leases take all that one request leaves, and that is one or two of them."""
 WIDE_SHARE = 0.06
 """Of systems: a unit is wider than sinks and window together, so that the units that they touch decide."""
+STAGES = (2, 2, 3)
+"""Of systems with several."""
 LOAD_SECONDS = 6.0
 """One step takes one second of the checker's clock."""
 
@@ -58,11 +60,17 @@ class System:
         return tuple(sorted({kind.kind.kind for stage in self.plan.stages for kind in stage.kinds}))
 
     @property
+    def in_flight(self) -> int:
+        """Steps in flight at most: as the engine is asked for, or one for each stage."""
+        return max(self.overlap, self.plan.pipeline_parallel) if self.overlap > 1 else 1
+
+    @property
     def has_groups(self) -> bool:
         return any(kind.groups > 1 for stage in self.plan.stages for kind in stage.kinds)
 
 
-def random_system(random: Random) -> System:
+def random_system(random: Random, stages: Random) -> System:
+    """`stages`: decides how many stages a system with several has."""
     kinds = random.sample(tuple(KINDS), random.choice((1, 2, 2, 3, 3, 4)))
     if "cross" in kinds and random.random() < 0.5:
         kinds.remove("cross")  # with it nothing is reused: half as often
@@ -78,7 +86,7 @@ def random_system(random: Random) -> System:
         page_tokens=random_page_tokens(random, kinds, SMALL),
         match_unit_tokens=random.choice((1, 2, 3, 4, 8)),
         reserved_pages=random.choice((0, 0, 0, 1, 2)),
-        pipeline_parallel=random.choice((1, 1, min(2, len(layers)))),
+        pipeline_parallel=random.choice((1, 1, min(stages.choice(STAGES), len(layers)))),
         speculative_tokens=random.choice((0, 0, 1, 2)),
     )
     has_tier = random.random() < 0.8

@@ -13,14 +13,12 @@ from quire.cli import options as common
 from quire.cli import plan_arguments
 from quire.cli.flags import add_draft_flags
 from quire.cli.report import budget_line, print_plan
-from quire.core.dtypes import DType
 from quire.core.errors import InputError, PlanError
-from quire.kinds import Keeps
 from quire.options.flags import flags
 from quire.options.run import RunOptions
 from quire.plan.file import layout_fingerprint
 from quire.plan.plan import Plan
-from quire.plan.settings import Settings
+from quire.planner.again import settings_of
 from quire.planner.document import document, load
 
 if TYPE_CHECKING:
@@ -68,7 +66,7 @@ def _saved(
     plan.require_fit()
     machine = of_each_rank(machine_of(options.device), len(plan.ranks))
     try:
-        settings, budget = _settings_of(plan), whole_machine(machine)
+        settings, budget = settings_of(plan), whole_machine(machine)
         here = plan_checkpoint(source, settings, budget, options, ignore_fields, draft=draft)
     except PlanError as error:
         served = f"{source.name} as it is served here, with or without a draft model"
@@ -88,30 +86,6 @@ def _saved(
 def compare(theirs: dict[str, Any], ours: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Fields that differ, with both values."""
     return {name: (theirs[name], ours[name]) for name in COMPARED if theirs[name] != ours[name]}
-
-
-def _settings_of(plan: Plan) -> Settings:
-    """The settings of the plan, as far as they shape pages; length and pool depend on the machine."""
-    pages = {
-        kind.name: kind.page_tokens
-        for stage in plan.stages
-        for kind in stage.kinds
-        if kind.kind.keeps is not Keeps.STATE
-    }
-    return Settings(
-        max_requests=plan.max_requests,
-        batch_tokens=plan.batch_tokens,
-        kv_dtype=DType(plan.kv_dtype),
-        state_dtype=DType(plan.state_dtype) if plan.state_dtype else None,
-        page_tokens=pages,
-        tensor_parallel=plan.tensor_parallel,
-        pipeline_parallel=plan.pipeline_parallel,
-        stage_layers=tuple(stage.layers for stage in plan.stages) if plan.pipeline_parallel > 1 else None,
-        match_unit_tokens=plan.match_unit_tokens,
-        host_block_tokens=plan.host_block_tokens,
-        reserved_pages=plan.reserved_pages,
-        speculative_tokens=plan.lookahead,
-    )
 
 
 def _check(plan: Plan, here: Plan, memory_bytes: int) -> None:

@@ -34,9 +34,11 @@ class _Parser(argparse.ArgumentParser):
         raise InputError(f"{self.source}: {message.removeprefix('argument ')}")
 
 
-def complete(add: Callable[[argparse.ArgumentParser], None], typed: argparse.Namespace) -> argparse.Namespace:
+def complete(
+    add: Callable[[argparse.ArgumentParser], None], typed: argparse.Namespace, command: str = "quire serve"
+) -> argparse.Namespace:
     """What was typed, completed from the environment, the file and the defaults."""
-    parser = _Parser(prog="quire serve", add_help=False, allow_abbrev=False)
+    parser = _Parser(prog=command, add_help=False, allow_abbrev=False)
     add(parser)
     environment = _environment(parser)
     asked = getattr(typed, "config", None) or environment.get("--config")
@@ -70,7 +72,7 @@ def _read(parser: _Parser, arguments: Mapping[str, Value], source: str) -> dict[
     unknown = sorted(given - set(vars(parser.parse_args([]))))
     if unknown:
         name, known = unknown[0].replace("_", "-"), [option.replace("_", "-") for option in vars(parser.parse_args([]))]
-        raise InputError(f"{source}: {name} is no option of quire serve{near_to(name, known)}")
+        raise InputError(f"{source}: {name} is no option of {parser.prog}{near_to(name, known)}")
     return {name: value for name, value in vars(parser.parse_args(line)).items() if name in given}
 
 

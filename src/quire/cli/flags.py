@@ -12,6 +12,7 @@ from quire.options.flags import REQUIRED, Flag, flags, from_flags
 from quire.options.run import RunOptions
 
 Value = TypeVar("Value")
+GREATEST_PORT = 65_535
 Group = argparse._ArgumentGroup | argparse.ArgumentParser
 
 
@@ -56,3 +57,20 @@ def add_draft_flags(parser: argparse.ArgumentParser) -> None:
     """For commands that plan for a draft model, or run one."""
     title = "speculative decoding: where drafts come from (default: off, or n-gram lookup with --speculative-tokens)"
     add_flags({"draft": parser.add_argument_group(title)})
+
+
+def add_inspect_options(group: Group) -> None:
+    """For commands that open the inspector's page over something that is over."""
+    group.add_argument("--inspect", action="store_true", help="serve the inspector's page on this machine until Ctrl+C")
+    group.add_argument(
+        "--port",
+        type=reading(_port),
+        default=8001,
+        help="port of the inspector's page (default 8001; 0: any free port)",
+    )
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > GREATEST_PORT:
+        raise InputError(f"{text!r} is no port: give 1 to {GREATEST_PORT:,}, or 0 for any that is free")
+    return int(text)

@@ -155,13 +155,22 @@ def start(options: argparse.Namespace) -> LLM:
     return llm
 
 
+def _fix(llm: LLM) -> str:
+    """What a longer prompt needs: nothing raises the model's own limit."""
+    own = llm.plan.model_max_length
+    if own is not None and llm.plan.max_length >= own:
+        return "shorten it: the model itself supports no more"
+    is_asked = llm.plan.max_length == llm.plan.requested_max_length
+    return f"shorten it, or raise {'--max-length' if is_asked else '--pool'}"
+
+
 def fitting(llm: LLM, prompt: Prompt, max_tokens: int, raw: bool = False) -> int:
     """Tokens that the answer can have: as many as requested, or fewer, reported in one line. Raises if none."""
     tokens, length = llm.count(prompt, raw=raw), llm.plan.max_length
     if tokens >= length:
         raise NeverFits(
             f"a prompt of {tokens:,} tokens can never run: the longest request, with its answer, has {length:,}; "
-            "shorten it, or raise --max-length or --pool"
+            f"{_fix(llm)}"
         )
     if tokens + max_tokens > length:
         print(

@@ -22,6 +22,8 @@ COMMANDS = {
     "chat": "chat in the terminal",
     "serve": "serve a model over HTTP with the OpenAI API",
     "rank": "serve a model as one of several ranks, started by torchrun or Slurm",
+    "top": "watch a running server in the terminal",
+    "deploy": "serve a model with several replicas at one address, on Ray",
     "keys": "manage the API keys of a server",
     "fetch": "download a model",
     "plan": "plan the memory of a model exactly, from its configuration",

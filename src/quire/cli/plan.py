@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print JSON (docs/plan.md) instead of the report")
     output.add_argument("--output", type=Path, metavar="FILE", help="save the plan for quire serve --plan")
     output.add_argument("--plot", type=Path, metavar="FILE.svg|png", help="draw the plan (needs matplotlib)")
+    output.add_argument("--html", type=Path, metavar="FILE", help="write the plan as a page that needs no other file")
 
 
 @reading
@@ -111,12 +112,7 @@ def run(options: argparse.Namespace) -> None:
     served = serve(plan, options.workload) if options.workload else None
     answers = _answers(offers=[f"{o.option}: {o.effect}" for o in offers], target=target, served=served)
     data = document(plan, options.lengths) | {"planned_for": budget_line(budget)} | answers
-    if options.output:
-        save(data, options.output)
-    if options.plot:
-        from quire.cli.plot import draw
-
-        draw(plan, data, options.plot)
+    _write_files(options, plan, data)
     if target is None:
         _say_whether_it_fits(options, plan)
     elif target.fleet is None and budget.memory_bytes is not None:
@@ -159,7 +155,7 @@ def _say_that_none_holds(options: argparse.Namespace, plan: Plan, target: Target
 def _show_saved(options: argparse.Namespace) -> None:
     """A plan that was saved with --output: verified, then shown as it was made."""
     for name, value in vars(options).items():
-        if name not in ("model", "json", "lengths", "command", "exit_code", "run", "parser"):
+        if name not in ("model", "json", "html", "lengths", "command", "exit_code", "run", "parser"):
             default = options.parser.get_default(name)
             if value != default:
                 option = "--" + name.replace("_", "-")
@@ -168,10 +164,32 @@ def _show_saved(options: argparse.Namespace) -> None:
     lengths = options.lengths or [int(length) for length in saved["waste"]]
     data = document(plan, lengths) | {"planned_for": saved.get("planned_for", "an unnamed device")}
     _say_whether_it_fits(options, plan)
+    if options.html:
+        _write_page(options.html, data)
     if options.json:
         _print_json(data)
     else:
         print_plan(plan, data, f"{data['planned_for']} (saved in {options.model})")
+
+
+def _write_files(options: argparse.Namespace, plan: Plan, data: dict[str, Any]) -> None:
+    if options.output:
+        save(data, options.output)
+    if options.plot:
+        from quire.cli.plot import draw
+
+        draw(plan, data, options.plot)
+    if options.html:
+        _write_page(options.html, data)
+
+
+def _write_page(path: Path, data: dict[str, Any]) -> None:
+    from quire.inspect.plan_page import plan_page
+
+    try:
+        path.write_text(plan_page(data), encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _print_json(data: dict[str, Any]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from quire.cli.flags import add_inspect_options
 from quire.cli.text import bold, table
 from quire.core.errors import InputError
 from quire.core.events import RequestEvent, RequestPreempted
@@ -14,6 +16,8 @@ from quire.engine.engine import Engine
 from quire.explain.events import reason_of
 from quire.explain.request import explain
 from quire.explain.sentences import describe, sentence, way
+from quire.inspect.local import serve
+from quire.inspect.recorded import Recorded
 from quire.options.spelling import near_to
 from quire.recording.replay import names_of, replay
 from quire.traces.perfetto import write_perfetto
@@ -28,9 +32,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--perfetto", type=Path, metavar="FILE", help="also write steps, requests and memory over time, for Perfetto"
     )
+    add_inspect_options(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print the inspector's document instead (docs/inspector.md)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
+    if options.inspect:
+        place = "" if options.to_step is None else f"#pool?step={options.to_step}"
+        serve(Recorded(options.recording), options.port, place=place)
+        return
+    if options.json:
+        print(json.dumps(Recorded(options.recording).at(options.to_step)))
+        return
     if options.perfetto is None:
         engine = replay(options.recording, options.to_step)
     else:

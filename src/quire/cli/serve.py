@@ -67,32 +67,38 @@ def run(typed: argparse.Namespace) -> None:
     parsed = complete(add_all, typed)
     if parsed.config is not None:
         print(f"options are read from {parsed.config.resolve()}", flush=True)
+    serve(parsed)
+
+
+def serve(parsed: argparse.Namespace) -> None:
     options = run_options(parsed)
     from quire.recording.recorder import require_recordable
     from quire.serve.keys import read_keys
     from quire.serve.server import listen
+    from quire.serve.spans.destination import destination
 
     if options.record is not None:
         require_recordable(options.record)
     if parsed.keys is not None:
         read_keys(parsed.keys)  # so that errors are reported before anything is planned
+    settings = from_flags(ServeSettings, vars(parsed))
+    settings = replace(settings, otel=destination(settings.otel, os.environ))
     with listen(parsed.host, parsed.port) as listener:
-        _serve(parsed, options, from_flags(ServeSettings, vars(parsed)), listener)
+        _serve(parsed, options, settings, listener)
 
 
 def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSettings, listener: socket) -> None:
     from quire.build.tiers import load_connectors
     from quire.cli.boot import boot_plan
-    from quire.serve.server import PlannedModel
-    from quire.serve.server import run as serve
+    from quire.serve.server import PlannedModel, run
 
     options.tiers.read_secret()
     if options.tiers.peer is not None:
         options.tiers.peer.read_secret()
     phases = Phases()
     with phases.time("resolve"):
-        options, source = resolve_device(options, torch_elsewhere_has_cuda), _source(parsed.model)
-        draft = None if options.draft_model is None else _source(options.draft_model)
+        options, source = resolved(options, parsed.model)
+        draft = None if options.draft_model is None else source_of(options.draft_model)
     with phases.time("plan"):
         plan, planned_for = boot_plan(parsed, source, options, draft)
     load_connectors(options.tiers)  # the engine's process makes its own; errors are reported here
@@ -100,10 +106,10 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     draft_folder = None if draft is None else _folder(draft, phases, options.weights)
     options = replace(options, draft_model=draft_folder, weights=None)  # both folders are quantised now
     if not settings.model_name:
-        settings = replace(settings, model_name=(_name(source),))
+        settings = replace(settings, model_name=(name_of(source),))
     print(f"\n{phases.line()}", flush=True)
     freeze_file = os.environ.get("QUIRE_DRILL_FREEZE_FILE")
-    serve(
+    run(
         listener,
         PlannedModel(folder, plan, planned_for),
         options,
@@ -113,6 +119,11 @@ def _serve(parsed: argparse.Namespace, options: RunOptions, settings: ServeSetti
     )
 
 
+def resolved(options: RunOptions, model: str | None) -> tuple[RunOptions, Source]:
+    """Where the model runs, and where it comes from."""
+    return resolve_device(options, torch_elsewhere_has_cuda), source_of(model)
+
+
 def _folder(source: Source, phases: Phases, weights: str | None) -> Path:
     with phases.time("download"):
         here = downloaded(source, Bar())
@@ -120,12 +131,12 @@ def _folder(source: Source, phases: Phases, weights: str | None) -> Path:
         return converted(here, Bar(), weights)
 
 
-def _name(source: Source) -> str:
+def name_of(source: Source) -> str:
     """What clients call the model: not the folder in the cache that it was converted to."""
     return source.stem if isinstance(source, Path) and is_gguf(source) else source.name
 
 
-def _source(model: str | Path | None) -> Source:
+def source_of(model: str | Path | None) -> Source:
     source = find_source(model, Bar())
     if isinstance(source, Path) and source.is_dir() and not (source / "config.json").is_file():
         raise InputError(f"{source} has no config.json: give a checkpoint's folder, or none for the default model")

@@ -10,18 +10,20 @@ import argparse
 import copy
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from quire.cli import options as common
 from quire.cli import plan_arguments
-from quire.cli.flags import reading
+from quire.cli.flags import add_inspect_options, reading
 from quire.cli.text import bold, heading, table
 from quire.core.errors import InputError
 from quire.core.rules import Policy, Rules
 from quire.core.units import format_bytes
+from quire.models.shape import ModelShape
 from quire.options.texts import positive
 from quire.plan.make import make_plan
 from quire.planner.document import is_plan_file
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 SYNTHETIC = "synthetic:"
 PLOT_FORMATS = (".svg", ".png")
-FIXED = ("help", "json", "plot", "compare")
+FIXED = ("help", "json", "plot", "compare", "inspect", "port")
 """Not settings of a run: --compare does not change them."""
 BAR_CELLS = 40
 MOST_REPLICAS = 256
@@ -81,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument(
         "--plot", type=Path, metavar="FILE.svg|png", help="plot waiting times and memory (needs matplotlib)"
     )
+    add_inspect_options(output)
 
 
 def _add_load_options(group: argparse._ArgumentGroup) -> None:
@@ -99,6 +102,8 @@ def _add_load_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--seed", type=seed, default=0, metavar="S", help="random seed of synthetic traces (default 0)")
     group.add_argument("--replicas", type=_number_of_replicas, default=1, metavar="N", help=replicas)
     group.add_argument("--router", choices=ROUTERS, default=ROUTERS[0], help=router)
+    overlap = "steps in flight, at least one for each pipeline stage; 1: one at a time (default 2)"
+    group.add_argument("--overlap", type=whole, default=2, metavar="N", help=overlap)
     group.add_argument("--policy", choices=policies, default=default, help=f"queueing policy (default {default})")
 
 
@@ -119,6 +124,8 @@ def _add_cost_options(group: argparse._ArgumentGroup) -> None:
         metavar="S",
         help="inject faults with this seed: failed and late loads, tier outages",
     )
+    link = "bandwidth from one pipeline stage to the next (default 50)"
+    group.add_argument("--link-bandwidth", type=speed, default=50.0, metavar="GB/S", help=link)
     overhead = "fixed time of each step (default 0.04 per layer)"
     group.add_argument("--overhead", type=_number(0, 1e6), metavar="MS", help=overhead)
     group.add_argument(
@@ -135,6 +142,7 @@ class _Run:
     trace: Trace
     replicas: int
     router: str
+    model: ModelShape
 
 
 def run(options: argparse.Namespace) -> None:
@@ -143,6 +151,9 @@ def run(options: argparse.Namespace) -> None:
 
     if options.plot and options.plot.suffix not in PLOT_FORMATS:
         raise InputError(f"--plot {options.plot}: the name must end in {' or '.join(PLOT_FORMATS)}")
+    if options.inspect:
+        _inspect(options)
+        return
     settings = {"as asked": options} | {setting: _changed(options, setting) for setting in options.compare}
     runs = {setting: _prepared(changed) for setting, changed in settings.items()}
     played = {
@@ -159,6 +170,27 @@ def run(options: argparse.Namespace) -> None:
         print()
     else:
         print_reports(reports)
+
+
+def _inspect(options: argparse.Namespace) -> None:
+    """Records the run as a server would, and opens the inspector over the recording."""
+    from quire.inspect.local import serve
+    from quire.inspect.recorded import Recorded
+    from quire.simulate.replay import Fleet
+    from quire.simulate.report import report
+
+    if options.replicas > 1 or options.compare or options.json:
+        raise InputError("--inspect shows one engine: leave out --replicas, --compare and --json")
+    run = _prepared(options)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "simulation.jsonl"
+        hardware = replace(run.hardware, record=path)
+        fleet = Fleet(hardware, run.trace, POLICIES[run.router](), 1)
+        played = fleet.play(progress_bar("as asked"))
+        fleet.replicas[0].engine.close()
+        print_reports([{"setting": "as asked", **run.about, **report(played)}])
+        print()
+        serve(Recorded(path, "simulation", run.model), options.port)
 
 
 def _changed(options: argparse.Namespace, setting: str) -> argparse.Namespace:
@@ -192,20 +224,22 @@ def _prepared(options: argparse.Namespace) -> _Run:
     model = plan_arguments.shape_of(options.model, options.ignore_field, held)
     plan = make_plan(model, plan_arguments.settings_of(options, held), budget).require_fit()
     overhead = None if options.overhead is None else options.overhead / 1e3
-    cost = cost_model(plan, model, speed, overhead, options.active_share)
+    link = options.link_bandwidth * 1e9
+    cost = cost_model(plan, model, speed, overhead, options.active_share, link_bytes_per_second=link)
     trace = _trace(options)
     about = {
         "model": model.name,
         "device": options.device,
         "devices": len(plan.ranks),
+        "stages": plan.pipeline_parallel,
         "trace": trace.name,
         "policy": options.policy,
         "replicas": options.replicas,
         "router": options.router if options.replicas > 1 else None,
         "cost": cost.figures(),
     }
-    hardware = Hardware(plan, cost, Rules(policy=Policy(options.policy)), _host(options))
-    return _Run(about, hardware, trace, options.replicas, options.router)
+    hardware = Hardware(plan, cost, Rules(policy=Policy(options.policy)), _host(options), options.overlap)
+    return _Run(about, hardware, trace, options.replicas, options.router, model)
 
 
 def _host(options: argparse.Namespace) -> HostCost | None:
@@ -251,7 +285,7 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
     print(
         f"  {cost['bytes_per_second'] / 1e12:.2f} TB/s, {cost['flops_per_second'] / 1e12:,.0f} TFLOP/s and "
         f"{format_bytes(cost['weight_bytes'])} of weights per device, {cost['active_share']:.1%} of them in a token; "
-        f"{cost['overhead_seconds'] * 1e3:g} ms overhead a step"
+        f"{cost['overhead_seconds'] * 1e3:g} ms overhead a step" + _stages(first)
     )
     print()
     head = ("", *(str(one["setting"]) for one in reports))
@@ -270,6 +304,11 @@ def print_reports(reports: Sequence[dict[str, Any]]) -> None:
         heading("ms to first token, p95, by tenant")
         names = sorted({name for one in reports for name in one["tenants"]})
         table(("tenant", *head[1:]), [(name, *(_tenant(one, name) for one in reports)) for name in names])
+
+
+def _stages(one: dict[str, Any]) -> str:
+    link = one["cost"]["link_bytes_per_second"]
+    return f"; {one['stages']} stages, {link / 1e9:g} GB/s from one to the next" if one["stages"] > 1 else ""
 
 
 def _missed(one: dict[str, Any], *causes: str) -> str:

@@ -6,6 +6,8 @@ import os
 import sys
 from collections.abc import Sequence
 
+from quire.explain.bars import cells
+
 
 def _has_colour() -> bool:
     return (
@@ -40,17 +42,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[int
 def bar(parts: Sequence[tuple[str, int, str]], width: int = 72) -> None:
     """One line of blocks in proportion, and a legend. Parts: (name, size, block)."""
     total = sum(size for _, size, _ in parts) or 1
-    cells = _cells([size for _, size, _ in parts], width)
-    print("  ┃" + "".join(block * count for (_, _, block), count in zip(parts, cells, strict=True)) + "┃")
+    counts = cells([size for _, size, _ in parts], width)
+    print("  ┃" + "".join(block * count for (_, _, block), count in zip(parts, counts, strict=True)) + "┃")
     print("   " + "  ".join(f"{block} {name} {size / total:.1%}" for name, size, block in parts if size))
-
-
-def _cells(sizes: Sequence[int], width: int) -> list[int]:
-    """`width` cells shared out in proportion: at least one for each part that is there, so that the legend names
-    nothing that is not drawn; then to those that are furthest below their share."""
-    total = sum(sizes) or 1
-    cells = [min(size, 1) for size in sizes]
-    for _ in range(width - sum(cells)):
-        short = [size * width / total - count for size, count in zip(sizes, cells, strict=True)]
-        cells[short.index(max(short))] += 1
-    return cells

@@ -10,12 +10,14 @@
     │   ├── HubError                2      a model that the hub does not give, or is refused (`quire.fetch.errors`)
     │   │   └── HubAway             2      the hub cannot be asked now (`quire.fetch.hub_errors`)
     │   ├── ForkRefused             2      a fork of what is not there (`quire.forks.forks`)
+    │   ├── Refused                 2      an address where no server is that `quire top` can show (`quire.top.server`)
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the available memory
     ├── QueueFull                   1      too many requests wait already
     ├── FetchError                  1      a model that cannot be downloaded (`quire.fetch.errors`)
     ├── TierFailed                  1      a store of prefixes that cannot be used (`quire.core.connector`)
     │   └── Gone                    1      the other side of a connection has closed it (`quire.movers.wire`)
+    ├── NoAnswer                    1      a server that cannot be reached now (`quire.top.server`)
     ├── ApiError                    1      an HTTP request that is refused (`quire.serve.errors`)
     ├── EngineAway                  1      the engine cannot be reached now (`quire.serve.client`)
     │   ├── EngineGone              1      its process died

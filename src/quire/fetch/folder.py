@@ -77,6 +77,12 @@ def is_whole(folder: Path, source: dict[str, Any]) -> bool:
     )
 
 
+def source_of(folder: Path) -> dict[str, Any]:
+    """What a folder was made from, as its manifest says; empty: it says nothing."""
+    found = _read(folder / MANIFEST).get("source")
+    return found if isinstance(found, dict) else {}
+
+
 def remember(folder: Path) -> None:
     """Notes that the files are verified as they are: the next check need not read them."""
     names = _read(folder / MANIFEST)["files"]

@@ -14,12 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, constants, get_session, hf_hub_download, hf_hub_url
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status  # type: ignore[attr-defined]
+from huggingface_hub import HfApi, constants, hf_hub_download
 from tqdm import tqdm
 
-from quire.core.errors import ModelError
-from quire.core.version import __version__
 from quire.fetch.errors import HubError
 from quire.fetch.folder import read_object
 from quire.fetch.hub_errors import HubAway, endpoint, hub_errors
@@ -27,6 +24,7 @@ from quire.fetch.hub_files import (
     CONFIG,
     INDEX,
     ONLY_WEIGHTS,
+    QUANTISATION,
     TEXT_FILES,
     TOKENIZER,
     HubFile,
@@ -34,13 +32,11 @@ from quire.fetch.hub_files import (
     choose_weights,
     read_index,
 )
+from quire.fetch.hub_headers import CLIENT, SECONDS, gguf_header, tensors_of
 from quire.fetch.hub_names import COMMIT, HubId
+from quire.models.quantisation import format_of, section_in
+from quire.models.stored_bits import add_stored_bits, with_stored_bits
 
-SECONDS = 10.0
-"""Until a hub that says nothing counts as unreachable."""
-CLIENT: dict[str, Any] = {"library_name": "quire", "library_version": __version__}
-HEADER_BYTES = (8 << 20, 32 << 20, 128 << 20)
-"""Of a GGUF file, whose metadata and lists of tokens come first: pieces to try, the smallest first."""
 _LOG = logging.getLogger("quire.fetch")
 
 
@@ -148,9 +144,10 @@ def download(model: HubModel, name: str, revision: str = "", bar: type[Any] = Si
 
 
 def hub_configuration(model: HubModel) -> dict[str, Any]:
-    """The config.json; of a GGUF file as it will be converted, from its first bytes."""
+    """The config.json, with what the headers of the files say about quantised weights; of a GGUF file as it will be
+    converted, from its first bytes."""
     if model.gguf is None:
-        return read_object(model.folder / CONFIG)
+        return _with_headers(model, read_object(model.folder / CONFIG))
     from quire.fetch.convert import configuration_of
 
     if not model.missing:
@@ -158,37 +155,21 @@ def hub_configuration(model: HubModel) -> dict[str, Any]:
     if model.away:
         raise HubError(f"{model.hub_id}: {model.missing[0].name} is not in the cache, and {model.away}")
     with tempfile.TemporaryDirectory() as scratch:
-        first, *_ = [_header(model, file, Path(scratch) / Path(file.name).name) for file in model.files]
+        first, *_ = [gguf_header(model, file, Path(scratch) / Path(file.name).name) for file in model.files]
         return configuration_of(first, is_whole=False)
 
 
-def _header(model: HubModel, file: HubFile, target: Path) -> Path:
-    """The beginning of a file, with its complete header."""
-    from quire.worker.weights.gguf_header import read_header
-
-    url = hf_hub_url(model.name, file.name, revision=model.commit)
-    problem = ModelError(f"{file.name} cannot be read as GGUF")
-    for size in HEADER_BYTES:
+def _with_headers(model: HubModel, config: dict[str, Any]) -> dict[str, Any]:
+    if not any(file.name.endswith(".safetensors") for file in model.missing):
+        return with_stored_bits(model.folder, config)
+    if any(file.name == QUANTISATION for file in model.missing) and not model.away:
         with hub_errors(model.hub_id):
-            target.write_bytes(_beginning(url, size))
-        try:
-            read_header(target)
-            return target
-        except ModelError as error:
-            problem = error
-        if file.bytes is not None and size >= file.bytes:
-            break
-    raise ModelError(str(problem).replace(str(target), file.name))
-
-
-def _beginning(url: str, size: int) -> bytes:
-    """The first bytes of a file, also from a server that ignores ranges."""
-    headers = build_hf_headers(**CLIENT) | {"Range": f"bytes=0-{size - 1}", "Accept-Encoding": "identity"}
-    data = bytearray()
-    with get_session().stream("GET", url, headers=headers, timeout=6 * SECONDS, follow_redirects=True) as answer:
-        hf_raise_for_status(answer)
-        for piece in answer.iter_bytes():
-            data += piece
-            if len(data) >= size:
-                break
-    return bytes(data[:size])
+            download(model, QUANTISATION)
+    section = section_in(model.folder)
+    if section is None:
+        return config
+    if model.away:
+        _LOG.warning("%s: quantised weights are counted from the configuration: %s", model.hub_id, model.away)
+        return config
+    format_of(section)  # refuses what is not read, before the hub is asked for headers
+    return add_stored_bits(config, section, tensors_of(model))

@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
 
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
+QUANTISATION = "hf_quant_config.json"
+"""Of ModelOpt."""
 INDEX, ONLY_WEIGHTS = "model.safetensors.index.json", "model.safetensors"
 TEXT_FILES = (
     CONFIG, INDEX, TOKENIZER, "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
-    "special_tokens_map.json", "added_tokens.json", "quantize_config.json", "quant_config.json", "hf_quant_config.json",
+    "special_tokens_map.json", "added_tokens.json", "quantize_config.json", "quant_config.json", QUANTISATION,
 )  # fmt: skip
 """Small files that are read where they exist."""
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")

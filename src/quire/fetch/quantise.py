@@ -10,8 +10,18 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from quire.core.errors import InputError
-from quire.fetch.folder import Progress, cache_folder, is_whole, read_object, remember, replaced, seal
+from quire.core.errors import InputError, QuireError
+from quire.fetch.folder import (
+    MANIFEST,
+    Progress,
+    cache_folder,
+    is_whole,
+    read_object,
+    remember,
+    replaced,
+    seal,
+    source_of,
+)
 from quire.models.quantisation import refuse_twice, section_in
 from quire.worker.model.quantise import quantise_folder
 from quire.worker.weights.packed import Codes
@@ -35,11 +45,27 @@ def folder_of_weights(folder: Path, weights: str, progress: Progress) -> Path:
             with replaced(target) as fresh:
                 _fill(folder, fresh, weights, progress)
                 seal(fresh, source, progress)
+            _remove_outdated(target)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise InputError(f"{folder.name} in {weights} cannot be written to {target.parent}: {reason}") from None
     remember(target)
     return target
+
+
+def _remove_outdated(made: Path) -> None:
+    """Others in the cache folder whose checkpoint is gone or has changed: no start would read them again."""
+    for manifest in made.parent.glob(f"*/{MANIFEST}"):
+        source = source_of(manifest.parent)
+        if manifest.parent != made and "quantisation" in source and _is_outdated(source):
+            shutil.rmtree(manifest.parent, ignore_errors=True)
+
+
+def _is_outdated(source: dict[str, Any]) -> bool:
+    try:
+        return _source(Path(source["folder"]), source["weights"]) != source
+    except (OSError, QuireError, KeyError, TypeError):
+        return True
 
 
 def _fill(folder: Path, fresh: Path, weights: str, progress: Progress) -> None:

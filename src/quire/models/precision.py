@@ -18,7 +18,8 @@ from quire.models.blueprint import Weights
 from quire.models.fields import Fields
 from quire.models.quantisation import Format, format_of, groups_of, refuse_twice
 from quire.models.stored_bits import STORED
-from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat, bits_of_8
+from quire.models.weight_layout import OUTPUTS_AT_A_TIME, WeightFormat, bits_of_8, plane_group
+from quire.native.library import native
 
 MXFP4_BITS = Fraction(17, 4)
 """4 bits and one 8-bit scale for each 32 numbers."""
@@ -75,12 +76,14 @@ def read_precision(fields: Fields, held: WeightFormat) -> Precision:
 def _at_load(fields: Fields, held: WeightFormat, plain: Fraction) -> Precision:
     """As `worker/model/quantise.py` writes them; a head on planes has its outputs filled up."""
     eight = Fraction(17, 2)
+    has_tiles = held.has_planes and native() is not None
     if held.packed == "fp8":
-        rows = Fraction(8) + Fraction(32, fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096)
+        inputs = fields.optional_integer("hidden_size", "n_embd", "d_model") or 4096
+        rows = Fraction(8) + Fraction(32, (plane_group(inputs, 0) if has_tiles else None) or inputs)
         return Precision(plain, rows, rows, plain, plain)
     on_planes = Fraction(bits_of_8()) if held.has_planes else eight
     matrices = Fraction(5) if held.packed == "int4" else on_planes
-    experts = Fraction(5) if held.packed == "int4" else eight
+    experts = Fraction(5) if held.packed == "int4" else on_planes if has_tiles else eight
     outputs = fields.optional_integer("vocab_size") or OUTPUTS_AT_A_TIME
     head = on_planes * ceil_div(outputs, OUTPUTS_AT_A_TIME) * OUTPUTS_AT_A_TIME / outputs if held.has_planes else eight
     return Precision(plain, matrices, experts, eight, head, tied_head=head if held.has_planes else Fraction(0))
@@ -173,10 +176,12 @@ def _spares_attention(section: Fields) -> bool:
 
 
 def _note_cache_scheme(section: Fields, notes: list[str]) -> None:
-    scheme = section.section("kv_cache_scheme")
-    if scheme is not None:
-        width = scheme.raw("num_bits")
-        notes.append(f"the checkpoint was calibrated for a {width}-bit KV cache: the KV dtype stays your choice")
+    scheme = section.raw("kv_cache_scheme")
+    if scheme is None:
+        return
+    width = scheme.get("num_bits", 8) if isinstance(scheme, Mapping) else 8  # AutoFP8 has a word: static
+    use = ", and --kv-dtype fp8 takes the scales that its files have" if width == 8 else ""
+    notes.append(f"the checkpoint was calibrated for a {width}-bit KV cache: the KV dtype stays your choice{use}")
 
 
 _COUNTS: dict[Format, Callable[[Fields], Bits | None]] = {

@@ -33,6 +33,8 @@ METHODS = {
     "compressed-tensors": Format.COMPRESSED_TENSORS, "modelopt": Format.MODELOPT, "modelopt_fp4": Format.MODELOPT,
     "nvfp4": Format.MODELOPT, "awq": Format.AWQ, "gptq": Format.GPTQ, "mxfp4": Format.MXFP4,
 }  # fmt: skip
+FP8_BLOCK = (128, 128)
+"""Where the configuration names no block."""
 READ = "fp8, int8 and int4 of compressed-tensors, ModelOpt (FP8, NVFP4), AWQ, GPTQ and MXFP4"
 PACKED_FORMATS = frozenset({
     "dense", "float-quantized", "naive-quantized", "int-quantized", "pack-quantized", "nvfp4-pack-quantized",
@@ -130,6 +132,16 @@ def groups_of(section: Section) -> list[Section]:
     """Of compressed-tensors: one for each precision that the checkpoint has."""
     groups = section.get("config_groups")
     return [group for group in groups.values() if isinstance(group, Mapping)] if isinstance(groups, Mapping) else []
+
+
+def block_of(section: Section) -> tuple[int, int] | None:
+    """Outputs and inputs that share a scale of 8-bit floats, if the configuration says so."""
+    stated = [section.get("weight_block_size")]
+    for group in groups_of(section):
+        weights = group.get("weights")
+        stated.append(weights.get("block_structure") if isinstance(weights, Mapping) else None)
+    pairs = [pair for pair in stated if isinstance(pair, list | tuple) and len(pair) == 2]
+    return (int(pairs[0][0]), int(pairs[0][1])) if pairs else None
 
 
 def _text(section: Section, name: str) -> str:

@@ -83,13 +83,20 @@ def read_config(
     if weight_format is not None and weight_format.has_panels:
         precision = replace(precision, has_panels=True)
     refuse_unknown_memory(fields)
-    if weight_format is not None and weight_format.on_cpu:
-        anew = ", laid out anew, a tied head a second time" if weight_format.has_panels else ""
-        notes += (f"weights are counted as a CPU holds them: in {weight_format.dtype.value}{anew}",)
-    if weight_format is not None and fields.section("quantization_config") is not None:
-        notes += (f"quantised weights are counted as the checkpoint has them, the rest as {weight_format.dtype.value}",)
+    if weight_format is not None:
+        notes += _of_weights(weight_format, fields.section("quantization_config") is not None)
     shape = _shape(name, family.model_type, blueprint, precision, (*notes, *fields.notes))
     return replace(shape, experts=experts, ropes=ropes, stretched_length=stretched_length(ropes))
+
+
+def _of_weights(held: WeightFormat, is_quantised: bool) -> tuple[str, ...]:
+    """One sentence about how weights are counted; none where it is as the checkpoint has them."""
+    anew = ", laid out anew, a tied head a second time" if held.has_panels else ""
+    if is_quantised or held.packed is not None:
+        packed = f"in {held.packed}" if held.packed else "in their few bits"
+        tiles = ", laid out for its products" if held.has_planes else ""
+        return (f"quantised weights are counted {packed}{tiles}, the rest in {held.dtype.value}{anew}",)
+    return (f"weights are counted as a CPU holds them: in {held.dtype.value}{anew}",) if held.on_cpu else ()
 
 
 def _experts(fields: Fields, blueprint: Blueprint) -> Experts:

@@ -1,7 +1,7 @@
-"""How many bits quantised weights take in memory, from the headers of a folder's files. Needs no torch.
+"""How many bits quantised weights take in memory, from the headers of their files. Needs no torch.
 
-A configuration names the format; which layers it spares, and how large its scales are, only the files say. So plans of
-checkpoints that are here count what the files have, and as what the loader holds it (`worker/weights/formats`):
+A configuration names the format; which layers it spares, and how large its scales are, only the files say. So plans
+count what the files have, here or on a hub, and as what the loader holds it (`worker/weights/formats`):
 
     sort        parameters that are counted together: matrices, experts, head, table (the embedding)
     packed      bits of all packed parameters, scales included, and how many parameters they are
@@ -19,8 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from quire.core.errors import ModelError
-from quire.models.quantisation import Format, Section, format_of, groups_of, section_in, text_of
+from quire.models.quantisation import (
+    FP8_BLOCK,
+    Format,
+    Section,
+    block_of,
+    format_of,
+    groups_of,
+    section_in,
+    text_of,
+)
 from quire.models.weight_layout import plane_bits
+from quire.native.library import native
 
 STORED = "stored_bits"
 """The field of `quantization_config` that has them."""
@@ -53,7 +63,10 @@ def with_stored_bits(folder: Path, config: Mapping[str, object]) -> dict[str, ob
     files = sorted(folder.glob("*.safetensors"))
     if section is None or STORED in section or not files:
         return dict(config)
-    tensors = {name: tensor for file in files for name, tensor in read_header(file).items()}
+    return add_stored_bits(config, section, {k: v for file in files for k, v in read_header(file).items()})
+
+
+def add_stored_bits(config: Mapping[str, object], section: Section, tensors: Mapping[str, Tensor]) -> dict[str, object]:
     layers = text_of(config).get("num_hidden_layers")
     found = measure(tensors, section, layers if isinstance(layers, int) else None)
     text, own = config.get("text_config"), {"quantization_config": {**section, STORED: found}}
@@ -63,15 +76,34 @@ def with_stored_bits(folder: Path, config: Mapping[str, object]) -> dict[str, ob
 def read_header(file: Path) -> dict[str, Tensor]:
     try:
         with file.open("rb") as source:
-            size = int.from_bytes(source.read(8), "little")
-            header = json.loads(source.read(min(size, LARGEST_HEADER)))
+            size = source.read(8)
+            return parse_header(size + source.read(min(header_bytes(size), LARGEST_HEADER)), str(file))
+    except OSError as error:
+        raise _unreadable(str(file), error) from None
+
+
+def header_bytes(beginning: bytes) -> int:
+    """Of a file of safetensors, after the first eight."""
+    return int.from_bytes(beginning[:8], "little")
+
+
+def parse_header(beginning: bytes, name: str) -> dict[str, Tensor]:
+    """Of a file of safetensors, from its first bytes."""
+    try:
+        header = beginning[8 : 8 + header_bytes(beginning)]
+        if len(header) < header_bytes(beginning):
+            raise ValueError(f"its header of {header_bytes(beginning):,} bytes is cut off")
         return {
             name: Tensor(str(entry["dtype"]), tuple(int(size) for size in entry["shape"]))
-            for name, entry in header.items()
+            for name, entry in json.loads(header).items()
             if name != "__metadata__"
         }
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{file} cannot be read as safetensors: {type(error).__name__}: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _unreadable(name, error) from None
+
+
+def _unreadable(name: str, error: Exception) -> ModelError:
+    return ModelError(f"{name} cannot be read as safetensors: {type(error).__name__}: {error}")
 
 
 def measure(tensors: Mapping[str, Tensor], section: Section, layers: int | None = None) -> dict[str, list[int]]:
@@ -84,7 +116,8 @@ def measure(tensors: Mapping[str, Tensor], section: Section, layers: int | None 
         own = found.setdefault(kind, [0, 0, 0, 0])
         own[0] += packed.bits
         own[1] += packed.count
-        own[3] += packed.bits if kind == "experts" or packed.on_planes is None else packed.on_planes
+        is_reference = packed.on_planes is None or (kind == "experts" and (native() is None or packed.has_order))
+        own[3] += packed.bits if is_reference or packed.on_planes is None else packed.on_planes
     for name, tensor in tensors.items():
         if name not in claimed and len(tensor.shape) >= 2 and tensor.dtype in ("F32", "F16", "BF16"):
             found.setdefault(_sort(name, layers) if _is_weight(name) else "", [0, 0, 0, 0])[2] += tensor.count
@@ -112,6 +145,7 @@ class _Parameter:
     bits: int
     on_planes: int | None = None
     """None: planes do not hold it."""
+    has_order: bool = False
 
 
 def _packed(tensors: Mapping[str, Tensor], sort: Format, section: Section) -> Iterator[tuple[str, _Parameter]]:
@@ -135,7 +169,7 @@ def _words(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Se
     order = 32 * groups.count if groups is not None and section.get("desc_act") is True else 0
     count = tensor.count * 32 // bits
     planes = None if scales is None else _planes(bits, count, scales.shape[-1], scales.shape[0], order)
-    return f"{own}.weight", _Parameter(count, 8 * (tensor.bytes + sides), planes)
+    return f"{own}.weight", _Parameter(count, 8 * (tensor.bytes + sides), planes, order > 0)
 
 
 def _planes(bits: int, count: int, outputs: int, groups: int, order: int) -> int | None:
@@ -162,10 +196,36 @@ def _codes(tensors: Mapping[str, Tensor], name: str, tensor: Tensor, section: Se
         sides += 4 * outputs
     count = int(tensor.count * each)
     order = 4 * count // outputs if f"{own}_g_idx" in tensors else 0
-    bits, groups = 8 * tensor.bytes // count, _groups(tensors, own)
-    is_whole = tensor.dtype in ("I8", "I32") or name.endswith((".int4", ".sint4"))
-    planes = _planes(bits, count, outputs, groups, 8 * order) if is_whole and groups else None
-    return own, _Parameter(count, 8 * (tensor.bytes + sides + order), planes)
+    planes = _planes_of_codes(tensors, own, tensor, section, (outputs, count // outputs))
+    planes = None if planes is None else planes + 8 * order
+    return own, _Parameter(count, 8 * (tensor.bytes + sides + order), planes, order > 0)
+
+
+def _planes_of_codes(
+    tensors: Mapping[str, Tensor], own: str, tensor: Tensor, section: Section, shape: tuple[int, int]
+) -> int | None:
+    """Bits on planes; floats lie there only where the library in C is."""
+    outputs, inputs = shape
+    bits, groups = 8 * tensor.bytes // (outputs * inputs), _groups(tensors, own)
+    is_whole = tensor.dtype in ("I8", "I32") or f"{own}.int4" in tensors or f"{own}.sint4" in tensors
+    if is_whole:
+        return _planes(bits, outputs * inputs, outputs, groups, 0) if groups else None
+    return (
+        None if native() is None else plane_bits(bits, outputs, inputs, _float_columns(tensors, own, tensor, section))
+    )
+
+
+def _float_columns(tensors: Mapping[str, Tensor], own: str, tensor: Tensor, section: Section) -> int:
+    """How many 4-bit or 8-bit floats share a scale; 0: all inputs of an output."""
+    found = [tensors[own + side] for side in SIDES if own + side in tensors]
+    if not found or tensor.dtype != "F8_E4M3":
+        return 16 if found and found[0].dtype == "F8_E4M3" else 32
+    outputs, inputs = tensor.shape[-2:]
+    block, scales = block_of(section), found[0]
+    if scales.count in (1, math.prod(tensor.shape[:-2]), math.prod(tensor.shape[:-1])):
+        return 0
+    is_grouped = block is None and scales.shape[-2] == outputs and inputs % scales.shape[-1] == 0
+    return inputs // scales.shape[-1] if is_grouped else (block or FP8_BLOCK)[1]
 
 
 def _groups(tensors: Mapping[str, Tensor], own: str) -> int:

@@ -43,7 +43,7 @@ INLINE __m256i whole(__m256i sum) {
 INLINE __m256i low_nibbles(__m256i both) { return _mm256_and_si256(both, _mm256_set1_epi8(15)); }
 INLINE __m256i high_nibbles(__m256i both) { return low_nibbles(_mm256_srli_epi16(both, 4)); }
 
-/* 8 outputs of one block: 4 bits, 8 bits. */
+/* 8 outputs of one block: 4 bits, e2m1 (codes up to 24: half a block fits into 16 bits), 8 bits. */
 INLINE __m256i block_of_4(const uint8_t *codes, const int8_t *x) {
     __m256i sum = _mm256_setzero_si256();
     UNROLL for (int k = 0; k < 4; k++) {
@@ -52,6 +52,21 @@ INLINE __m256i block_of_4(const uint8_t *codes, const int8_t *x) {
         sum = add_products(sum, high_nibbles(both), four(x + 8 * k + 4));
     }
     return whole(sum);
+}
+
+INLINE __m256i block_of_e2m1(const uint8_t *codes, const int8_t *x) {
+    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)TWICE_E2M1));
+    __m256i sum = _mm256_setzero_si256();
+    UNROLL for (int half = 0; half < 2; half++) {
+        __m256i own = _mm256_setzero_si256();
+        UNROLL for (int k = 2 * half; k < 2 * half + 2; k++) {
+            const __m256i both = _mm256_loadu_si256((const __m256i *)(codes + 64 * k));
+            own = add_products(own, _mm256_shuffle_epi8(twice, low_nibbles(both)), four(x + 8 * k));
+            own = add_products(own, _mm256_shuffle_epi8(twice, high_nibbles(both)), four(x + 8 * k + 4));
+        }
+        sum = _mm256_add_epi32(sum, whole(own));
+    }
+    return sum;
 }
 
 INLINE __m256i block_of_8(const uint8_t *codes, const int8_t *x) {
@@ -64,8 +79,12 @@ INLINE __m256i block_of_8(const uint8_t *codes, const int8_t *x) {
     return _mm256_add_epi32(_mm256_slli_epi32(whole(high), 4), whole(low));
 }
 
+INLINE __m256i block_of(const uint8_t *codes, const int8_t *x, const int bits, const int is_twice) {
+    return bits == 8 ? block_of_8(codes, x) : is_twice ? block_of_e2m1(codes, x) : block_of_4(codes, x);
+}
+
 INLINE void half_tile(const Weight *weight, const uint8_t *codes, const Tokens *tokens, int64_t row, const int rows,
-                      const int bits, float *out, int64_t stride, const int half) {
+                      const int bits, const int is_twice, float *out, int64_t stride, const int half) {
     const int64_t inputs = weight->inputs, blocks = inputs / BLOCK, shared = weight->group / BLOCK;
     __m256 sums[ROWS_AT_A_TIME];
     UNROLL for (int r = 0; r < rows; r++) sums[r] = _mm256_setzero_ps();
@@ -77,8 +96,8 @@ INLINE void half_tile(const Weight *weight, const uint8_t *codes, const Tokens *
             UNROLL for (int r = 0; r < rows; r++) {
                 const int64_t own = (row + r) * blocks + block;
                 const uint8_t *const part = codes + 32 * half;
-                __m256i found = (bits == 8 ? block_of_8 : block_of_4)(part, tokens->codes + own * BLOCK);
-                const __m256i fine = (bits == 8 ? block_of_8 : block_of_4)(part, tokens->low + own * BLOCK);
+                __m256i found = block_of(part, tokens->codes + own * BLOCK, bits, is_twice);
+                const __m256i fine = block_of(part, tokens->low + own * BLOCK, bits, is_twice);
                 found = _mm256_add_epi32(_mm256_slli_epi32(found, 7), fine);
                 found = _mm256_add_epi32(found, _mm256_set1_epi32(tokens->starts[own]));
                 const __m256 factor = _mm256_mul_ps(scale, _mm256_set1_ps(tokens->scales[own]));
@@ -93,9 +112,15 @@ INLINE void half_tile(const Weight *weight, const uint8_t *codes, const Tokens *
 
 /* Scales, minimums and codes of the second half lie behind the first's. */
 INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *tokens, int64_t row, const int rows,
-                 const int bits, float *out, int64_t stride) {
-    half_tile(weight, codes, tokens, row, rows, bits, out, stride, 0);
-    half_tile(weight, codes, tokens, row, rows, bits, out + HALF, stride, 1);
+                 const int bits, const int is_twice, float *out, int64_t stride) {
+    half_tile(weight, codes, tokens, row, rows, bits, is_twice, out, stride, 0);
+    half_tile(weight, codes, tokens, row, rows, bits, is_twice, out + HALF, stride, 1);
+}
+
+/* e4m3 divided by 256: its bits, moved to where fp16 has them. */
+INLINE VF small_e4m3(const uint8_t *codes) {
+    const __m128i wide = _mm_cvtepi8_epi16(_mm_loadl_epi64((const __m128i *)codes));
+    return (VF)_mm256_cvtph_ps(_mm_and_si128(_mm_slli_epi16(wide, 7), _mm_set1_epi16((short)0xbf80)));
 }
 
 #include "product.h"

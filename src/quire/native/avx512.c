@@ -23,10 +23,11 @@ INLINE __m512i dot_bytes(__m512i sum, __m512i weight, const int8_t *codes) {
 
 /* One tile for `rows` tokens, which is a constant where this is inlined. */
 INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *tokens, int64_t row, const int rows,
-                 const int bits, float *out, int64_t stride) {
+                 const int bits, const int is_twice, float *out, int64_t stride) {
     const int64_t inputs = weight->inputs, blocks = inputs / BLOCK, shared = weight->group / BLOCK;
     const int8_t *const high = tokens->codes + row * inputs, *const low = tokens->low + row * inputs;
     const __m512i nibble = _mm512_set1_epi8(15);
+    const __m512i twice = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)TWICE_E2M1));
     __m512 sums[ROWS_AT_A_TIME];
     UNROLL for (int r = 0; r < rows; r++) sums[r] = _mm512_setzero_ps();
     for (int64_t block = 0; block < blocks;) {
@@ -42,8 +43,10 @@ INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
             }
             if (bits == 4) {
                 UNROLL for (int k = 0; k < 4; k++, codes += 64) {
-                    const __m512i both = _mm512_loadu_si512(codes), even = _mm512_and_si512(both, nibble);
-                    const __m512i odd = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+                    const __m512i both = _mm512_loadu_si512(codes);
+                    __m512i even = _mm512_and_si512(both, nibble);
+                    __m512i odd = _mm512_and_si512(_mm512_srli_epi16(both, 4), nibble);
+                    if (is_twice) even = _mm512_shuffle_epi8(twice, even), odd = _mm512_shuffle_epi8(twice, odd);
                     UNROLL for (int r = 0; r < rows; r++) {
                         const int64_t place = r * inputs + block * BLOCK + 8 * k;
                         found[r] = dot_bytes(dot_bytes(found[r], even, high + place), odd, high + place + 4);
@@ -70,6 +73,12 @@ INLINE void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
     }
     UNROLL for (int r = 0; r < rows; r++)
         _mm512_storeu_ps(out + r * stride, _mm512_mul_ps(sums[r], _mm512_set1_ps(weight->factor)));
+}
+
+/* e4m3 divided by 256: its bits, moved to where fp16 has them. */
+INLINE VF small_e4m3(const uint8_t *codes) {
+    const __m256i wide = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)codes));
+    return (VF)_mm512_cvtph_ps(_mm256_and_si256(_mm256_slli_epi16(wide, 7), _mm256_set1_epi16((short)0xbf80)));
 }
 
 #include "product.h"

@@ -19,7 +19,7 @@ OFF = "off"
 class Weight(Structure):
     _fields_ = (
         ("tiles", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("inputs", c_int64), ("group", c_int32),
-        ("bits", c_int32), ("zero", c_int32), ("factor", c_float),
+        ("bits", c_int32), ("zero", c_int32), ("kind", c_int32), ("factor", c_float),
     )  # fmt: skip
 
 
@@ -147,7 +147,9 @@ def _declared(library: ctypes.CDLL) -> ctypes.CDLL:
     library.quire_size.argtypes, library.quire_size.restype = [], c_int64
     library.quire_name.argtypes, library.quire_name.restype = [c_void_p], c_char_p
     library.quire_runs.argtypes, library.quire_runs.restype = [c_void_p], c_int
-    library.quire_multiply.argtypes = [*[c_void_p] * 2, POINTER(Weight), POINTER(Tokens), c_void_p, c_void_p, c_int64]
+    library.quire_multiply.argtypes = [
+        *[c_void_p] * 2, POINTER(Weight), POINTER(Tokens), *[c_void_p] * 2, c_int64, *[c_void_p] * 2, c_int64,
+    ]  # fmt: skip
     library.quire_layers.argtypes = [*[c_void_p] * 2, POINTER(Model), POINTER(Step), c_int64, c_int64]
     library.quire_multiply.restype = library.quire_layers.restype = None
     return library

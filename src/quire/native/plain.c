@@ -22,7 +22,7 @@ static float from_half(const uint8_t *at) {
 }
 
 /* Sums of 16 outputs for one block. */
-static void block_sums(const uint8_t *codes, const int8_t *x, int bits, int32_t *sums) {
+static void block_sums(const uint8_t *codes, const int8_t *x, int bits, int is_twice, int32_t *sums) {
     for (int output = 0; output < OUTPUTS; output++) sums[output] = 0;
     for (int step = 0; step < BLOCK * bits / 32; step++, codes += 64)
         for (int output = 0; output < OUTPUTS; output++)
@@ -30,13 +30,15 @@ static void block_sums(const uint8_t *codes, const int8_t *x, int bits, int32_t 
                 const int code = codes[4 * output + i];
                 if (bits == 8)
                     sums[output] += code * x[4 * step + i];
+                else if (is_twice)
+                    sums[output] += TWICE_E2M1[code & 15] * x[8 * step + i] + TWICE_E2M1[code >> 4] * x[8 * step + 4 + i];
                 else
                     sums[output] += (code & 15) * x[8 * step + i] + (code >> 4) * x[8 * step + 4 + i];
             }
 }
 
 static void tile(const Weight *weight, const uint8_t *codes, const Tokens *tokens, int64_t row, int rows, int bits,
-                 float *out, int64_t stride) {
+                 int is_twice, float *out, int64_t stride) {
     const int64_t blocks = weight->inputs / BLOCK, shared = weight->group / BLOCK;
     for (int r = 0; r < rows; r++) {
         const uint8_t *at = codes, *group = codes;
@@ -45,8 +47,8 @@ static void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
             const int64_t own = (row + r) * blocks + block;
             int32_t found[OUTPUTS], fine[OUTPUTS];
             if (block % shared == 0) group = at, at += 64;
-            block_sums(at, tokens->codes + own * BLOCK, bits, found);
-            block_sums(at, tokens->low + own * BLOCK, bits, fine);
+            block_sums(at, tokens->codes + own * BLOCK, bits, is_twice, found);
+            block_sums(at, tokens->low + own * BLOCK, bits, is_twice, fine);
             for (int output = 0; output < OUTPUTS; output++) {
                 const int32_t all = found[output] * 128 + fine[output] + tokens->starts[own];
                 sums[output] += (float)all * (from_half(group + 2 * output) * tokens->scales[own]) +
@@ -55,6 +57,12 @@ static void tile(const Weight *weight, const uint8_t *codes, const Tokens *token
         }
         for (int output = 0; output < OUTPUTS; output++) out[r * stride + output] = sums[output] * weight->factor;
     }
+}
+
+/* e4m3 divided by 256: its bits, moved to where fp32 has them, are the value times 2^−120. */
+INLINE VF small_e4m3(const uint8_t *codes) {
+    const VI wide = __builtin_convertvector(*(const VB *)codes, VI);
+    return (VF)((wide & INT32_MIN) | (wide << 20 & 0x07f00000)) * 0x1p112f;
 }
 
 #include "product.h"

@@ -4,7 +4,10 @@
                4 bits   64 bytes for 8 inputs: input i of 8 is the low nibble of byte 4·output + i for i < 4, the high
                         nibble of byte 4·output + i − 4 for others
                8 bits   64 bytes for 4 inputs: byte 4·output + i, as code + 128
-     tokens    blocks of 32 inputs with one scale each, in 15 bits: 128 · code + low
+               e2m1     as 4 bits; a code stands for twice its value
+               e4m3     16 scales in fp32 instead of scales and minimums; 16 bytes for each input
+     experts   one after another, each in whole tiles
+     tokens    blocks of 32 inputs with one scale each, in 15 bits: 128 · code + low; fp32 for e4m3
 
    The result of a row never depends on the others: every row is multiplied and summed in one order. */
 #ifndef QUIRE_H
@@ -16,14 +19,20 @@
 #define ROWS_AT_A_TIME 8
 #define PIECE 256 /* tokens that attention reads at a time */
 
+enum { WHOLE, E2M1, E4M3 }; /* what codes are: integers, floats of 4 or of 8 bits */
+
 typedef struct {
     const uint8_t *tiles;
     const float *bias; /* NULL: none */
-    int64_t outputs, inputs; /* outputs filled up to whole tiles */
+    int64_t outputs, inputs; /* of one expert; outputs filled up to whole tiles */
     int32_t group, bits;
     int32_t zero;  /* what a code means less than its number */
+    int32_t kind;
     float factor;  /* of scales and minimums */
 } Weight;
+
+/* Of e2m1: twice the value, plus the weight's zero. */
+static const uint8_t TWICE_E2M1[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
 
 typedef struct {
     int8_t *codes, *low;
@@ -76,8 +85,9 @@ typedef struct {
 /* What each instruction set has a version of. */
 typedef struct {
     const char *name;
-    void (*product)(const Weight *, const Tokens *, int64_t row, int64_t rows, int64_t tile, int64_t tiles, float *out,
-                    int64_t stride);
+    /* `x`: the tokens in fp32, which only e4m3 reads. */
+    void (*product)(const Weight *, const Tokens *, const float *x, int64_t row, int64_t rows, int64_t tile,
+                    int64_t tiles, float *out, int64_t stride);
     void (*quantise)(const float *x, const Tokens *, int64_t row, const Weight *);
     void (*norm)(const float *x, const float *weight, float epsilon, int64_t count, float *out);
     void (*gate)(const float *gate_up, int64_t count, float *out);

@@ -64,7 +64,7 @@ static void multiply(const Run *run, const Layer *layer, int64_t sort, int64_t c
     const int64_t own = chunk_tiles(weight), begin = chunk * own;
     Tokens tokens = step->tokens;
     tokens.inputs = weight->inputs;
-    run->ops->product(weight, &tokens, 0, step->rows, begin, least(own, weight->outputs / OUTPUTS - begin), out,
+    run->ops->product(weight, &tokens, NULL, 0, step->rows, begin, least(own, weight->outputs / OUTPUTS - begin), out,
                       weight->outputs);
 }
 
@@ -168,38 +168,56 @@ void quire_layers(Team *team, const Ops *ops, const Model *model, const Step *st
     quire_run(team, work, chunks, &run, end - first);
 }
 
+/* Rows of a product: each expert's one after another. `ends`: of the rows of each expert that has some. */
 typedef struct {
     const Ops *ops;
     const Weight *weight;
     const Tokens *tokens;
     const float *x;
     float *out;
+    const int64_t *experts, *ends;
     int64_t rows;
-} Single;
+    int64_t count; /* experts that have rows */
+} Grouped;
 
-static int64_t single_chunks(void *own, int64_t phase) {
-    const Single *single = own;
-    return phase ? parts(single->weight->outputs / OUTPUTS, chunk_tiles(single->weight)) : parts(single->rows, ROW_CHUNK);
+static int64_t tile_chunks(const Weight *weight) { return parts(weight->outputs / OUTPUTS, chunk_tiles(weight)); }
+
+static int64_t grouped_chunks(void *own, int64_t phase) {
+    const Grouped *grouped = own;
+    if (phase) return grouped->count * tile_chunks(grouped->weight);
+    return grouped->weight->kind == E4M3 ? 0 : parts(grouped->rows, ROW_CHUNK);
 }
 
-static void single_work(void *own, int64_t phase, int64_t chunk) {
-    const Single *single = own;
-    const Weight *weight = single->weight;
-    const int64_t tiles = chunk_tiles(weight), begin = chunk * tiles;
+static Weight expert_of(const Weight *weight, int64_t expert) {
+    const int64_t groups = weight->inputs / weight->group, bytes = weight->inputs * weight->bits / 8;
+    Weight own = *weight;
+    own.tiles += expert * (weight->outputs / OUTPUTS) * (64 * groups + OUTPUTS * bytes);
+    return own;
+}
+
+static void grouped_work(void *own, int64_t phase, int64_t chunk) {
+    const Grouped *grouped = own;
+    const Weight *weight = grouped->weight;
+    const int64_t each = tile_chunks(weight), tiles = chunk_tiles(weight);
     if (phase) {
-        single->ops->product(weight, single->tokens, 0, single->rows, begin,
-                             least(tiles, weight->outputs / OUTPUTS - begin), single->out, weight->outputs);
+        const int64_t place = chunk / each, begin = chunk % each * tiles;
+        const int64_t row = place ? grouped->ends[place - 1] : 0;
+        const Weight expert = expert_of(weight, grouped->experts[place]);
+        grouped->ops->product(&expert, grouped->tokens, grouped->x, row, grouped->ends[place] - row, begin,
+                              least(tiles, weight->outputs / OUTPUTS - begin), grouped->out, weight->outputs);
         return;
     }
-    for (int64_t row = chunk * ROW_CHUNK, end = least(row + ROW_CHUNK, single->rows); row < end; row++)
-        single->ops->quantise(single->x + row * weight->inputs, single->tokens, row, weight);
+    for (int64_t row = chunk * ROW_CHUNK, end = least(row + ROW_CHUNK, grouped->rows); row < end; row++)
+        grouped->ops->quantise(grouped->x + row * weight->inputs, grouped->tokens, row, weight);
 }
 
-/* (row, in) by a weight into (row, out). */
+/* (row, in) by a weight into (row, out), or by the weight of each row's expert. `experts` NULL: the weight is one. */
 void quire_multiply(Team *team, const Ops *ops, const Weight *weight, const Tokens *tokens, const float *x, float *out,
-                    int64_t rows) {
-    Single single = {ops, weight, tokens, x, out, rows};
-    quire_run(team, single_work, single_chunks, &single, 2);
+                    int64_t rows, const int64_t *experts, const int64_t *ends, int64_t count) {
+    const int64_t only = 0;
+    Grouped grouped = {ops, weight, tokens, x, out, &only, &rows, rows, 1};
+    if (experts) grouped.experts = experts, grouped.ends = ends, grouped.count = count;
+    quire_run(team, grouped_work, grouped_chunks, &grouped, 2);
 }
 
 const Ops *quire_ops(int number) {

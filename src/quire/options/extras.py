@@ -15,6 +15,9 @@ PACKAGES = {
     "tiers": ("redis",),
     "plot": ("matplotlib",),
     "events": ("msgpack", "zmq"),
+    "otel": ("opentelemetry",),
+    "top": ("rich",),
+    "ray": ("ray", "aiohttp"),
 }
 """By extra, as they are imported. The server's has all of torch's, which has all of the hub's."""
 ON_GPU = {"torch": "gpu", "serve": "gpu,serve"}

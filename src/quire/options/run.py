@@ -142,7 +142,8 @@ class RunOptions:
     rules: Rules = field(default_factory=Rules)
     """In which order requests are admitted, and how many may wait."""
     overlap: int = 2
-    """Steps in flight at most: 1 waits for each result, 2 schedules while one runs."""
+    """Steps in flight at most: 1 waits for each result, 2 schedules while one runs. Above 1, a pipeline has at least as
+    many as it has stages."""
 
     def __post_init__(self) -> None:
         read_texts(self)

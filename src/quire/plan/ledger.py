@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.core.units import GIB, MIB, ceil_div
+from quire.core.units import MIB, ceil_div
 from quire.models.shape import Experts, ModelShape
 from quire.plan.plan import KindPlan, LedgerLine
 from quire.plan.settings import Budget
@@ -25,8 +25,10 @@ A CPU sorts all of them in the worst case."""
 COPIES_FOR_EXPERTS = 4
 """Of an expert's input: the input, the output, the output weighted, and that in the order of tokens. Or before that, in
 addition to the input, between its matrices: both halves, one of them after the activation, and their product."""
-GRAPH_BYTES = GIB // 2
-WORKSPACE_BYTES = 256 * MIB
+GRAPHS_BYTES, GRAPH_BYTES, WORKSPACE_BYTES = 53 * MIB, 36 * MIB, 1100 * MIB
+"""Of all recordings, of each in addition, and of driver and libraries: measured on an H200 (docs/performance.md)."""
+GRAPH_LOGIT_BYTES, KEPT_LOGIT_BYTES = 2, 10
+"""For each request and token of the vocabulary: what recordings share, and what the sampler and libraries keep."""
 HOST_WORKSPACE_BYTES = 64 * MIB
 
 
@@ -44,12 +46,8 @@ def weight_line(model: ModelShape, share: StageShare, stage: int, stages: int, r
         ends += model.head_bytes or (model.embedding_bytes if stages > 1 else 0)
     if not model.weights_known:
         return LedgerLine("weights", 0, "computed", "the shape says nothing of weights")
-    return LedgerLine(
-        "weights",
-        layers + ceil_div(ends, ranks),
-        "computed",
-        f"{len(share.layers)} layers" + (f", an even share of {ranks} ranks" if ranks > 1 else ""),
-    )
+    detail = f"{len(share.layers)} layers" + (f", an even share of {ranks} ranks" if ranks > 1 else "")
+    return LedgerLine("weights", layers + ceil_div(ends, ranks), "computed", detail)
 
 
 def activation_line(
@@ -78,11 +76,22 @@ def _drawing_bytes(places: int, vocabulary: int, is_accelerator: bool) -> int:
     return vocabulary * (LOGITS_BYTES * places + DRAWING_BYTES[is_accelerator] * min(places, max(1, at_once)))
 
 
-def runtime_lines(is_accelerator: bool, draft_bytes: int) -> tuple[LedgerLine, ...]:
+def recorded_rows(most: int) -> tuple[int, ...]:
+    """For how many rows decode steps are recorded: 2, 4, 8, then half-way steps too: 16, 24, 32, 48, …, up to `most`; a
+    single row is padded to two, because compiled layers treat a single token differently."""
+    powers = [1 << power for power in range(1, most.bit_length())]
+    halves = [power + power // 2 for power in powers if power >= 16]
+    return tuple(sorted({count for count in (*powers, *halves) if count < most} | {max(2, most)}))
+
+
+def runtime_lines(is_accelerator: bool, draft_bytes: int, rows: int, vocabulary: int) -> tuple[LedgerLine, ...]:
     if not is_accelerator:  # drafts are looked up in host memory: here the pool's
         drafts = (LedgerLine("drafts", draft_bytes, "exact"),) if draft_bytes else ()
         return (LedgerLine("workspace", HOST_WORKSPACE_BYTES, "estimated"), *drafts)
-    return (LedgerLine("graphs", GRAPH_BYTES, "estimated"), LedgerLine("workspace", WORKSPACE_BYTES, "estimated"))
+    logits, recordings = rows * vocabulary, 2 * len(recorded_rows(rows))
+    graphs = GRAPHS_BYTES + GRAPH_BYTES * recordings + GRAPH_LOGIT_BYTES * logits
+    workspace = LedgerLine("workspace", WORKSPACE_BYTES + KEPT_LOGIT_BYTES * logits, "estimated")
+    return LedgerLine("graphs", graphs, "estimated", f"{recordings} recordings"), workspace
 
 
 def table_line(kinds: Sequence[KindPlan], length: int, chunk: int, ahead: int, max_requests: int) -> LedgerLine:
@@ -92,8 +101,9 @@ def table_line(kinds: Sequence[KindPlan], length: int, chunk: int, ahead: int, m
     return LedgerLine("tables", size, "computed", f"{max_requests:,} rows of {row:,} pages")
 
 
-def staging_line(kinds: Sequence[KindPlan], batch_tokens: int, max_requests: int) -> LedgerLine:
-    """Inputs of a step: token id, position and a slot per group for each token; a few words per request."""
+def staging_line(kinds: Sequence[KindPlan], batch_tokens: int, max_requests: int, passed: int) -> LedgerLine:
+    """Inputs of a step: token id, position and a slot per group for each token; a few words per request. On a pipeline
+    also `passed` numbers per token: hidden states, received for one step while those of another are passed on."""
     groups = sum(kind.groups for kind in kinds)
-    size = BUFFERS * (batch_tokens * (4 + 8 + 4 * groups) + max_requests * 64)
-    return LedgerLine("staging", size, "computed", "inputs of two steps")
+    size = BUFFERS * (batch_tokens * (4 + 8 + 4 * groups + 2 * passed) + max_requests * 64)
+    return LedgerLine("staging", size, "computed", "inputs of two steps" + (", with hidden states" if passed else ""))

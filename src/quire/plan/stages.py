@@ -68,8 +68,8 @@ def cut_stage(
     fixed = (
         ledger.weight_line(model, share, index, len(shares), ranks),
         ledger.activation_line(model, tokens, rows, settings.speculative_tokens, ranks, budget.is_accelerator),
-        *ledger.runtime_lines(budget.is_accelerator, settings.draft_bytes),
-        ledger.staging_line(kinds, tokens, rows),
+        *ledger.runtime_lines(budget.is_accelerator, settings.draft_bytes, rows, model.vocab_size),
+        ledger.staging_line(kinds, tokens, rows, model.hidden_size if len(shares) > 1 else 0),
     )
     usable = ledger.usable_bytes(budget)
     spare = None if usable is None else usable - sum(line.bytes for line in fixed)

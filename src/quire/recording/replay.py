@@ -126,6 +126,49 @@ def _to_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
+class Player:
+    """Plays a recording call by call, and step by step."""
+
+    def __init__(self, path: Path, listeners: Sequence[Listener] = (), say: Callable[[str], None] = _to_stderr) -> None:
+        """`say`: called with where a truncated recording ends."""
+        self._lines = _lines(path, say)
+        head = next(self._lines, {})
+        if head.get("quire_recording") != FORMAT:
+            raise InputError(f"{path} is not a recording of format {FORMAT}: record one with quire serve --record")
+        rules = Rules(**{**head["rules"], "policy": Policy(head["rules"]["policy"])})
+        self._played = played = _Played()
+        self.when: Interval | None = None
+        """Of the last call or iteration that was played; None: none was."""
+        self.engine = Engine(
+            decode(head["plan"]),
+            played,
+            rules=rules,
+            tier=played if head["tier"] else None,
+            keeper=played if head["keeper"] else None,
+            drafter=played if head["drafter"] else None,
+            overlap=head["overlap"],
+            clock=played.clock,
+            pause=lambda: None,
+            listeners=listeners,
+        )
+
+    def play(self) -> bool:
+        """The next call or iteration. False: the recording is over."""
+        line = next(self._lines, None)
+        if line is None:
+            return False
+        self._played.line = line.get("inputs", {})
+        self.when = _interval(line, 0.0 if self.when is None else self.when.end)
+        _play(self.engine, line)
+        return True
+
+    def play_to(self, step: int) -> bool:
+        """Until this many steps are launched. False: the recording has fewer."""
+        while self.engine.scheduler.steps < step and self.play():
+            pass
+        return self.engine.scheduler.steps >= step
+
+
 def replay(
     path: Path,
     to_step: int | None = None,
@@ -135,33 +178,11 @@ def replay(
 ) -> Engine:
     """The engine as it was when `to_step` steps had been launched, or at the recording's end. `say`: called with where
     a truncated recording ends. `watch`: called after each call and each iteration of the loop."""
-    lines = _lines(path, say)
-    head = next(lines, {})
-    if head.get("quire_recording") != FORMAT:
-        raise InputError(f"{path} is not a recording of format {FORMAT}: record one with quire serve --record")
-    rules = Rules(**{**head["rules"], "policy": Policy(head["rules"]["policy"])})
-    played = _Played()
-    engine = Engine(
-        decode(head["plan"]),
-        played,
-        rules=rules,
-        tier=played if head["tier"] else None,
-        keeper=played if head["keeper"] else None,
-        drafter=played if head["drafter"] else None,
-        overlap=head["overlap"],
-        clock=played.clock,
-        pause=lambda: None,
-        listeners=listeners,
-    )
-    when: Interval | None = None
-    for line in lines:
-        if to_step is not None and 0 <= to_step <= engine.scheduler.steps:
-            break
-        played.line = line.get("inputs", {})
-        when = _interval(line, 0.0 if when is None else when.end)
-        _play(engine, line)
-        if watch is not None:
-            watch(engine, when)
+    player = Player(path, listeners, say)
+    engine = player.engine
+    while not (to_step is not None and 0 <= to_step <= engine.scheduler.steps) and player.play():
+        if watch is not None and player.when is not None:
+            watch(engine, player.when)
     if to_step is not None and not 0 <= to_step <= engine.scheduler.steps:
         raise InputError(f"{path} has no step {to_step:,}: choose one from 0 to {engine.scheduler.steps:,}")
     return engine

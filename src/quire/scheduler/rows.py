@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from quire.core.request import MOST_STOP_TOKENS, Request
 from quire.core.step import SAMPLED
+from quire.core.units import ceil_div
 
 Ints = npt.NDArray[np.int64]
 NO_TOKEN = -1
@@ -19,6 +20,8 @@ NO_TOKEN = -1
 NOT_YET = np.int32(SAMPLED)
 ONE = np.array(1)
 """An array without axes: numpy takes half as long with it as with a plain number."""
+LEAST_CHUNK = 32
+"""A chunk of a prompt has at least 1 ÷ this of a step's tokens on a pipeline: smaller ones save no time."""
 NEVER = np.iinfo(np.int64).max
 """In `next_unit` and `next_capture`: there is none."""
 
@@ -26,8 +29,9 @@ NEVER = np.iinfo(np.int64).max
 class Rows:
     """One place per running request in each column."""
 
-    def __init__(self, count: int, step_tokens: int = 1) -> None:
-        self.count, self._step_tokens = count, step_tokens
+    def __init__(self, count: int, step_tokens: int = 1, microbatches: int = 1) -> None:
+        """`microbatches`: steps in flight among which rows are divided, for a pipeline; 1: each step may have all."""
+        self.count, self._step_tokens, self.microbatches = count, step_tokens, microbatches
         self.prompt = np.zeros(count, dtype=np.int64)
         self.known = np.zeros(count, dtype=np.int64)
         self.computed = np.zeros(count, dtype=np.int64)
@@ -91,7 +95,18 @@ class Rows:
         """Tokens that rows can compute now; a row has at most one step's tokens in flight."""
         ends = np.minimum(self.expected[rows], self.most[rows])
         remaining: Ints = np.minimum(ends, self.settled[rows] + self.chunk[rows]) - self.computed[rows]
-        return remaining
+        return remaining if self.microbatches == 1 else self._divided(rows, remaining)
+
+    def _divided(self, rows: Ints, remaining: Ints) -> Ints:
+        """What a step computes of it with others in flight on a pipeline: one of the equal chunks of each prompt, and a
+        part of the rows that generate. A row whose next token is in flight waits for it (decision 41)."""
+        known, many = self.known[rows], self.microbatches
+        left, full_steps = known - self.computed[rows], _ceil_div(known, self.chunk[rows])
+        chunks = _ceil_div(np.minimum(known - self.settled[rows], _ceil_div(known, full_steps)), many)
+        wanted = np.minimum(np.minimum(remaining, left), np.maximum(chunks, self._step_tokens // LEAST_CHUNK))
+        generates = (left <= ONE) & ~self.is_loading[rows]
+        place = (generates & (wanted > 0)).cumsum()
+        return np.asarray(wanted * (~generates | (place <= ceil_div(int(generates.sum()), many))))
 
     def leave(self, row: int) -> npt.NDArray[np.int32]:
         """Frees the row and returns its outputs; results still in flight for it are stale."""
@@ -158,3 +173,7 @@ class Rows:
             wider = np.zeros((self.count, max(columns, 2 * self.outputs.shape[1])), dtype=np.int32)
             wider[:, : self.outputs.shape[1]] = self.outputs
             self.outputs = wider
+
+
+def _ceil_div(amounts: Ints, parts: Ints | int) -> Ints:
+    return -(-amounts // parts)

@@ -81,35 +81,29 @@ class Scheduler:
         *,
         keeper: RecordStore | None = None,
         forecast: Forecast | None = None,
+        overlap: int = 1,
     ) -> None:
-        """`forecast`: estimates what cached prefixes are worth; None: a new one that learns from this traffic."""
+        """`forecast`: estimates what cached prefixes are worth; None: a new one that learns from this traffic.
+        `overlap`: steps in flight at most; those of a pipeline share no row that generates, so that all stages work."""
         self.plan, self.policy = plan.require_fit(), rules.policy
         self.memories = [StageMemory(stage, plan, plan.max_requests) for stage in plan.stages if stage.kinds]
-        self.events, self.rows = Publisher(listeners), Rows(plan.max_requests, plan.batch_tokens)
+        microbatches = overlap if plan.pipeline_parallel > 1 else 1
+        self.rows = rows = Rows(plan.max_requests, plan.batch_tokens, microbatches)
+        self.events = events = Publisher(listeners)
         self.shares = Shares()
         is_fair = rules.policy is Policy.FAIR
         self.queue = FairQueue(rules.queue_bound, self.shares) if is_fair else Queue(rules.queue_bound)
         self.next_step = next_step = NextStep(self.memories)
-        self.reuse = reuse = Reuse(
-            plan, self.memories, self.rows, next_step, self.events, keeper=keeper, forecast=forecast
-        )
-        self.room = room = Room(plan, self.rows, reuse, next_step, self.events)
-        self.drafts = Drafts(plan, self.memories, self.rows, drafter, self.events)
+        self.reuse = reuse = Reuse(plan, self.memories, rows, next_step, events, keeper=keeper, forecast=forecast)
+        self.room = room = Room(plan, rows, reuse, next_step, events)
+        self.drafts = Drafts(plan, self.memories, rows, drafter, events)
         index, size_of = reuse.index, reuse.stores.size_of
         self.loads = Loads(tier, rules.seconds_to_load, size_of, index.unit, index.coverage.has_boundaries)
-        self.running = running = Running(self.rows, reuse, room, self.loads, next_step)
-        self.loading = Loading(self.loads, running, self.rows, reuse, room, next_step=next_step, publisher=self.events)
-        self.leasing = Leasing(reuse.index, self.events, reuse.stores)
+        self.running = running = Running(rows, reuse, room, self.loads, next_step)
+        self.loading = loading = Loading(self.loads, running, rows, reuse, room, next_step=next_step, publisher=events)
+        self.leasing = leasing = Leasing(index, events, reuse.stores)
         self.admission = Admission(
-            plan,
-            self.queue,
-            running,
-            self.rows,
-            reuse,
-            room=room,
-            loading=self.loading,
-            leasing=self.leasing,
-            publisher=self.events,
+            plan, self.queue, running, rows, reuse, room=room, loading=loading, leasing=leasing, publisher=events
         )
         self._arrivals = 0
         self._least_chunk = max(1, plan.batch_tokens // LEAST_SHARE)
@@ -220,7 +214,7 @@ class Scheduler:
     def _wanted(self, rows: Ints) -> Ints:
         """Tokens that each row could compute now."""
         wanted = self.rows.remaining(rows)
-        if self.flying and self.reuse.junctions.ahead:
+        if self.flying and self.reuse.junctions.ahead and self.rows.microbatches == 1:
             wanted = self._without_small_chunks(rows, wanted)
         if len(self.loads):
             wanted = wanted * ~self.rows.is_loading[rows]
@@ -232,20 +226,14 @@ class Scheduler:
         state, computed = self.rows, self.rows.computed[rows]
         ends = np.minimum(state.expected[rows], state.most[rows])
         is_little = (wanted < self.plan.batch_tokens // 2) & (wanted < ends - computed)
-        if np.count_nonzero(is_little):
-            wanted = wanted * ~(is_little & (computed > state.settled[rows]))
-        return wanted
+        return wanted * ~(is_little & (computed > state.settled[rows]))
 
     def _share(self, wanted: Ints) -> Ints:
         """Divides the step's token budget, in the order of rows: a chunk shrinks before the rows after it get none."""
         together, budget = wanted.cumsum(), self.plan.batch_tokens
         if not len(wanted) or together[-1] <= budget:
             return wanted
-        last = int(together.searchsorted(budget))
-        granted = wanted.copy()
-        granted[last] -= together[last] - budget
-        granted[last + 1 :] = 0
-        return granted
+        return np.clip(budget - together + wanted, 0, wanted)
 
     def _fit(self, rows: Ints, granted: Ints) -> Grants:
         """Makes room if pages are short, for the first rows in order and at the expense of the last."""

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Match, Route
 
 from quire import __version__
-from quire.serve import generation, leases, operations, pages, room, tokens, warm
+from quire.serve import generation, inspector, inspector_pages, leases, operations, pages, room, tokens, warm
 from quire.serve.anthropic import routes as messages
 from quire.serve.anthropic.errors import MessageErrorAnswer, error_response
 from quire.serve.errors import ApiError, internal_error
@@ -44,6 +44,8 @@ ROUTERS = (
     warm.router,
     room.router,
     operations.router,
+    inspector.router,
+    inspector_pages.router,
     tokens.router,
     pages.router,
 )

@@ -23,6 +23,7 @@ from quire.text.answer import NOTHING, Answer, Delta, join_deltas
 from quire.text.next_turn import Spoken
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer
+from quire.traces.traced import Parent
 
 PATIENCE_SECONDS = 10.0
 """After this time without anything new, an empty list of deltas says that the call is still open."""
@@ -50,10 +51,11 @@ class Call:
         request_id: str = "",
         leases: LeaseRegister | None = None,
         on_answer: Callable[[Spoken, Delta, Tenant], None] | None = None,
+        span: Parent | None = None,
     ) -> None:
         """Counts the call and submits it; raises if it is not accepted. `request_id`: the client's name for it.
         `leases`: asked what became of the lease that the question asks for. `on_answer`: called with the conversation
-        and its complete answer."""
+        and its complete answer. `span`: what its phases belong to, if it is traced."""
         self._on_answer = None if question.spoken is None else on_answer
         self._said: list[Delta] = []
         """The answer so far, for `on_answer`."""
@@ -77,7 +79,7 @@ class Call:
         """All answers have ended."""
         self.tickets: list[PendingRequest] = []
         try:
-            self.tickets = client.submit(requests, self.updates)
+            self.tickets = client.submit(requests, self.updates, span)
         except EngineAway as error:
             self.close()
             raise unavailable(error) from None

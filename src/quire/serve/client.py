@@ -18,21 +18,23 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from quire.core.request import Request
 from quire.explain.room import Room
-from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
-from quire.serve.ending import end_at_once, reap
+from quire.serve.away import EngineAway, EngineSilent, EngineStarting, gone
+from quire.serve.ending import end_at_once, ended_how, reap
 from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
+from quire.serve.engine_views import ViewQuestion, ViewReply
 from quire.serve.frames import FramePipe
-from quire.serve.life import Life, engine_process
 from quire.serve.messages import (
     ABORTED,
     AskFork,
     AskLeases,
     AskRoom,
+    AskView,
     Cancel,
     DropCache,
     EndTurn,
@@ -51,6 +53,8 @@ from quire.serve.messages import (
 from quire.serve.messages import Submit as SubmitOrder
 from quire.serve.pending import PendingRequest, Updates
 from quire.serve.progress import Progress
+from quire.serve.starting import Life, engine_process
+from quire.traces.traced import Parent, RequestTrace
 
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 30.0
@@ -62,10 +66,9 @@ STABLE_SECONDS = 60.0
 
 
 NOT_READY = "the engine is not ready: it is starting, come back in a few seconds"
-DIED = "the engine's process died; it is being started again: send the request once more"
 
 
-Question = Explain | DropCache | AskLeases | AskFork | AskRoom
+Question = Explain | DropCache | AskLeases | AskFork | AskRoom | AskView
 
 
 class EngineClient:
@@ -75,10 +78,14 @@ class EngineClient:
         self.tick = EngineTick(0, True)
         """The latest one that had a status."""
         self.restarts = 0
+        self.last_words = ""
+        """How the last engine that died ended."""
         self.on_first_token: Callable[[float], None] = lambda _seconds: None
         """With the time since its request was sent."""
         self.on_more_tokens: Callable[[Mapping[float, int]], None] = lambda _tokens: None
         """After a step: how many tokens came this many seconds after the one before."""
+        self.on_traces: Callable[[Sequence[RequestTrace]], None] = lambda _traces: None
+        """With traced requests that have ended."""
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
         """Why the first engine could not start."""
@@ -172,6 +179,7 @@ class EngineClient:
             return
         self._life = None
         self.progress.engine_is_gone()
+        self.last_words = ended_how(exit_code, self.open_count())
         why = {"reason": life.lost} if life.lost else {}
         self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count(), **why)
         self.lost = life.lost
@@ -193,26 +201,20 @@ class EngineClient:
 
     def end_started(self, lost: str) -> None:
         """An engine has died. If it `lost` a rank, the requests that it has not started wait for the next engine."""
-        kept = {name for name, one in self.tickets.items() if one.can_wait} if lost else set()
-        self._waiting = [self.tickets[name] for name in kept]
-        names = [name for name in self.open_names() if name not in kept]
-        self._end(names, EngineGone(f"{lost}; it is being started again: send the request once more" if lost else DIED))
+        self._waiting = [one for one in self.tickets.values() if lost and one.can_wait]
+        self.end_all(gone(lost), [one.request.name for one in self._waiting])
 
     def submit_again(self) -> None:
         """An engine is ready: it gets the requests that have waited for it, and were not cancelled meanwhile."""
-        waiting = [one for one in self._waiting if self.tickets.get(one.request.name) is one]
-        self._waiting = []
+        waiting, self._waiting = self._waiting, []
         for one in waiting:
-            one.engines += 1
-        if waiting:
-            self._send(SubmitOrder(tuple(one.request for one in waiting)))
+            if self.tickets.get(one.request.name) is one:
+                one.engines += 1
+                self._send(SubmitOrder((one.request,), span=one.span))
 
-    def end_all(self, error: EngineAway) -> None:
-        """Ends all waiting requests and questions with this error."""
-        self._end(self.open_names(), error)
-
-    def _end(self, names: Sequence[str], error: EngineAway) -> None:
-        self.end(names, error)
+    def end_all(self, error: EngineAway, kept: Sequence[str] = ()) -> None:
+        """Ends all waiting requests, except those kept, and all questions with this error."""
+        self.end([name for name in self.open_names() if name not in kept], error)
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(error)
@@ -279,7 +281,9 @@ class EngineClient:
         if tick.status is not None:
             if tick.books and tick.books != self.tick.books:
                 self._tell("books_do_not_balance", "error", message=tick.books)
-            self.tick = replace(tick, tokens={}, updates=())
+            self.tick = replace(tick, tokens={}, updates=(), traces=())
+        if tick.traces:
+            self.on_traces(tick.traces)
         boxes: dict[Updates, None] = {}
         gaps: Counter[float] = Counter()
         tickets = self.tickets
@@ -318,9 +322,10 @@ class EngineClient:
 
     # ── what the engine is asked ──────────────────────────────────────────
 
-    def submit(self, requests: Sequence[Request], updates: Updates) -> list[PendingRequest]:
-        tickets = [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
-        self._send(SubmitOrder(tuple(requests)))
+    def submit(self, requests: Sequence[Request], updates: Updates, span: Parent | None = None) -> list[PendingRequest]:
+        """`span`: what the phases of these requests belong to, if they are wanted."""
+        tickets = [PendingRequest(request, updates, number, span) for number, request in enumerate(requests)]
+        self._send(SubmitOrder(tuple(requests), span=span))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets
 
@@ -350,34 +355,35 @@ class EngineClient:
         return {one.request.name: RequestState(one.hit_tokens, one.output_tokens) for one in tickets}
 
     async def explain(self, names: Sequence[str], seconds: float) -> Any:
-        number = next(self._numbers)
-        return await self._ask(number, Explain(number, tuple(names)), seconds)
+        return await self._ask(partial(Explain, names=tuple(names)), seconds)
 
     async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
         """Returns how many units were dropped, and the tiers that keep their records."""
-        number = next(self._numbers)
-        units, keeping = await self._ask(number, DropCache(number, scope), seconds)
+        units, keeping = await self._ask(partial(DropCache, scope=scope), seconds)
         return units, keeping
 
     async def leases(self, question: LeaseQuestion, seconds: float) -> LeaseReply:
-        number = next(self._numbers)
-        reply: LeaseReply = await self._ask(number, AskLeases(number, question), seconds)
+        reply: LeaseReply = await self._ask(partial(AskLeases, question=question), seconds)
         return reply
 
     async def fork(self, question: ForkQuestion, seconds: float) -> ForkReply:
-        number = next(self._numbers)
-        reply: ForkReply = await self._ask(number, AskFork(number, question), seconds)
+        reply: ForkReply = await self._ask(partial(AskFork, question=question), seconds)
         return reply
 
     async def room(self, request: Request, seconds: float) -> Room:
-        number = next(self._numbers)
-        found: Room = await self._ask(number, AskRoom(number, request), seconds)
+        found: Room = await self._ask(partial(AskRoom, request=request), seconds)
         return found
 
-    async def _ask(self, number: int, question: Question, seconds: float) -> Any:
+    async def view(self, question: ViewQuestion, seconds: float) -> ViewReply:
+        found: ViewReply = await self._ask(partial(AskView, question=question), seconds)
+        return found
+
+    async def _ask(self, make: Callable[[int], Question], seconds: float) -> Any:
+        """`make`: the question with its number."""
+        number = next(self._numbers)
         self._questions[number] = asyncio.get_running_loop().create_future()
         try:
-            self._send(question)
+            self._send(make(number))
             return await asyncio.wait_for(self._questions[number], seconds)
         except TimeoutError:
             raise EngineSilent(f"the engine did not answer within {seconds:g} s: look at /health/progress") from None

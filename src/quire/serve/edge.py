@@ -6,11 +6,11 @@ import asyncio
 import re
 import secrets
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from quire.serve import logs
+from quire.serve import inspector_pages, logs
 from quire.serve.anthropic.errors import error_response
 from quire.serve.bodies import Bodies, Body, header
 from quire.serve.errors import ApiError, internal_error
@@ -21,12 +21,18 @@ from quire.serve.metrics import HttpMetrics
 from quire.serve.origins import Headers, Origins
 from quire.serve.settings import ServeSettings
 
+if TYPE_CHECKING:
+    from quire.serve.spans.spans import Spans
+
 METRICS = "/metrics"
 """Needs a key if there are any, unless the operator opens it: sums over all tenants reveal the size of each request."""
 OPEN_PATHS = (
     "/", "/docs", "/openapi.json", "/version", "/ping", "/health", "/health/live", "/health/ready", "/health/progress",
+    *inspector_pages.OPEN_PATHS,
 )  # fmt: skip
 """To read these, no key is needed, and no body is received."""
+POLLED = (METRICS, "/v1/inspect")
+"""Beginnings of paths that are asked for again and again: calls of them are not traced."""
 OPEN_METHODS = ("GET", "HEAD")
 LINGER_SECONDS = 1.0
 """How long a client may go on sending a refused body before its connection is closed."""
@@ -44,8 +50,16 @@ def _read_as_json(scope: Scope) -> None:
 
 
 class Edge:
-    def __init__(self, app: ASGIApp, settings: ServeSettings, ring: KeyRing, metrics: HttpMetrics) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: ServeSettings,
+        ring: KeyRing,
+        metrics: HttpMetrics,
+        spans: Spans | None = None,
+    ) -> None:
         self._app, self._settings, self._ring, self._metrics = app, settings, ring, metrics
+        self._spans = spans
         self._bodies = Bodies(settings.body_bytes, settings.bodies_bytes, settings.body_seconds)
         self._origins = Origins(settings.host, settings.allow_origin, has_keys=not ring.is_open)
         self._open_paths = (*OPEN_PATHS, METRICS) if ring.is_open or settings.open_metrics else OPEN_PATHS
@@ -60,6 +74,8 @@ class Edge:
         record: dict[str, Any] = {}
         begin = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "record": record, "request_id": answer.request_id}
+        if self._spans is not None:
+            scope["state"]["begin_ns"] = time.time_ns()
         try:
             with noting_ignored(ignored):
                 await self._let_in(scope, receive, answer)
@@ -88,12 +104,18 @@ class Edge:
         tenant = EVERYBODY if is_open else self._tenant(scope)
         scope["state"]["tenant"] = tenant
         scope["state"]["record"]["tenant"] = tenant.name
+        if self._spans is not None and not is_open and not scope["path"].startswith(POLLED):
+            self._trace(self._spans, scope, tenant)
         if is_open:
             answer.is_last = _has_body(scope)
             await self._answer(scope, Body(b"", receive), answer)
             return
         with self._bodies.receiving(scope, receive) as body:
             await self._answer(scope, await body.received(), answer)
+
+    def _trace(self, spans: Spans, scope: Scope, tenant: Tenant) -> None:
+        if (span := spans.call(scope, tenant.name, scope["state"]["begin_ns"])) is not None:
+            scope["state"]["span"], scope["state"]["record"]["trace"] = span, span.trace
 
     async def _answer(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
         """HEAD is answered as GET; uvicorn leaves the body out."""
@@ -143,6 +165,8 @@ class Edge:
         shown = path if route is not None else shown_path(scope["path"])
         fields = {"request": answer.request_id, "method": method, "path": shown, "status": answer.status}
         logs.write("request", level, **fields, seconds=round(seconds, 4), **record)
+        if (span := scope["state"].get("span")) is not None:
+            span.end(answer.status, path, record)
 
 
 class _Answer:

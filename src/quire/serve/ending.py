@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import time
 
@@ -23,3 +24,12 @@ async def reap(process: subprocess.Popen[bytes]) -> int:
             process.kill()
         await asyncio.sleep(LOOK_SECONDS)
     return exit_code
+
+
+def ended_how(exit_code: int, requests: int) -> str:
+    """In words, for people: an exit code below 0 is a signal."""
+    lost = f"; {requests:,} requests ended with it" if requests else ""
+    if exit_code >= 0:
+        return f"the engine's process ended with exit code {exit_code}{lost}"
+    names = {one.value: one.name for one in signal.Signals}
+    return f"the engine's process was ended by {names.get(-exit_code, f'signal {-exit_code}')}{lost}"

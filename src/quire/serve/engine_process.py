@@ -40,11 +40,13 @@ from quire.ranks.group import RankLost
 from quire.serve import logs
 from quire.serve.engine_forks import ForkReply, answer_fork
 from quire.serve.engine_leases import EngineLeases, LeaseReply
+from quire.serve.engine_views import ViewReply, answer_view
 from quire.serve.fronts.routing import Router
 from quire.serve.messages import (
     AskFork,
     AskLeases,
     AskRoom,
+    AskView,
     Cancel,
     CancelFront,
     Command,
@@ -62,6 +64,7 @@ from quire.serve.messages import (
     WarmUp,
 )
 from quire.serve.shared_pipe import SharedPipe
+from quire.traces.traced import TracedRequests
 from quire.warm.work import NAME, WarmWork
 
 if TYPE_CHECKING:
@@ -97,6 +100,7 @@ def main(connection: Connection) -> None:
         loop = EngineLoop(built.engine, pipe, updates, stack=built.stack, hooks=built.hooks, warm=built.warm())
         loop.after_step = built.after_step
         loop.router = Router() if setup.has_fronts else None
+        loop.traced = TracedRequests(built.engine) if setup.has_spans else None
         try:
             loop.run()
         except RankLost as error:
@@ -199,6 +203,8 @@ class EngineLoop:
         self._books, self._audited_steps = "", -1
         self.router: Router | None = None
         """None: one process speaks HTTP."""
+        self.traced: TracedRequests | None = None
+        """None: no phases are collected."""
         self.after_step: Callable[[], None] = lambda: None
 
     def run(self) -> None:
@@ -212,8 +218,9 @@ class EngineLoop:
             wakeups = [self.hooks.wakeup.fileno()] if self.hooks.wakeup is not None else []
             is_audited = not wait([self.connection.fileno(), *wakeups], IDLE_TICK_SECONDS) and self._audit()
         while self.connection.poll():
-            self._execute(self.connection.recv())
-            self._audited_steps = -1  # without a step, too, it may change what is held
+            self._execute(command := self.connection.recv())
+            if not isinstance(command, AskView):  # others may change what is held without a step
+                self._audited_steps = -1
         if self.warm is not None and self.hooks.prefills is not None:
             self.warm.give_way()
         for request in self.hooks.turn():
@@ -244,6 +251,8 @@ class EngineLoop:
                 books=self._books,
                 is_audited=self._audited_steps == self.engine.scheduler.steps,
             )
+        if self.traced is not None and (traces := self.traced.take()):
+            tick = replace(tick, traces=traces)
         self._was_idle = is_idle
         self.connection.send(tick if self.router is None else self.router.routed(tick))
 
@@ -275,7 +284,7 @@ class EngineLoop:
                 self._cancel(self.router.names_of(front))
             case Explain(number, names):
                 self.connection.send(Reply(number, tuple(told for name in names if (told := self._report(name)))))
-            case AskLeases(number) | AskFork(number):
+            case AskLeases(number) | AskFork(number) | AskView(number):
                 self.connection.send(Reply(number, self._answer(command)))
             case AskRoom(number, request):
                 self.connection.send(Reply(number, ask(self.engine, request)))
@@ -291,8 +300,12 @@ class EngineLoop:
         if self.router is not None:
             self.router.note(command)
         for request in command.requests:
+            if self.traced is not None and command.span is not None:
+                self.traced.begin(request.name, command.span)
             if not self.hooks.take(self.engine, request):
                 self._enter(request)
+            elif self.traced is not None:
+                self.traced.hand_over(request.name)
 
     def _expect(self, command: EndTurn | WarmUp) -> None:
         if self.warm is None:
@@ -302,7 +315,9 @@ class EngineLoop:
         else:
             self.warm.add(command.warm)
 
-    def _answer(self, command: AskLeases | AskFork) -> LeaseReply | ForkReply:
+    def _answer(self, command: AskLeases | AskFork | AskView) -> LeaseReply | ForkReply | ViewReply:
+        if isinstance(command, AskView):
+            return answer_view(self.engine, command.question)
         if isinstance(command, AskFork):
             return answer_fork(self.forks, command.question)
         return self.leases.answer(command.question)
@@ -313,6 +328,8 @@ class EngineLoop:
         for name in names:
             self.hooks.cancel(name)
             self.engine.cancel(name)
+            if self.traced is not None:
+                self.traced.cancelled(name)
 
     def _enter(self, request: Request) -> None:
         if self.warm is not None:
@@ -323,6 +340,8 @@ class EngineLoop:
         except QuireError as error:
             full = isinstance(error, QueueFull)
             self.updates.new[request.name] = RequestUpdate(request.name, refusal=str(error), is_queue_full=full)
+            if self.traced is not None:
+                self.traced.refused(request.name)
 
     def _report(self, name: str) -> RequestReport | None:
         events, found = self.engine.history.of(name), explain(self.engine, name)

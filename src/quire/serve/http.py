@@ -30,7 +30,7 @@ def http_server(service: Service) -> HttpServer:
     settings = service.settings
     app = RateLimitHeaders(DirectRoutes(make_app(service)), service.allowances)
     configuration = uvicorn.Config(
-        Edge(app, settings, service.ring, service.metrics),
+        Edge(app, settings, service.ring, service.metrics, service.spans),
         log_config=None,
         access_log=False,
         lifespan="off",

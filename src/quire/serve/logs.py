@@ -34,13 +34,20 @@ EVENTS = {
     "text": "grammars are refused, as the model's tokenizer cannot be read for them; `message`",
     "tier": "a tier or a hand-over failed, or works again; `message`",
     "recording": "a recording goes to another file, as `FILE` is there; or it ends, as it cannot be written; `message`",
+    "spans": "OpenTelemetry's collector does not take spans, or takes them again; `message`",
     "http": "a connection that is no HTTP, one too many, or one that cannot be accepted; `message`",
 }
 """By name: what it reports. Each appears in docs/operations.md."""
 _QUOTED = set(' "=')
 MOST_PATH = 128
 """Characters of an unknown path."""
-OTHERS = {"quire.text": "text", "quire.tiers": "tier", "quire.recording": "recording", "uvicorn.error": "http"}
+OTHERS = {
+    "quire.text": "text",
+    "quire.tiers": "tier",
+    "quire.recording": "recording",
+    "quire.spans": "spans",
+    "uvicorn.error": "http",
+}
 """Other loggers, whose messages are events here."""
 _logger = logging.getLogger("quire.serve")
 _always: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Messages between the HTTP process and the engine's: frozen values, pickled.
 
-    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, AskFork, AskRoom, EndTurn, WarmUp ──▶ engine
+    HTTP ── Submit, Cancel, Explain, DropCache, AskLeases, AskFork, AskRoom, AskView, EndTurn, WarmUp ──▶ engine
     HTTP ◀── Ready | Failed, then a EngineTick per step (and now and then while idle), Reply ── engine
 
 A tick contains the results of a whole step, so that a step costs one message however many requests it has.
@@ -23,7 +23,9 @@ from quire.explain.status import Status
 from quire.options.run import RunOptions
 from quire.serve.engine_forks import ForkQuestion
 from quire.serve.engine_leases import LeaseQuestion
+from quire.serve.engine_views import ViewQuestion
 from quire.tiers.status import TierStatus
+from quire.traces.traced import Parent, RequestTrace
 from quire.warm.work import TurnEnd, Warm
 
 
@@ -44,6 +46,8 @@ class EngineSetup:
     """In which each rank confirms a step."""
     has_fronts: bool = False
     """Several processes speak HTTP: a tick has a part for each."""
+    has_spans: bool = False
+    """Calls may ask for the phases of their requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +55,12 @@ class Submit:
     requests: tuple[Request, ...]
     front: int = 0
     """The process that asks; 0: the only one."""
+    span: Parent | None = None
+    """What the phases of these requests belong to. None: they are not traced."""
 
     def __reduce__(self) -> tuple[Callable[..., Submit], tuple[Any, ...]]:
         """There is one for each call: as plain values its requests are pickled in a third of the time."""
-        return _submit, ([_values_of(one) for one in self.requests], self.front)
+        return _submit, ([_values_of(one) for one in self.requests], self.front, self.span)
 
 
 _FIELDS = [one.name for one in fields(Request) if one.name != "sampling"]
@@ -66,9 +72,9 @@ def _values_of(request: Request) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     return _request_fields(request), _sampling_fields(request.sampling)
 
 
-def _submit(requests: Iterable[tuple[tuple[Any, ...], tuple[Any, ...]]], front: int) -> Submit:
+def _submit(requests: Iterable[tuple[tuple[Any, ...], tuple[Any, ...]]], front: int, span: Parent | None) -> Submit:
     made = (Request(**dict(zip(_FIELDS, own, strict=True)), sampling=Sampling(*chosen)) for own, chosen in requests)
-    return Submit(tuple(made), front)
+    return Submit(tuple(made), front, span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,14 @@ class AskRoom:
     request: Request
 
 
+@dataclass(frozen=True, slots=True)
+class AskView:
+    """Somebody looks at the inspector."""
+
+    number: int
+    question: ViewQuestion
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EndTurn:
     """A turn of a conversation has ended."""
@@ -130,7 +144,9 @@ class WarmUp:
     warm: Warm
 
 
-Command = Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | AskFork | AskRoom | EndTurn | WarmUp
+Command = (
+    Submit | Cancel | CancelFront | Explain | DropCache | AskLeases | AskFork | AskRoom | AskView | EndTurn | WarmUp
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +234,8 @@ class EngineTick:
     """What the last audit found wrong; empty: the books balance."""
     is_audited: bool = False
     """The last audit came after the last step."""
+    traces: tuple[RequestTrace, ...] = ()
+    """Traced requests that have ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class HttpMetrics:
         self.disconnects = Counter(
             "quire_disconnects", "Clients that disconnected before the answer was complete", registry=self.registry
         )
+        self.spans = span_counter(self.registry)
         ProcessCollector(registry=self.registry)
         client.on_first_token = self._first.observe
         client.on_more_tokens = self._between.observe_all
@@ -84,6 +85,14 @@ class Metrics(HttpMetrics):
         super().__init__(client)
         self.stored = StoredGauges(self.registry)
         self.registry.register(EngineCollector(plan, client, is_draining, lambda: len(client.tickets)))
+
+
+def span_counter(registry: CollectorRegistry) -> Counter:
+    """Each result has a sample from the start."""
+    counter = Counter("quire_spans", "OpenTelemetry spans, by result", ("result",), registry=registry)
+    for result in ("sent", "failed", "dropped"):
+        counter.labels(result)
+    return counter
 
 
 class StoredGauges:

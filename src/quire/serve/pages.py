@@ -20,7 +20,13 @@ from quire.serve.errors import json_response
 from quire.serve.service import Service
 
 router = APIRouter(include_in_schema=False)
-LINKS = {"docs": "/docs", "openapi": "/openapi.json", "health": "/health", "metrics": "/metrics"}
+LINKS = {
+    "inspect": "/inspect",
+    "docs": "/docs",
+    "openapi": "/openapi.json",
+    "health": "/health",
+    "metrics": "/metrics",
+}
 STYLE = (
     "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
     "h2{font-size:1rem;margin:2rem 0 0;border-top:1px solid #ccc;padding-top:1rem}"

@@ -9,6 +9,7 @@ from quire.core.request import Request
 from quire.serve.away import EngineAway
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import RequestUpdate
+from quire.traces.traced import Parent
 
 MOST_ENGINES = 3
 """A request that waits is given to this many engines: should it be what ends them, it ends too."""
@@ -22,6 +23,8 @@ class PendingRequest:
     updates: Updates
     number: int = 0
     """Its place in the call."""
+    span: Parent | None = None
+    """What its phases belong to, if they are wanted."""
     sent_at: float = field(default_factory=time.monotonic)
     first_at: float | None = None
     last_at: float | None = None

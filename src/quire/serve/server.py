@@ -35,6 +35,8 @@ from quire.serve.progress import Progress
 from quire.serve.service import Service, own_shares
 from quire.serve.settings import ServeSettings
 from quire.serve.silence import Watch
+from quire.serve.spans.destination import open_spans
+from quire.serve.views import EngineViews
 
 GREATEST_PORT = 65_535
 
@@ -81,8 +83,10 @@ def run(
     ring = KeyRing(settings.keys, key_sha256=settings.api_key_sha256)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
     logged = (settings.log_format, settings.log_level)
-    seconds = settings.step_seconds
-    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file, *logged, step_seconds=seconds)
+    has_spans, seconds = settings.otel is not None, settings.step_seconds
+    setup = EngineSetup(
+        planned.folder, encode(planned.plan), options, freeze_file, *logged, step_seconds=seconds, has_spans=has_spans
+    )
     asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
 
 
@@ -123,6 +127,9 @@ class OneProcess:
         metrics.stored.follow(shared.responses)
         leases = LeaseRegister(client)
         metrics.registry.register(leases)
+        self._spans = open_spans(settings.otel, metrics.spans)
+        if self._spans is not None:
+            client.on_traces = self._spans.note
         service = Service(
             planned.plan,
             planned.folder,
@@ -133,7 +140,9 @@ class OneProcess:
             shared=shared,
             metrics=metrics,
             leases=leases,
+            views=EngineViews(client),
             options=setup.options,
+            spans=self._spans,
         )
         self._settings, self._server = settings, http_server(service)
 
@@ -159,6 +168,8 @@ class OneProcess:
         finally:
             for task in (failing, listening, watching):
                 task.cancel()
+            if self._spans is not None:
+                await asyncio.to_thread(self._spans.close)
 
     async def _listening(self, on_listening: Callable[[], None]) -> None:
         while not self._server.started:

@@ -6,11 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
+from quire.build.plan import read_shape
+from quire.inspect.document import Subject
+from quire.models.shape import ModelShape
 from quire.options.run import DEFAULTS, RunOptions
-from quire.plan.file import fingerprint
 from quire.plan.plan import Plan
 from quire.planner.document import document
 from quire.serve.allowance import Allowances
@@ -26,9 +29,13 @@ from quire.serve.registry import CallRegistry
 from quire.serve.responses.store import ResponseStore
 from quire.serve.settings import ServeSettings
 from quire.serve.turns import Read, Turns
+from quire.serve.views import Views
 from quire.text.question import Question
 from quire.text.spelling import Spelling
 from quire.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from quire.serve.spans.spans import CallSpan, Spans
 
 SMALL_BYTES = 16_384
 """Bodies up to this size are read at once, larger ones in a thread."""
@@ -62,9 +69,11 @@ class Service:
         shared: Shared,
         metrics: HttpMetrics,
         leases: LeaseRegister,
+        views: Views,
         options: RunOptions = DEFAULTS,
+        spans: Spans | None = None,
     ) -> None:
-        """`options`: how the engine runs the model."""
+        """`options`: how the engine runs the model. `spans` None: calls are not traced."""
         self.plan, self.settings, self.ring, self.client = plan, settings, ring, client
         self.tokenizer = Tokenizer.load(folder)
         self.models = settings.model_name or (folder.name,)
@@ -85,11 +94,20 @@ class Service:
         self.computes_ahead = options.has_next_turn and not plan.no_reuse_because
         self._turns_ended = TurnReporter(self.reader.ahead, client)
         self.allowances, self.responses, self.calls = shared.allowances, shared.responses, shared.calls
-        self.metrics = metrics
-        self.leases = leases
-        self._identity = {"model": self.model, "system_fingerprint": "fp_" + fingerprint(plan)[:12]}
+        self.metrics, self.spans = metrics, spans
+        self.leases, self.views = leases, views
+        self._folder, self._options = folder, options
+        self._shape: ModelShape | None = None
+        self.subject, self.watchers = Subject.of(plan), 0
+        self._identity = {"model": self.model, "system_fingerprint": "fp_" + self.subject.fingerprint[:12]}
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._turns = Turns()
+
+    def shape(self) -> ModelShape | None:
+        """The model's, as its weights are held here; None: it is planned together with a draft model's."""
+        if self._shape is None and self._options.draft_path is None:
+            self._shape = read_shape(self._folder, self._options)
+        return self._shape
 
     @property
     def is_draining(self) -> bool:
@@ -105,9 +123,10 @@ class Service:
         """`read`: makes the question of the request's body."""
         tenant, size = request.state.tenant, len(await request.body())
         question = await self.read(read, tenant, size, has_grammar)
-        return await self.begin(question, tenant, request.state.request_id)
+        return await self.begin(question, tenant, request.state.request_id, getattr(request.state, "span", None))
 
-    async def begin(self, question: Question, tenant: Tenant, request_id: str) -> Call:
+    async def begin(self, question: Question, tenant: Tenant, request_id: str, span: CallSpan | None = None) -> Call:
+        """`span`: of the call, if it is traced."""
         async with self.allowances.admitting(tenant, question) as (fitting, allowances):
             call = Call(
                 fitting,
@@ -119,7 +138,10 @@ class Service:
                 request_id=request_id,
                 leases=self.leases,
                 on_answer=self._turns_ended.end,
+                span=None if span is None else span.parent,
             )
+        if span is not None:
+            span.asks(fitting, self.model, call.id)
         names = tuple(ticket.request.name for ticket in call.tickets)
         self.calls.note(call.id, tenant, request_id, names)
         return call

@@ -59,6 +59,13 @@ class ServeSettings:
     log_format: str = option(
         "auto", "http", "log lines as text or json (default auto: text on a terminal, else json)", choices=LOG_FORMATS
     )
+    otel: str | None = option(
+        None,
+        "http",
+        "send OpenTelemetry spans to this collector, OTLP over HTTP, such as http://localhost:4318 "
+        "(default: what the variables OTEL_… say; else no spans)",
+        metavar="URL",
+    )
     log_text: bool = option(False, "http", "include prompts and answers in the logs")
     step_seconds: float = option(
         30.0,

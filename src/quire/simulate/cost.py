@@ -4,9 +4,10 @@
                 weights × tokens                       ÷ FLOP per second  ─┴─ the longer
     attention   live set of each row + what is written ÷ bytes per second ─┐
                 queries × what they see                ÷ FLOP per second  ─┴─ the longer
-    a stage     products + attention: one kernel runs after another
     captures    states that are written once more      ÷ bytes per second
-    a step      overhead + stage 0 + stage 1 + … + captures
+    a stage     products + attention + captures + overhead of its layers: one kernel runs after another
+    passing     hidden states, from stage to stage     ÷ bytes per second of a link, + what a message takes
+    a step      stage 0 + passing + stage 1 + …; a stage works on the next step while this one is in stages after it
 
 Ranks of a stage work in parallel on equal shares, so one rank's bytes and FLOPs determine the time.
 """
@@ -33,6 +34,10 @@ torch's grouped product, 128 tokens over 512 experts on an H200."""
 LAYER_SECONDS = 40e-6
 """Time of each layer in addition to reads and products: small kernels, and the gaps between all of them. Fitted to
 decode steps of models of 16 to 48 layers, measured on H200s."""
+LINK_BYTES_PER_SECOND = 50e9
+"""Of a device's link to the next stage, if that is on another machine: 400 Gbit/s. An assumption."""
+MESSAGE_SECONDS = 20e-6
+"""From the end of a stage to the beginning of the next one, in addition to its bytes. An assumption."""
 MOST_STEP_TOKENS = 1 << 20
 QUERY_BLOCK = 128
 """Tokens of a chunk that attention processes together: each block reads the row's live set once."""
@@ -61,6 +66,8 @@ class StageCost:
     head_bytes: int
     """Bytes of the output head, which only rows that sample multiply."""
     kinds: tuple[KindCost, ...]
+    layers_share: float = 1.0
+    """The fraction of the model's layers: of the overhead, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,12 @@ class CostModel:
     stages: tuple[StageCost, ...]
     speed: Speed
     overhead_seconds: float
+    """Of a step, on all stages together."""
     expert_share: float = 1.0
     """The fraction of the experts that one token chooses."""
+    token_passed_bytes: int = 0
+    """Of one token, from a stage to the next."""
+    link_bytes_per_second: float = LINK_BYTES_PER_SECOND
 
     def figures(self) -> dict[str, float]:
         """What it was made with, for reports; weights are those of the heaviest stage, on one device."""
@@ -77,6 +88,7 @@ class CostModel:
             "bytes_per_second": self.speed.bytes_per_second,
             "flops_per_second": self.speed.flops_per_second,
             "overhead_seconds": self.overhead_seconds,
+            "link_bytes_per_second": self.link_bytes_per_second,
             "active_share": self._active_share(),
             "weight_bytes": max(stage.weight_bytes + stage.head_bytes for stage in self.stages),
         }
@@ -90,14 +102,27 @@ class CostModel:
         return 1 - (1 - self.expert_share) * experts / max(1, weights)
 
     def seconds(self, starts: Ints, counts: Ints, samples: int, captures: Sequence[Capture] = ()) -> float:
-        """One step in which row i computes tokens [starts[i], starts[i] + counts[i])."""
-        tokens = int(counts.sum())
-        total = self.overhead_seconds + self._captured_bytes(captures) / self.speed.bytes_per_second
-        for stage in self.stages:
+        """One step in which row i computes tokens [starts[i], starts[i] + counts[i]), from its first stage's begin to
+        its last one's end, if it waits for no other step."""
+        passing = (len(self.stages) - 1) * self.passing_seconds(int(counts.sum()))
+        return sum(self.stage_seconds(starts, counts, samples, captures)) + passing
+
+    def stage_seconds(
+        self, starts: Ints, counts: Ints, samples: int, captures: Sequence[Capture] = ()
+    ) -> tuple[float, ...]:
+        """How long each stage works on such a step."""
+        tokens, captured = int(counts.sum()), self._captured_bytes(captures)
+        seconds = []
+        for place, stage in enumerate(self.stages):
             size, flops = self._products(stage, tokens, samples)
             more_bytes, more_flops = _attention(stage.kinds, starts, counts, tokens)
-            total += self._longer(size, flops) + self._longer(more_bytes, more_flops)
-        return total
+            fixed = self.overhead_seconds * stage.layers_share + captured[place] / self.speed.bytes_per_second
+            seconds.append(fixed + (self._longer(size, flops) + self._longer(more_bytes, more_flops)))
+        return tuple(seconds)
+
+    def passing_seconds(self, tokens: int) -> float:
+        """From the end of a stage to the begin of the next one."""
+        return MESSAGE_SECONDS + tokens * self.token_passed_bytes / self.link_bytes_per_second
 
     def memory_bound_tokens(self) -> int:
         """The most tokens of a step, all of which sample, whose products take no longer than reading the weights: more
@@ -118,10 +143,14 @@ class CostModel:
         flops = (dense + self.expert_share * experts) * tokens + stage.head_bytes * samples
         return dense + touched * experts + stage.head_bytes, flops
 
-    def _captured_bytes(self, captures: Sequence[Capture]) -> int:
-        """Captures name a stage by its place among those that keep anything, as tables do."""
-        kept = [stage for stage in self.stages if stage.kinds] if captures else []
-        return sum(kept[capture.stage].kinds[capture.kind].row_bytes for capture in captures)
+    def _captured_bytes(self, captures: Sequence[Capture]) -> Counter[int]:
+        """By stage. Captures name a stage by its place among those that keep anything, as tables do."""
+        kept = [place for place, stage in enumerate(self.stages) if stage.kinds] if captures else []
+        captured: Counter[int] = Counter()
+        for capture in captures:
+            place = kept[capture.stage]
+            captured[place] += self.stages[place].kinds[capture.kind].row_bytes
+        return captured
 
     def _longer(self, size: float, flops: float) -> float:
         return max(size / self.speed.bytes_per_second, flops / self.speed.flops_per_second)
@@ -146,21 +175,25 @@ def cost_model(
     speed: Speed,
     overhead_seconds: float | None = None,
     active_share: float | None = None,
+    *,
+    link_bytes_per_second: float = LINK_BYTES_PER_SECOND,
 ) -> CostModel:
     """`overhead_seconds`: fixed time of a step; None: `LAYER_SECONDS` for each layer. `active_share`: treats all
     weights as experts of which a token chooses this fraction; None: as the shape says."""
     if overhead_seconds is None:
         overhead_seconds = LAYER_SECONDS * len(model.layers)
     queries = max(1, ceil_div(model.query_heads, plan.tensor_parallel))
-    stages = []
+    stages, layers = [], sum(stage.layers for stage in plan.stages)
     for index, stage in enumerate(plan.stages):
         readers = Counter(source for _, source in stage.aliases)
         kinds = tuple(_kind_cost(kind, queries, readers) for kind in stage.kinds)
         weights = _layer_bytes(plan, model, index)
         experts = weights if active_share is not None else min(weights, _expert_bytes(plan, model, index))
-        stages.append(StageCost(weights, experts, _head_bytes(plan, model, index), kinds))
+        head = _head_bytes(plan, model, index)
+        stages.append(StageCost(weights, experts, head, kinds, stage.layers / layers))
     share = model.experts.share if active_share is None else active_share
-    return CostModel(tuple(stages), speed, overhead_seconds, share)
+    passed = DType.BF16.bytes * model.hidden_size
+    return CostModel(tuple(stages), speed, overhead_seconds, share, passed, link_bytes_per_second)
 
 
 def _layer_bytes(plan: Plan, model: ModelShape, stage: int) -> int:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from quire.core.errors import QueueFull, QuireError
 from quire.core.request import Request
@@ -16,6 +18,7 @@ from quire.engine.engine import Engine
 from quire.plan import bound
 from quire.plan.plan import Plan
 from quire.plan.records import Records
+from quire.recording.recorder import RecordingEngine, open_recording
 from quire.simulate.cost import CostModel
 from quire.simulate.recorder import MemoryUse, Recorder
 from quire.simulate.runner import CostRunner, VirtualClock
@@ -41,6 +44,10 @@ class Hardware:
     rules: Rules
     host: HostCost | None = None
     """With the plan's host memory as a tier."""
+    overlap: int = 2
+    """Steps in flight, as the engine is asked for."""
+    record: Path | None = None
+    """Where the engine's inputs are recorded, for a replay; with one replica alone."""
 
 
 class Replica:
@@ -50,16 +57,18 @@ class Replica:
         self.recorder = Recorder(trace.requests)
         self.tier = _tier(hardware, self.clock)
         self.runner = CostRunner(hardware.cost, self.clock, self.recorder, seeds, self.tier)
-        self.engine = Engine(
+        make = Engine if hardware.record is None else partial(RecordingEngine, open_recording(hardware.record))
+        self.engine: Engine = make(
             hardware.plan,
             self.runner,
             rules=hardware.rules,
             tier=self.tier,
             keeper=self.tier,
+            overlap=hardware.overlap,
             clock=self.clock,
-            pause=self._wait_for_load,
             listeners=[self.recorder.on_event],
         )
+        self.engine.pause = self._wait_for_load
         self.recorder.attach(self.engine.scheduler.rows.row_of, hardware.plan.max_requests)
         self.memory = MemoryUse(self.engine.scheduler.memories)
         self.turned_away = 0

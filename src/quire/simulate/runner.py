@@ -1,8 +1,9 @@
 """A simulated device that computes nothing: it determines when a step would be done, and advances the clock to it.
 
-launched    step 0 ─┐  step 1 ─┐                     the device works on one step at a time;
-device      ├── 0 ──┼──── 1 ───┼── 2 ──┤             steps launched in the meantime begin when it is free
-clock               ▲ collect  ▲ collect             and time passes only in waits for a result
+launched    step 0 ─┐  step 1 ─┐                     a stage works on one step at a time; a step begins there when
+stage 0     ├── 0 ──┼──── 1 ───┼── 2 ──┤             the stage is free, and the stage before has passed it on
+stage 1             ├── 0 ──┤  ├──── 1 ───┼── 2 ──┤
+clock                       ▲ collect     ▲ collect  and time passes only in waits for a result
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ class CostRunner:
     ) -> None:
         self.cost, self.clock, self.recorder, self.seeds, self.tier = cost, clock, recorder, seeds, tier
         self.busy_seconds = 0.0
-        self._free_at = 0.0
+        """Of a stage, on average."""
+        self._free_at = [0.0] * len(cost.stages)
+        """By stage."""
         self._flying: deque[_Flight] = deque()
 
     def launch(self, step: Step) -> None:
@@ -58,15 +61,24 @@ class CostRunner:
             for number, _ in step.loads:
                 self.tier.note_landed(number)
         samples = np.flatnonzero(step.samples)
-        seconds = 0.0
-        if len(step.rows):
-            seconds = self.cost.seconds(step.starts, step.counts, len(samples), step.captures)
-        self._free_at = max(self._free_at, self.clock.now) + seconds
-        self.busy_seconds += seconds
+        end = self._pass_stages(step, len(samples))
         places = self.recorder.place_in_row[step.rows[samples]]
         tokens = mixed_tokens(self.seeds[places], step.starts[samples] + step.counts[samples])
         result = StepResult(step.number, tokens.astype(np.int64))
-        self._flying.append(_Flight(result, self._free_at, places, self.recorder.tenancy[places]))
+        self._flying.append(_Flight(result, end, places, self.recorder.tenancy[places]))
+
+    def _pass_stages(self, step: Step, samples: int) -> float:
+        """The step takes its turn at each stage. Returns when it leaves the last one."""
+        seconds, passing = (0.0,) * len(self._free_at), 0.0
+        if len(step.rows):
+            seconds = self.cost.stage_seconds(step.starts, step.counts, samples, step.captures)
+            passing = self.cost.passing_seconds(step.tokens)
+        there = self.clock.now
+        for stage, own in enumerate(seconds):
+            self._free_at[stage] = max(self._free_at[stage], there) + own
+            there = self._free_at[stage] + passing
+        self.busy_seconds += sum(seconds) / len(seconds)
+        return self._free_at[-1]
 
     def collect(self) -> StepResult:
         flight = self._flying.popleft()

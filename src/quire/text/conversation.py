@@ -77,7 +77,16 @@ def _template_message(
         raise InputError(f"{place}: {why}")
     known = {name: value for name, value in message.items() if value is not None and name != "tool_calls"}
     read = {**known, "role": "system" if role == "developer" else role, "content": _text(content, f"{place}.content")}
+    read |= _thinking(read, bool(calls))
     return {**read, "tool_calls": [read_call(call) for call in calls]} if calls else read
+
+
+def _thinking(read: Mapping[str, Any], has_calls: bool) -> dict[str, Any]:
+    """Reasoning under the name that gpt-oss's template reads, too. That template refuses a message with calls that has
+    both content and thinking: there the content counts."""
+    thought = read.get("reasoning_content")
+    is_refused = has_calls and bool(read["content"])
+    return {} if not thought or "thinking" in read or is_refused else {"thinking": thought}
 
 
 def _text(content: Any, place: str) -> str:

@@ -3,6 +3,7 @@
     queue ──admitted──▶ prefill ──first token──▶ decode ──ended──▶
       ▲                   ▲    └───────preempted────┴──▶ preempted ──admitted──▶ prefill, or load
       └─load_failed── load ┘ loaded
+      └─accepted── hand_over: another engine computes its prompt first
 
 Each phase begins where the one before ends, so the phases of a request add up to its whole time.
 """
@@ -30,6 +31,7 @@ from quire.core.request import Ending
 from quire.scheduler.rows import Rows
 
 QUEUE, LOAD, PREFILL, DECODE, PREEMPTED = "queue", "load", "prefill", "decode", "preempted"
+HAND_OVER = "hand_over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +117,8 @@ class Moments:
 class RequestPhases:
     """Follows one request through its moments."""
 
-    def __init__(self, begin_ns: int) -> None:
-        self._name, self._begin_ns = QUEUE, begin_ns
+    def __init__(self, begin_ns: int, name: str = QUEUE) -> None:
+        self._name, self._begin_ns = name, begin_ns
         self._numbers: dict[str, int] = {}
         self._reason: Reason | None = None
         self._is_failed = False
@@ -127,6 +129,8 @@ class RequestPhases:
         """The phase that this moment ends, if it ends one."""
         at_ns, event = moment.at_ns, moment.event
         match event:
+            case RequestAccepted() if self.is_handed_over:
+                return self._next(QUEUE, at_ns)
             case RequestAdmitted(hit_tokens=found, tokens=tokens):
                 return self._next(PREFILL, at_ns, found_tokens=found, tokens=tokens)
             case LoadStarted(tokens=tokens):  # published with its admission, of which nothing is computed yet
@@ -151,6 +155,11 @@ class RequestPhases:
                 self.ending = ending
                 return self.end(at_ns, outputs=outputs)
         return None
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Another engine computes its prompt now: no event reports it."""
+        return self._name == HAND_OVER
 
     def end(self, at_ns: int, **numbers: int) -> Phase:
         """The phase that is open, ended now."""

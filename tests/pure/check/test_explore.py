@@ -22,6 +22,7 @@ DOCS = Path(__file__).parents[3] / "docs" / "check.md"
 LONG = {
     *("window and sink, a tier", "latent and window, fair", "full and state, a tier"),
     *("window and chunked, pages of 2", "full and window, a tier", "full and window, evicted and compacted"),
+    "full and window on two stages",
 }
 """Seconds each: `make soak` explores these, and every test run the same without the third request."""
 QUICK = [

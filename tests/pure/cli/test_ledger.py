@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command import run_json, run_text
-from quire.cli.text import _cells, bar
+from quire.cli.text import bar
 from quire.core.units import format_bytes
+from quire.explain.bars import cells
 
 
 @pytest.mark.story
@@ -26,10 +27,10 @@ def test_every_part_that_the_legend_names_is_drawn(capsys: pytest.CaptureFixture
 @pytest.mark.law
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=8))
 def test_cells_are_shared_out_whole_and_a_larger_part_never_has_fewer(sizes: list[int]) -> None:
-    cells = _cells(sizes, 72)
-    assert sum(cells) == 72
-    assert [count > 0 for count in cells] == [size > 0 for size in sizes] or not any(sizes)
-    pairs = sorted(zip(sizes, cells, strict=True))
+    counts = cells(sizes, 72)
+    assert sum(counts) == 72
+    assert [count > 0 for count in counts] == [size > 0 for size in sizes] or not any(sizes)
+    pairs = sorted(zip(sizes, counts, strict=True))
     assert all(small[1] <= large[1] + 1 for small, large in pairwise(pairs))
 
 

@@ -15,6 +15,7 @@ import quire
 from command import run_json, run_text
 from quire.cli.main import main
 from quire.core.units import GIB
+from quire.models.catalogue import catalogue_entry
 from quire.planner.document import load
 
 REQUIRED = {
@@ -107,6 +108,23 @@ def test_a_memory_is_an_accelerators_and_main_memory_says_how_it_counts_weights(
     assert not any("weights" in note for note in notes["there"])
     as_bf16 = run_json(capsys, "smollm2-135m", "--device", "cpu", "--dtype", "bf16")["notes"]
     assert "weights are counted as a CPU holds them: in bf16" in as_bf16
+
+
+def test_one_note_says_how_quantised_weights_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a CPU they are not in fp32, and not as the checkpoint has them either."""
+    config = dict(catalogue_entry("llama-3.2-1b").config)
+    section = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": section}))
+    for options, rest in (
+        (["--device", "cpu"], "fp32, laid out anew"),
+        (["--device", "cpu", "--dtype", "bf16"], "bf16"),
+    ):
+        notes = run_json(capsys, str(tmp_path), "--memory", "8GiB", *options)["notes"]
+        (note,) = [note for note in notes if "weights" in note]
+        assert note.startswith("quantised weights are counted in their few bits")
+        assert f"the rest in {rest}" in note
+    notes = run_json(capsys, "smollm2-135m", "--device", "cpu", "--memory", "8GiB", "--weights", "int4")["notes"]
+    assert next(note for note in notes if "weights" in note).startswith("quantised weights are counted in int4")
 
 
 @pytest.mark.parametrize("name", ["GEMMA-3-27B", "google/gemma-3-27b", "gemma_3_27b"])

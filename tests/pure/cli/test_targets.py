@@ -53,7 +53,7 @@ def test_a_target_that_nothing_holds_does_not_fit_even_where_an_engine_for_short
     layer = {"kind": "full", "kv_heads": 1, "head_dim": 128}
     shape = tmp_path / "shape.json"
     shape.write_text(json.dumps({"quire_shape": 1, "name": "narrow", "max_length": 1 << 23, "layers": [layer]}))
-    asked = ("plan", str(shape), "--memory", "2GiB", "--target-length", "8m", "--target-requests", "1")
+    asked = ("plan", str(shape), "--memory", "4GiB", "--target-length", "8m", "--target-requests", "1")
     report, complaint = run_text(capsys, *asked, code=3)
     first, second = report.splitlines()[:2]
     assert first.endswith(": 1 request of 8,388,608 tokens DOES NOT FIT")

@@ -25,7 +25,7 @@ work = st.lists(
 
 
 @examples(60)
-@given(names_of_kinds, work, st.integers(0, 2), st.integers(1, 3), st.sampled_from([3, 17, 64]), st.integers(1, 2))
+@given(names_of_kinds, work, st.integers(0, 2), st.integers(1, 3), st.sampled_from([3, 17, 64]), st.integers(1, 3))
 def test_everyone_finishes_in_the_smallest_pool_with_the_right_tokens(
     names: list[str], work: list[tuple[int, int, int, int]], lookahead: int, overlap: int, budget: int, stages: int
 ) -> None:

@@ -117,11 +117,12 @@ def test_a_quantisation_that_states_no_bits_is_counted_at_the_dtype_and_said() -
     assert any("compressed-tensors" in note and "upper bound" in note for note in shape.notes)
 
 
-def test_a_calibrated_kv_cache_is_a_note_and_changes_nothing() -> None:
+@pytest.mark.parametrize("stated", [{"num_bits": 8, "type": "float"}, "static"])
+def test_a_calibrated_kv_cache_is_a_note_and_changes_nothing(stated: object) -> None:
     """The KV dtype stays the planner's choice."""
-    scheme = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}
+    scheme = {"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": stated}
     shape = read_config(llama(quantization_config=scheme), "a")
-    assert any("8-bit KV cache" in note for note in shape.notes)
+    assert any("8-bit KV cache" in note and "--kv-dtype fp8" in note for note in shape.notes)
     assert shape.layers[0].memories == read_config(llama(), "a").layers[0].memories
 
 

@@ -66,11 +66,11 @@ def test_an_override_counts_sheets_per_stage() -> None:
 
 def test_an_override_larger_than_the_memory_is_refused() -> None:
     """A peer accepts it and dies later."""
-    small = Budget(memory_bytes=2 * GIB, sheets=(1_000_000,))
+    small = Budget(memory_bytes=4 * GIB, sheets=(1_000_000,))
     with pytest.raises(PlanError, match="but the memory leaves"):
         make_plan(model([FULL] * 8), Settings(), small)
     with pytest.raises(PlanError, match="but the memory leaves"):
-        make_plan(model([FULL] * 8), Settings(), Budget(memory_bytes=2 * GIB, pool_bytes=4 * GIB))
+        make_plan(model([FULL] * 8), Settings(), Budget(memory_bytes=4 * GIB, pool_bytes=8 * GIB))
 
 
 def test_the_ledger_closes_on_the_memory_to_the_byte() -> None:
@@ -99,6 +99,14 @@ def test_a_plan_says_which_layer_reads_whose_memory() -> None:
     plans = [make_plan(model([FULL, FULL, Layer((), shares_with=source)]), Settings(), POOL) for source in (0, 1)]
     assert [plan.stages[0].aliases for plan in plans] == [((2, 0),), ((2, 1),)]
     assert layout_fingerprint(plans[0]) != layout_fingerprint(plans[1])
+
+
+def test_a_stage_has_room_for_hidden_states_that_it_gets_and_passes_on() -> None:
+    """Of two steps, 2 bytes each. Red if the ledger of a pipeline is that of one device."""
+    shape = replace(model([FULL] * 8), hidden_size=5120)
+    plans = [make_plan(shape, Settings(pipeline_parallel=stages, batch_tokens=1024), POOL) for stages in (1, 2)]
+    staging = [{line.bytes for rank in plan.ranks for line in rank.ledger if line.name == "staging"} for plan in plans]
+    assert staging[1] == {size + 2 * 1024 * 2 * 5120 for size in staging[0]}
 
 
 def test_idle_bytes_are_told_against_what_the_whole_plan_holds() -> None:

@@ -77,6 +77,8 @@ def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
             del body["properties"][field]
         if keeps_to_it:
             _begin_with(body, "messages" if name == "ChatBody" else "prompt")
+    (frames,) = document["paths"]["/v1/inspect/stream"]["get"]["parameters"]
+    frames |= {"required": True, "schema": {"type": "integer", "minimum": 1, "maximum": 2}}  # else it never ends
     document["components"]["schemas"]["RetainBody"]["properties"]["seconds"]["maximum"] = 3600
     body = document["components"]["schemas"]["ResponseBody"]
     body["properties"]["max_output_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}

@@ -67,7 +67,7 @@ def test_a_gguf_file_is_planned_from_its_first_bytes(
 ) -> None:
     """Pieces grow until one has the whole header; nothing stays in the cache."""
     hub.add("org/tiny-gguf", {gguf.name: gguf.read_bytes() + bytes(1 << 20)})
-    monkeypatch.setattr("quire.fetch.hub.HEADER_BYTES", (64, 1 << 14))
+    monkeypatch.setattr("quire.fetch.hub_headers.GGUF_BYTES", (64, 1 << 14))
     ours, theirs = (run_json(capsys, name, "--memory", "1GiB") for name in ("org/tiny-gguf", str(gguf)))
     assert ours["ranks"] == theirs["ranks"]
     assert [asked for *_, asked in hub.asked if asked] == ["bytes=0-63", f"bytes=0-{(1 << 14) - 1}"]

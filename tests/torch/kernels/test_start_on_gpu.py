@@ -23,6 +23,7 @@ from quire.fetch.find import converted
 from quire.llm import LLM
 from quire.models.draft_model import with_draft_model
 from quire.options.run import RunOptions
+from quire.plan import ledger
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 from quire.worker.backends.batch import StepBatch
@@ -46,10 +47,11 @@ STEP_BYTES = 1 << 20
 class MadeUp(Meter):
     def __init__(self, total_bytes: int = 1 << 30, step_bytes: int = STEP_BYTES) -> None:
         super().__init__(torch.device("cpu"))
-        self.total_bytes, self.step_bytes = total_bytes, step_bytes
+        self.total_bytes, self.step_bytes, self.unexplained_bytes = total_bytes, step_bytes, 0
 
     def free(self) -> int:
-        return self.total_bytes - sum(size for name, size in self._lines.items() if name != "activations")
+        held = sum(size for name, size in self._lines.items() if name != "activations")
+        return self.total_bytes - held - self.unexplained_bytes
 
     def allocated(self) -> int:
         beside = sum(size for name, size in self._lines.items() if name not in ("weights", "activations"))
@@ -73,6 +75,13 @@ PLACES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
 def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("QUIRE_CACHE", *PLACES):
         monkeypatch.setenv(name, str(tmp_path / name))
+
+
+@pytest.fixture(autouse=True)
+def round_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is refused here does not depend on what a real GPU's driver takes."""
+    for name, mebibytes in (("WORKSPACE_BYTES", 256), ("GRAPHS_BYTES", 512), ("GRAPH_BYTES", 0)):
+        monkeypatch.setattr(ledger, name, mebibytes << 20)
 
 
 def prepared(
@@ -205,6 +214,30 @@ def test_recordings_that_leave_a_step_too_little_of_what_was_named_are_refused(
     limit = Budget(1000 << 20, 0.9, pool_bytes=4 << 20)
     with pytest.raises(DoesNotFit, match=r"exceed the 900\.00 MiB that may be used by \d"):
         on_gpu(make_folder(tmp_path, layers=1), budget=limit, total_bytes=8 << 30)
+
+
+@pytest.mark.parametrize(("others", "libraries", "is_refused"), [(0, 0, 0), (900, 0, 0), (0, 900, 1), (900, 900, 1)])
+def test_what_libraries_take_counts_and_what_others_took_does_not(
+    tmp_path: Path, others: int, libraries: int, is_refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In MiB. Kernels that are loaded, and what they keep, are this process's: no line explains them, and nobody lives
+    off what the fraction leaves free. Memory that was in use before may be another process's."""
+    meter = MadeUp(8 << 30)
+    meter.unexplained_bytes = others << 20
+    meter.begin()
+
+    def note(self: MadeUp, name: str, size: int) -> None:
+        Meter.note(self, name, size)
+        self.unexplained_bytes = others + libraries << 20
+
+    monkeypatch.setattr(MadeUp, "note", note)
+    limit = Budget(2400 << 20, 0.5, pool_bytes=400 << 20)
+    folder = make_folder(tmp_path, layers=1)
+    if is_refused:
+        with pytest.raises(DoesNotFit, match=r"exceed the 1\.17 GiB that may be used by \d+\.\d+ MiB: lower the pool"):
+            build_engine(prepared(folder, budget=limit), meter=meter)
+    else:
+        assert build_engine(prepared(folder, budget=limit), meter=meter).report.measured
 
 
 def test_where_no_memory_was_named_the_device_alone_binds(tmp_path: Path) -> None:

@@ -63,6 +63,21 @@ def test_each_weight_is_rounded_and_the_model_computes_with_it(name: str, weight
         assert abs(total(planned) - allocated(model)) <= 0.01 * allocated(model)
 
 
+def test_folders_whose_checkpoint_has_changed_or_is_gone_are_removed(tmp_path: Path, cache: Path) -> None:
+    """When another one is written: a cache that is never looked at would grow with every download."""
+    for name in ("kept", "changed", "gone", "new"):
+        (tmp_path / name).mkdir()
+        make_folder(tmp_path / name, layers=1)
+    kept, changed, gone = (converted(tmp_path / name, weights="int8") for name in ("kept", "changed", "gone"))
+    (tmp_path / "changed" / "config.json").touch()
+    (tmp_path / "gone" / "model.safetensors").unlink()
+    (cache / "mine").mkdir()
+    (cache / "mine" / "manifest.json").write_text("[]")
+    assert all(folder.exists() for folder in (kept, changed, gone))
+    new = converted(tmp_path / "new", weights="int8")
+    assert {path.name for path in cache.iterdir()} == {kept.name, new.name, "mine"}
+
+
 def test_the_folder_is_written_once_and_again_if_the_checkpoint_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

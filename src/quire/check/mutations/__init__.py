@@ -13,6 +13,7 @@ from quire.check.mutations.pages import PAGES
 from quire.check.mutations.policy import POLICY
 from quire.check.mutations.reuse import REUSE
 from quire.check.mutations.scale import SCALE
+from quire.check.mutations.stages import STAGES
 from quire.check.mutations.steps import STEPS
 from quire.check.mutations.tier_leases import TIER_LEASES
 from quire.check.mutations.tiers import TIERS
@@ -33,6 +34,7 @@ MUTATIONS: dict[str, Mutation] = {
     **FORKS,
     **TIER_LEASES,
     **WARM,
+    **STAGES,
 }
 
 

@@ -12,6 +12,7 @@ from quire.serve.away import EngineStarting
 from quire.serve.client import NOT_READY, EngineClient
 from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
+from quire.serve.engine_views import ViewQuestion, ViewReply, WholeView
 from quire.serve.fronts.channel import Channel
 from quire.serve.fronts.messages import (
     AbortRequests,
@@ -19,6 +20,7 @@ from quire.serve.fronts.messages import (
     AskHubFork,
     AskHubLeases,
     AskHubRoom,
+    AskHubView,
     AskState,
     EngineState,
     ForEngine,
@@ -28,6 +30,7 @@ from quire.serve.fronts.messages import (
 from quire.serve.lease_register import ANSWER_SECONDS, LeaseRegister
 from quire.serve.messages import Command, EngineTick, RequestState, Submit
 from quire.serve.progress import Progress
+from quire.serve.views import Seen
 
 NO_ENGINE = EngineState(0, False, False, 0, 0, None)
 
@@ -49,7 +52,7 @@ class FrontClient(EngineClient):
     # ── what the hub says ─────────────────────────────────────────────────
 
     def note_state(self, state: EngineState) -> None:
-        self._state, self.restarts = state, state.restarts
+        self._state, self.restarts, self.last_words = state, state.restarts, state.last_words
         if not state.has_process:
             self.progress.engine_is_gone()
             self.end_started(state.lost)
@@ -110,6 +113,21 @@ class FrontClient(EngineClient):
     async def drop_cache(self, scope: str | None, seconds: float) -> tuple[int, list[str]]:
         units, keeping = await self._channel.ask(AskEngine(None, scope, seconds))
         return units, keeping
+
+
+class FrontViews:
+    """The hub asks the engine, once for all fronts."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    async def latest(self, patience_seconds: float) -> Seen:
+        seen: Seen = await self._channel.ask(AskHubView(WholeView(), patience_seconds))
+        return seen
+
+    async def ask(self, question: ViewQuestion, seconds: float) -> ViewReply:
+        found: ViewReply = await self._channel.ask(AskHubView(question, seconds))
+        return found
 
 
 class FrontLeases(LeaseRegister):

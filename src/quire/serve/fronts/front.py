@@ -12,14 +12,14 @@ import os
 import signal
 import socket
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quire.core.errors import QuireError
 from quire.plan.file import decode
 from quire.serve import logs
 from quire.serve.away import EngineStopping
 from quire.serve.fronts.channel import Channel, receive_first
-from quire.serve.fronts.client import FrontClient, FrontLeases
+from quire.serve.fronts.client import FrontClient, FrontLeases, FrontViews
 from quire.serve.fronts.messages import (
     AbortRequests,
     Beat,
@@ -40,6 +40,10 @@ from quire.serve.http import HttpServer, http_server, log_trouble
 from quire.serve.keys import KeyRing
 from quire.serve.messages import EngineTick
 from quire.serve.service import Service
+from quire.serve.spans.destination import open_spans
+
+if TYPE_CHECKING:
+    from quire.serve.spans.spans import Spans
 
 BEAT_SECONDS = 1.0
 
@@ -51,7 +55,8 @@ class Front:
         self._channel, self._connections = channel, connections
         self._client = FrontClient(setup, channel)
         self._metrics = FrontMetrics(self._client, channel)
-        self._service = _service(setup, channel, self._client, self._metrics)
+        self._spans = open_spans(setup.settings.otel, self._metrics.spans)
+        self._service = _service(setup, channel, self._client, self._metrics, self._spans)
         self._server = http_server(self._service)
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -70,6 +75,8 @@ class Front:
         beating = asyncio.ensure_future(self._beat())
         await serving
         beating.cancel()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
 
     async def _beat(self) -> None:
         while True:
@@ -140,7 +147,9 @@ def _protocol_of(server: HttpServer, channel: Channel) -> asyncio.Protocol:
     return protocol
 
 
-def _service(setup: FrontSetup, channel: Channel, client: FrontClient, metrics: FrontMetrics) -> Service:
+def _service(
+    setup: FrontSetup, channel: Channel, client: FrontClient, metrics: FrontMetrics, spans: Spans | None
+) -> Service:
     settings, engine = setup.settings, setup.engine
     return Service(
         decode(dict(engine.plan)),
@@ -152,7 +161,9 @@ def _service(setup: FrontSetup, channel: Channel, client: FrontClient, metrics: 
         shared=hub_shares(channel, settings),
         metrics=metrics,
         leases=FrontLeases(client),
+        views=FrontViews(channel),
         options=engine.options,
+        spans=spans,
     )
 
 

@@ -25,6 +25,7 @@ from quire.serve.allowance import about_to_stop
 from quire.serve.away import EngineStarting
 from quire.serve.client import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, NOT_READY, ROOM_SECONDS, STABLE_SECONDS
 from quire.serve.engine_forks import FORK_SECONDS
+from quire.serve.engine_views import ViewReply, WholeView
 from quire.serve.fronts import messages as m
 from quire.serve.fronts.channel import ChannelLost
 from quire.serve.fronts.hub_engine import HubEngine
@@ -34,6 +35,7 @@ from quire.serve.lease_register import LeaseRegister
 from quire.serve.messages import Cancel, CancelFront, EngineTick, Failed, RequestState, RoutedTick, Submit
 from quire.serve.responses.store import Stored
 from quire.serve.service import Shared
+from quire.serve.views import EngineViews, Seen
 
 ANSWER_SECONDS = 2.0
 """A front that takes longer to answer the hub is left out."""
@@ -57,7 +59,7 @@ class Hub:
         leases: LeaseRegister,
     ) -> None:
         self._engine, self._shared, self._metrics, self._tell = engine, shared, metrics, tell
-        self._leases = leases
+        self._leases, self._views = leases, EngineViews(engine)
         self._setups = {setup.number: setup for setup in setups}
         self.fronts: dict[int, FrontProcess] = {}
         self.boot_failure: Failed | None = None
@@ -94,6 +96,7 @@ class Hub:
             m.AskHubLeases: lambda _, it: self._leases.ask(it.question),
             m.AskHubFork: lambda _, it: self._engine.fork(it.question, FORK_SECONDS),
             m.AskHubRoom: lambda _, it: self._engine.room(it.request, ROOM_SECONDS),
+            m.AskHubView: self._view_of_engine,
             m.AskState: self._ask_state,
             m.AllMetrics: self._all_metrics,
             m.AbortRequests: self._abort,
@@ -211,6 +214,7 @@ class Hub:
             engine.restarts,
             progress.steps,
             progress.seconds_since,
+            engine.last_words,
             engine.lost,
         )
 
@@ -311,6 +315,11 @@ class Hub:
         if asked.names is not None:
             return await self._engine.explain(asked.names, asked.seconds)
         return await self._engine.drop_cache(asked.scope, asked.seconds)
+
+    async def _view_of_engine(self, _front: FrontProcess, asked: m.AskHubView) -> Seen | ViewReply:
+        if isinstance(asked.question, WholeView):
+            return await self._views.latest(asked.seconds)
+        return await self._views.ask(asked.question, asked.seconds)
 
     async def _ask_state(self, _front: FrontProcess, _asked: m.AskState) -> m.EngineState:
         return self._state()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quire.serve.client import EngineClient
-from quire.serve.life import Life
 from quire.serve.messages import Command, Message, RoutedTick
+from quire.serve.starting import Life
 
 
 class HubEngine(EngineClient):

@@ -15,6 +15,7 @@ from quire.core.request import Request
 from quire.serve.away import EngineAway
 from quire.serve.engine_forks import ForkQuestion
 from quire.serve.engine_leases import LeaseQuestion
+from quire.serve.engine_views import ViewQuestion
 from quire.serve.keys import Tenant
 from quire.serve.messages import Command, EngineSetup
 from quire.serve.responses.store import Stored
@@ -45,6 +46,8 @@ class EngineState:
     steps: int
     seconds_since: float | None
     """Since its last progress."""
+    last_words: str = ""
+    """How the last engine that died ended."""
     lost: str = ""
     """The rank that the latest process that died had lost."""
 
@@ -194,6 +197,14 @@ class AskHubRoom:
     """Asked of the engine by the hub; answered with `Room`."""
 
     request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class AskHubView:
+    """Asked of the engine by the hub; answered with `Seen`, or as `ViewQuestion` is."""
+
+    question: ViewQuestion
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)

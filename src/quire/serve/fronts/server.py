@@ -21,11 +21,12 @@ from quire.serve.fronts.metrics import AllProcesses
 from quire.serve.http import log_trouble
 from quire.serve.lease_register import LeaseRegister
 from quire.serve.messages import EngineSetup, Failed
-from quire.serve.metrics import EngineCollector, StoredGauges
+from quire.serve.metrics import EngineCollector, StoredGauges, span_counter
 from quire.serve.progress import Progress
 from quire.serve.service import Shared, own_shares
 from quire.serve.settings import ServeSettings
 from quire.serve.silence import Watch
+from quire.serve.spans.destination import open_spans
 
 
 class FrontServer:
@@ -36,7 +37,10 @@ class FrontServer:
         own = replace(settings, bodies_bytes=settings.bodies_bytes // fronts)
         setups = [FrontSetup(number, engine, own, planned_for) for number in range(1, fronts + 1)]
         leases = LeaseRegister(self.client)
-        metrics = _metrics(plan, self.client, self.shared, leases)
+        metrics, registry = _metrics(plan, self.client, self.shared, leases)
+        self._spans = open_spans(settings.otel, span_counter(registry))
+        if self._spans is not None:
+            self.client.on_traces = self._spans.note
         self._settings = settings
         self._hub = Hub(self.client, self.shared, metrics, setups, logs.write, leases=leases)
         self._ending = asyncio.Event()
@@ -65,13 +69,17 @@ class FrontServer:
             for task in (*ends, watching, listening):
                 task.cancel()
             await hub.close()
+            if self._spans is not None:
+                await asyncio.to_thread(self._spans.close)
 
     async def _listening(self, on_listening: Callable[[], None]) -> None:
         await self._hub.all_started.wait()
         on_listening()
 
 
-def _metrics(plan: Plan, client: HubEngine, shared: Shared, leases: LeaseRegister) -> AllProcesses:
+def _metrics(
+    plan: Plan, client: HubEngine, shared: Shared, leases: LeaseRegister
+) -> tuple[AllProcesses, CollectorRegistry]:
     """The hub's own: of the engine, the plan, the store and its process."""
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
@@ -82,4 +90,4 @@ def _metrics(plan: Plan, client: HubEngine, shared: Shared, leases: LeaseRegiste
     )
     registry.register(leases)
     ProcessCollector(registry=registry)
-    return processes
+    return processes, registry

@@ -30,9 +30,10 @@ from quire.worker.model.own_attention import adapt, allow, has_slopes, shares_bl
 from quire.worker.model.packed_cpu import describe_products
 from quire.worker.model.packed_loading import load_packed
 from quire.worker.model.positions import chosen_ropes
-from quire.worker.model.scales import find_scales, last_alone, most_tokens, probe
+from quire.worker.model.scales import NO_SCALES, describe_scales, find_scales, last_alone, most_tokens, probe
 from quire.worker.pages.arena import Arena
 from quire.worker.pages.uploads import Upload
+from quire.worker.weights.formats.cache import read_cache_scales
 from quire.worker.weights.formats.choice import packed_readers
 from quire.worker.weights.loading import load_checkpoint
 from quire.worker.weights.write import Advance
@@ -99,8 +100,10 @@ class TorchModel:
         attach(model, self.context)
         self.lean: LeanModel | None = None
         """Runs the model without transformers' modelling code."""
-        self.scales = find_scales(self.context, self.vocab_size, self._probe)
+        given = getattr(model, "quire_cache_scales", NO_SCALES)
+        self.scales = find_scales(self.context, self.vocab_size, self._probe, given)
         """Identifies the scales of keys and values in 8 bits; empty: there are none."""
+        self.origin_of_scales = describe_scales(arena, given)
         if is_compiled:
             compilation.compile_layers(model, is_invariant)
         if not is_compiled:
@@ -236,5 +239,6 @@ def load(folder: Path, dtype: torch.dtype, advance: Advance | None = None) -> An
             model = load_checkpoint(folder, dtype, NAME, advance)
         else:
             model = load_packed(folder, readers, dtype, NAME, advance)
+    model.quire_cache_scales = read_cache_scales(folder)
     adapt(model)
     return model

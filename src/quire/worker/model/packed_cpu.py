@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from quire.models.weight_layout import OUTPUTS_AT_A_TIME, has_nibble_products, plane_group, plane_inputs
 from quire.native.library import native, why_not
+from quire.worker.model.packed_experts import PackedProjection
 from quire.worker.model.packed_linear import Packed, PackedLinear, PackedProduct
 from quire.worker.model.tiles import Tiles
 from quire.worker.weights.packed import Codes, PackedWeight
@@ -143,14 +144,24 @@ class ProductOnPlanes(OnPlanes, PackedProduct):
         return self.multiply_tokens(tokens)
 
 
-ON_PLANES: dict[type[Packed], type[OnPlanes]] = {PackedLinear: LinearOnPlanes, PackedProduct: ProductOnPlanes}
+class ExpertsOnTiles(OnPlanes, PackedProjection):
+    """Replaces a projection of experts."""
+
+    def multiply_experts(self, tokens: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        assert isinstance(self.planes, Tiles)
+        return self.planes.multiply_experts(tokens, ends).to(tokens.dtype)
+
+
+ON_PLANES: dict[type[Packed], type[OnPlanes]] = {
+    PackedLinear: LinearOnPlanes, PackedProduct: ProductOnPlanes, PackedProjection: ExpertsOnTiles,
+}  # fmt: skip
 
 
 def lay_out_packed(model: nn.Module) -> int:
-    """Puts packed weights of linear layers into planes, where they fit; returns how many."""
+    """Puts packed weights of linear layers and experts into tiles or planes, where they fit; returns how many."""
     made: dict[int, Planes | Tiles] = {}
     slow: list[PackedWeight] = []
-    found: list[Any] = [module for module in model.modules() if type(module) in ON_PLANES]
+    found: list[Any] = [one for one in model.modules() if type(one) in ON_PLANES and not _has_kernels(one)]
     for module in found:
         packed: PackedWeight = module.packed
         if not fits(packed):
@@ -182,15 +193,27 @@ def describe_products(model: nn.Module, has_layers: bool) -> tuple[str, ...]:
     return (f"packed weights by torch, not in C: {why_not()}",) if found else ()
 
 
+def _has_kernels(module: Any) -> bool:
+    """`use_products` has given it some, as on a GPU."""
+    return bool(module.product is not None)
+
+
 def _laid_out(packed: PackedWeight) -> Planes | Tiles:
     found = native()
     return Planes(packed) if found is None else Tiles(packed, found)
 
 
 def fits(packed: PackedWeight) -> bool:
-    is_plain = packed.kind in PLANES and packed.factors is None and len(packed.shape) == 2
-    is_here = packed.codes.device.type == "cpu" and has_nibble_products()
-    return is_plain and is_here and _group(packed) is not None
+    """Tiles take all kinds of codes, and experts whose inputs are in order. Planes are for integers of one layer."""
+    is_here = packed.codes.device.type == "cpu" and has_nibble_products() and _group(packed) is not None
+    if native() is not None:
+        is_float = packed.kind in (Codes.FP4, Codes.FP8)
+        return (
+            is_here
+            and (len(packed.shape) == 2 or packed.order is None)
+            and not (is_float and packed.minimums is not None)
+        )
+    return is_here and packed.kind in PLANES and packed.factors is None and len(packed.shape) == 2
 
 
 def _group(packed: PackedWeight) -> int | None:

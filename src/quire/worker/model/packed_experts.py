@@ -3,8 +3,8 @@
     pairs of token and expert ──sorted by expert──▶ up ──▶ gate ──▶ down ──▶ weighted, summed for each token
 
 What differs between classes (gates, biases, norms) is asked of the class itself, as transformers' own grouped products
-do. On a CPU, only experts with tokens are dequantised. Elsewhere all are, a few at a time: which ones have tokens is
-known on the device alone, and nothing here waits for it.
+do. On a CPU experts lie in tiles (`packed_cpu.py`); those that do not fit are dequantised, if they have tokens.
+Elsewhere all are, a few at a time: which ones have tokens is known on the device alone, and nothing here waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROJECTIONS = ("gate_up_proj", "up_proj", "down_proj")
 
 
 class PackedExperts(nn.Module):
-    """Mixed into a class of transformers; `gate_up_proj` (or `up_proj`) and `down_proj` are `Packed`."""
+    """Mixed into a class of transformers; `gate_up_proj` (or `up_proj`) and `down_proj` are `PackedProjection`."""
 
     def forward(self, tokens: torch.Tensor, chosen: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         own: Any = self
@@ -43,12 +43,20 @@ class PackedExperts(nn.Module):
 
 def _project(own: Any, name: str, tokens: torch.Tensor, experts: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
     held = getattr(own, name)
-    if isinstance(held, Packed):
-        product = held.grouped or (multiply_each if tokens.device.type == "cpu" else multiply_all)
-        found = product(tokens, held.packed, ends)
+    if isinstance(held, PackedProjection):
+        found = held.multiply_experts(tokens, ends)
     else:  # the checkpoint has floats for this projection
         found = functional.grouped_mm(tokens, held if own.is_transposed else held.mT, offs=ends.to(torch.int32))
     return found + getattr(own, f"{name}_bias")[experts] if own.has_bias else found
+
+
+class PackedProjection(Packed):
+    """One projection of all experts, (expert, out, in)."""
+
+    def multiply_experts(self, tokens: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        """(pair, in) into (pair, out); `ends`: where each expert's pairs end."""
+        product = self.grouped or (multiply_each if tokens.device.type == "cpu" else multiply_all)
+        return product(tokens, self.packed, ends)
 
 
 def multiply_each(tokens: torch.Tensor, packed: PackedWeight, ends: torch.Tensor) -> torch.Tensor:
@@ -84,13 +92,13 @@ def can_hold(module: nn.Module, name: str) -> bool:
     return name in PROJECTIONS and all(hasattr(module, field) for field in ("has_gate", "is_transposed", "num_experts"))
 
 
-def replace_parameter(module: Any, name: str, dtype: torch.dtype) -> Packed:
+def replace_parameter(module: Any, name: str, dtype: torch.dtype) -> PackedProjection:
     """Puts a module in the place of the parameter; it holds (expert, out, in) also where the class has them
     transposed."""
     count, *sizes = getattr(module, name).shape
     outputs, inputs = reversed(sizes) if module.is_transposed else sizes
     delattr(module, name)
-    held = Packed((count, outputs, inputs), dtype)
+    held = PackedProjection((count, outputs, inputs), dtype)
     setattr(module, name, held)
     if not isinstance(module, PackedExperts):
         module.__class__ = _packed_class(type(module))  # type: ignore[arg-type]

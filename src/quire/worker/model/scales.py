@@ -1,7 +1,8 @@
-"""Scales of keys and values in 8 bits: one per head, from the keys and values of a few tokens at the start.
+"""Scales of keys and values in 8 bits: one per head, as the checkpoint has them, or from the keys and values of a few
+tokens at the start.
 
-8 bits with an exponent are equally exact for small and large numbers within their range: scales only have to keep every
-head within it. So they are powers of two, with headroom for tokens with larger numbers than those seen here.
+8 bits with an exponent are equally exact for small and large numbers within their range: scales only have to keep
+every head within it. Those found here are powers of two, with headroom for larger numbers than those seen.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from quire.core.errors import ModelError
 from quire.core.step import Step, TableView
 from quire.core.units import ceil_div
 from quire.kinds import Keeps
@@ -23,10 +25,12 @@ from quire.worker.backends.choice import Accepts, Backend, Pair
 from quire.worker.mixers.context import ForwardContext
 from quire.worker.pages.arena import Arena, PartView
 from quire.worker.pages.quantised import LARGEST
+from quire.worker.weights.formats.cache import CacheScale, CacheScales
 
 MOST_TOKENS = 64
 HEADROOM = 8.0
 """How much larger than the largest number seen here a later one may be."""
+NO_SCALES: CacheScales = {}
 STRIDE = 7919
 """From one token id to the next: a prime, so that they are spread over the vocabulary."""
 
@@ -56,8 +60,11 @@ class RangeObserver:
         return self.backend.attend(kind, parts, query, new, scores)
 
 
-def find_scales(context: ForwardContext, vocab_size: int, run: Callable[[Step], object]) -> str:
-    """Sets the scales of all parts that have some. Returns what identifies them: pages with other scales differ."""
+def find_scales(
+    context: ForwardContext, vocab_size: int, run: Callable[[Step], object], given: CacheScales = NO_SCALES
+) -> str:
+    """Sets the scales of all parts that have some; `given`: by the checkpoint. Returns what identifies them: pages with
+    other scales differ."""
     arena = context.arena
     quantised = [part for parts in arena.layers.values() for part in parts.values() if part.scales is not None]
     count = most_tokens(arena.stage)
@@ -72,11 +79,34 @@ def find_scales(context: ForwardContext, vocab_size: int, run: Callable[[Step], 
         run(probe(arena, vocab_size, count))
     finally:
         context.backends = backends
-    for parts in arena.layers.values():
+    for layer, parts in arena.layers.items():
         found = {name: part for name, part in parts.items() if part.scales is not None and id(part) in largest}
-        parts.update({name: replace(part, scales=_scales(largest[id(part)])) for name, part in found.items()})
+        own = given.get(layer, {})
+        parts.update({
+            name: replace(part, scales=_scales(largest[id(part)]) if name not in own else _given(own[name], part))
+            for name, part in found.items()
+        })  # fmt: skip
     chosen = [part.scales for parts in arena.layers.values() for part in parts.values() if part.scales is not None]
     return hashlib.sha256(torch.cat(chosen).cpu().numpy().tobytes()).hexdigest()[:16]
+
+
+def describe_scales(arena: Arena, given: CacheScales) -> str:
+    """Where scales come from: one for the keys and one for the values of each layer. Empty: there are none."""
+    shared = {layer for layer, _ in arena.stage.aliases}
+    own = {layer: parts for layer, parts in arena.layers.items() if layer not in shared}
+    held = [(layer, name) for layer, parts in own.items() for name, part in parts.items() if part.scales is not None]
+    if not held:
+        return ""
+    taken = sum(name in given.get(layer, {}) for layer, name in held)
+    others = "" if taken == len(held) else f", {len(held) - taken} found at the start"
+    return f"scales of keys and values in 8 bits: {taken} of {len(held)} from the checkpoint{others}"
+
+
+def _given(scale: CacheScale, part: PartView) -> torch.Tensor:
+    assert part.scales is not None
+    if scale.numbers.numel() not in (1, len(part.scales)):
+        raise ModelError(f"{scale.where} has {scale.numbers.numel()} numbers: 1 or {len(part.scales)} are expected")
+    return scale.numbers.to(part.scales.device).expand(len(part.scales)).contiguous()
 
 
 def _scales(largest: torch.Tensor) -> torch.Tensor:

@@ -17,6 +17,7 @@ from quire.core.sampling import Sampling
 from quire.core.step import Capture, Ints, Step, TableView
 from quire.kinds import Keeps
 from quire.options.run import RunOptions
+from quire.plan.ledger import recorded_rows
 from quire.plan.plan import Plan, StagePlan
 from quire.worker.backends.choice import Backend
 from quire.worker.backends.flashinfer_backend import available
@@ -34,7 +35,7 @@ from quire.worker.pages.arena import Arena
 from quire.worker.ranks.share import stage_of
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.steps.device_runner import DeviceRunner
-from quire.worker.steps.graphs import Tables, row_counts
+from quire.worker.steps.graphs import Tables
 from quire.worker.steps.meter import Meter
 from quire.worker.steps.place import PlacedModel, Weights, use_threads
 
@@ -77,7 +78,7 @@ def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions
 def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[int] | None = None) -> None:
     """Records decode steps of up to the plan's maximum of requests."""
     before = meter.taken()
-    runner.record(row_counts(runner.plan.max_requests) if counts is None else counts, tables)
+    runner.record(recorded_rows(runner.plan.max_requests) if counts is None else counts, tables)
     runner.sampler.warm(runner.model.model.dtype)
     graphs = runner.graphs
     staged = 0 if graphs is None else graphs.fixed.size_bytes

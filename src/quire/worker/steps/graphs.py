@@ -54,15 +54,6 @@ def why_not(model: TorchModel) -> str:
     return ""
 
 
-def row_counts(most: int) -> tuple[int, ...]:
-    """2, 4, 8, then half-way steps too: 16, 24, 32, 48, 64, 96, …, up to `most`; a single row is padded to two,
-    because compiled layers treat a single token differently."""
-    most = max(2, most)
-    powers = [1 << power for power in range(1, most.bit_length())]
-    halves = [power + power // 2 for power in powers if power >= 16]
-    return tuple(sorted({count for count in (*powers, *halves) if count < most} | {most}))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class GraphOutput:
     """(row, vocabulary) and (row,)."""

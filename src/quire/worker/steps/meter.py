@@ -32,6 +32,12 @@ class Meter:
     def __init__(self, device: torch.device, share: Share = WHOLE) -> None:
         self.device, self.share = device, share
         self._lines: dict[str, int] = {}
+        self._others = 0
+        """In use before weights are loaded: by other processes, and by the driver for this one."""
+
+    def begin(self) -> None:
+        """Before weights are loaded."""
+        self._others = self.taken()
 
     def free(self) -> int:
         """Free bytes, with the unused ones that torch reserves."""
@@ -71,8 +77,9 @@ class Meter:
         self._require_limit(plan, stage.pool_bytes + sheets * stage.sheet_bytes)
 
     def require_step(self, plan: Plan) -> None:
-        """Checks at the end that the largest step still finds its memory."""
-        self._require_limit(plan, 0)
+        """Checks at the end that the largest step still finds its memory, and that all that this process has taken
+        since it began is within the limit."""
+        self._require_limit(plan, self._workspace())
         free, needed = self.free(), self._lines.get("activations", 0)
         if needed > free:
             raise DoesNotFit(
@@ -82,7 +89,7 @@ class Meter:
 
     def _require_limit(self, plan: Plan, more_bytes: int) -> None:
         """Compares what this process has allocated, will allocate and needs for a step with its limit. Recordings are
-        added, because torch does not count them; the driver's own memory is not, because its owner is unknown."""
+        added, because torch does not count them."""
         step, pool = self._lines.get("activations", 0), stage_of(plan, self.share).pool_bytes
         held = self.allocated() + self._lines.get("graphs", 0) + more_bytes
         if plan.limit_bytes is None or held + step <= plan.limit_bytes:
@@ -95,6 +102,11 @@ class Meter:
             f"{format_bytes(excess)}: {smaller}lower --max-requests or --batch-tokens, or raise --memory or "
             "--memory-fraction; a saved plan is made again with them"
         )
+
+    def _workspace(self) -> int:
+        """Bytes beyond torch's and the recordings' that libraries and the driver have taken since the start: for
+        kernels that were loaded, and what those keep."""
+        return max(0, self.taken() - self._others - self.allocated() - self._lines.get("graphs", 0))
 
     def lines(self, plan: Plan) -> tuple[Measured, ...]:
         """In the ledger's order. Activations are not held between steps."""

@@ -22,6 +22,7 @@ from gguf.quants import dequantize
 from quire.core.errors import ModelError
 from quire.models.stored_bits import STORED
 from quire.models.weight_layout import plane_bits
+from quire.native.library import native
 from quire.worker.weights.gguf_blocks import FLOATS, PACKINGS, Array, Packing, Stored, common, pack
 from quire.worker.weights.gguf_config import EMBEDDING, read_config
 from quire.worker.weights.gguf_facts import Facts, shown
@@ -217,6 +218,8 @@ def _sizes(facts: Facts) -> dict[str, list[int]]:
 
 def _packed_sizes(packing: Packing, sort: str, shape: tuple[int, ...]) -> list[int]:
     count = math.prod(shape)
-    bits, width = int(count * packing.bits), {"int4": 4, "int8": 8}.get(packing.codes)
-    planes = None if width is None or sort == "experts" else plane_bits(width, shape[0], shape[1], packing.columns)
-    return [bits, count, 0, bits if planes is None else planes]
+    bits, width = int(count * packing.bits), {"int4": 4, "int8": 8, "fp4": 4}.get(packing.codes)
+    needs_tiles = sort == "experts" or packing.codes == "fp4"
+    is_reference = width is None or (needs_tiles and native() is None)
+    planes = None if is_reference or width is None else plane_bits(width, shape[-2], shape[-1], packing.columns)
+    return [bits, count, 0, bits if planes is None else planes * math.prod(shape[:-2])]

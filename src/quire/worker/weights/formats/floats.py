@@ -11,12 +11,11 @@ from functools import partial
 import torch
 
 from quire.core.errors import ModelError
-from quire.models.quantisation import Section, groups_of
+from quire.models.quantisation import FP8_BLOCK, Section, block_of
 from quire.worker.weights.formats.stored import Readers, Stored
 from quire.worker.weights.packed import Codes, PackedWeight
 
 SCALES = ("_scale_inv", "_scale")
-BLOCK = (128, 128)
 
 
 def find(stored: Stored, section: Section) -> Readers:
@@ -25,7 +24,7 @@ def find(stored: Stored, section: Section) -> Readers:
     names = [
         name for name in stored.names if stored.dtype(name) in kinds and not name.endswith((*SCALES, "_zero_point"))
     ]
-    return {name: partial(_read, stored, name, kinds[stored.dtype(name)], _block(section)) for name in names}
+    return {name: partial(_read, stored, name, kinds[stored.dtype(name)], block_of(section)) for name in names}
 
 
 def _read(stored: Stored, name: str, kind: Codes, block: tuple[int, int] | None) -> PackedWeight:
@@ -45,7 +44,7 @@ def _read(stored: Stored, name: str, kind: Codes, block: tuple[int, int] | None)
     is_grouped = block is None and scales.dim() == codes.dim() and scales.shape[-2] == outputs
     if is_grouped and scales.shape[-1] and inputs % scales.shape[-1] == 0:
         return PackedWeight(where, kind, codes, scales, minimums, columns=inputs // scales.shape[-1])
-    rows, columns = block or BLOCK
+    rows, columns = block or FP8_BLOCK
     return PackedWeight(where, kind, codes, scales, minimums, rows=rows, columns=columns)
 
 
@@ -60,12 +59,3 @@ def _of_rows(scales: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
     if scales.numel() == 1:
         return scales.reshape(1, 1).expand(*codes.shape[:-1], 1).contiguous()
     return scales.reshape(*codes.shape[:-2], -1, 1).expand(*codes.shape[:-1], 1).contiguous()
-
-
-def _block(section: Section) -> tuple[int, int] | None:
-    stated = [section.get("weight_block_size")]
-    for group in groups_of(section):
-        weights = group.get("weights")
-        stated.append(weights.get("block_structure") if isinstance(weights, dict) else None)
-    pairs = [pair for pair in stated if isinstance(pair, list | tuple) and len(pair) == 2]
-    return (int(pairs[0][0]), int(pairs[0][1])) if pairs else None

@@ -1,4 +1,4 @@
-"""One process of the engine, from start to end."""
+"""Starts of the engine's process, and what is known of the one that runs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from quire.serve.frames import FramePipe
 
 @dataclass(slots=True)
 class Life:
+    """One process of the engine, from start to end."""
+
     process: subprocess.Popen[bytes]
     pipe: FramePipe
     started_at: float

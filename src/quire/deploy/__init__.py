@@ -1,0 +1,1 @@
+"""Several replicas of a server at one address, started and watched by Ray Serve."""

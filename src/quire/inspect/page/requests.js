@@ -1,0 +1,137 @@
+// Requests: counts, then a list with a bar each, then one request with its explanation, its events and its sheets.
+import { json } from "./ask.js";
+import { bytes, count, plural } from "./document.js";
+import { Table, bar, counts, element, link, strips, write } from "./dom.js";
+import { schedule } from "./frame.js";
+
+const AT_ONCE = 100;
+const AGAIN_MILLISECONDS = 1000;
+const ORDERS = { line: "order of the engine", memory: "memory held", wait: "longest guarantee", length: "length" };
+const COLUMNS = ["name", "client_id", "tenant", "state", "known", "limit", "preemptions", "bytes", "at_most_steps", "reason"];
+const PARTS = [["found", "found in the pool"], ["loaded", "loaded from a tier"], ["computed", "computed"], ["generated", "generated"], ["likely", "likely rest"]];
+
+export class Requests {
+  constructor() {
+    this.counts = element("div", { class: "counts" });
+    this.one = new One();
+    this.filter = element("input", { id: "filter", type: "search", oninput: () => this.turn(0) });
+    this.order = element("select", { id: "order", onchange: () => this.turn(0) }, ...Object.entries(ORDERS).map(([value, text]) => element("option", { value }, text)));
+    this.range = element("span", { class: "quiet" });
+    this.back = element("button", { type: "button", onclick: () => this.turn(this.first - AT_ONCE) }, "‹ Back");
+    this.on = element("button", { type: "button", onclick: () => this.turn(this.first + AT_ONCE) }, "More ›");
+    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens", "#Memory", "#Preempted", "=Why it waits, and until when"]);
+    const legend = element("p", { class: "legend" }, ...PARTS.map(([name, text]) => {
+      const square = element("i");
+      square.style.background = `var(--${name})`;
+      return element("span", {}, square, text);
+    }));
+    this.node = element("section", { "aria-labelledby": "requests-title" }, element("h2", { id: "requests-title" }, "Requests"), this.counts, this.one.node,
+      element("div", { class: "tools" }, element("label", {}, "Name contains", this.filter), element("label", {}, "Order by", this.order), this.back, this.on, this.range), legend, this.table.node);
+    this.first = 0;
+  }
+
+  turn(first) {
+    this.first = Math.max(0, first);
+    schedule();
+  }
+
+  enter(name, map) {
+    this.one.enter(name, map);
+  }
+
+  update(now, name) {
+    const found = now.requests;
+    if (!found) return;
+    const { others } = found, rest = others.running + others.waiting;
+    counts(this.counts, [[`${count(found.running)} of ${count(found.rows)}`, "rows run"], [count(found.waiting), "wait"], ...(rest ? [[count(rest), `of other keys, with ${bytes(others.size_bytes)}`]] : [])]);
+    this.hasTenants = new Set(found.table.tenant).size > 1;
+    const all = this.sorted(found.table);
+    if (this.first >= all.length) this.first = Math.max(0, AT_ONCE * (Math.ceil(all.length / AT_ONCE) - 1));
+    const shown = all.slice(this.first, this.first + AT_ONCE);
+    write(this.range, all.length ? `${count(this.first + 1)}–${count(this.first + shown.length)} of ${count(all.length)}` : "none");
+    this.back.disabled = !this.first;
+    this.on.disabled = this.first + shown.length >= all.length;
+    this.table.update(shown.map((place) => this.row(found, place)), shown.findIndex((place) => found.table.name[place] === name));
+    this.one.update(now, name);
+  }
+
+  sorted(table) {
+    const sought = this.filter.value.trim().toLowerCase();
+    const places = [...table.name.keys()].filter((place) => !sought || `${table.name[place]} ${table.client_id[place]} ${table.tenant[place]}`.toLowerCase().includes(sought));
+    const key = { memory: table.bytes, wait: table.at_most_steps, length: table.limit }[this.order.value];
+    return key ? places.sort((one, other) => key[other] - key[one]) : places;
+  }
+
+  row(found, place) {
+    const [name, client, tenant, state, known, limit, preemptions, size, steps, reason] = COLUMNS.map((column) => found.table[column][place]);
+    const why = found.reasons.text[reason];
+    const wait = why === undefined ? "" : `${why}; starts within ${plural(steps, "step")}`;
+    const who = short(name, client) + (this.hasTenants ? ` · ${tenant}` : "");
+    return [link(`#requests/${encodeURIComponent(name)}`, who), found.states[state], progress(found.table, place), `${count(known)} of ${count(limit)}`, bytes(size), preemptions ? `${count(preemptions)} ×` : "", wait];
+  }
+}
+
+// What the client called it, if it did; a server's own names are long.
+function short(name, client) {
+  if (client && !client.startsWith("req_")) return client;
+  return name.length > 16 ? `${name.slice(0, 8)}…${name.slice(name.lastIndexOf("-"))}` : name;
+}
+
+export function progress(table, place) {
+  const [prompt, known, computed, found, loaded, likely, limit] = ["prompt", "known", "computed", "found", "loaded", "likely", "limit"].map((name) => table[name][place]);
+  const reused = Math.min(found + loaded, known), generated = known - prompt;
+  const sizes = { found: Math.min(found, reused), loaded: reused - Math.min(found, reused), computed: Math.max(0, Math.min(computed, prompt) - reused), generated };
+  const queued = Math.max(0, prompt - Math.max(computed, reused));
+  const strip = [["found", sizes.found], ["loaded", sizes.loaded], ["computed", sizes.computed]].map(([name, size]) => [size / limit, `var(--${name})`]);
+  strip.push([queued / limit, "transparent"], [generated / limit, "var(--generated)"], [Math.max(0, likely - known) / limit, "var(--likely)"]);
+  const text = `${count(sizes.found)} found, ${count(sizes.loaded)} loaded, ${count(sizes.computed)} computed, ${count(generated)} generated, likely ${count(likely)}, limit ${count(limit)}`;
+  return bar(strips(strip), text);
+}
+
+// ── one request ─────────────────────────────────────────────────────────────
+
+class One {
+  constructor() {
+    this.title = element("h2");
+    this.text = element("pre");
+    this.held = new Table("Pages that it holds", ["Kind", "#Stage", "#Sheets", "#Pages"]);
+    this.events = new Table("Its latest events, the oldest first", ["Event", "#Step", "Numbers", "Reason", "Because of"]);
+    this.node = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#requests" }, "Close")), this.text, this.held.node, element("h3", {}, "Events"), this.events.node);
+  }
+
+  enter(name, map) {
+    this.map = map;
+    this.name = name;
+    this.asked = 0;
+    this.step = null;
+    this.node.hidden = !name;
+    write(this.title, name);
+    write(this.text, "");
+    this.held.update([]);
+    this.events.update([]);
+  }
+
+  update(now, name) {
+    if (!name || name !== this.name || this.isAsking) return;
+    const isOver = this.status === "ended" && this.shown === name;
+    if (now.recording ? this.step === now.step : isOver || performance.now() - this.asked < AGAIN_MILLISECONDS) return;
+    this.asked = performance.now();
+    this.step = now.step;
+    this.isAsking = true;
+    const at = now.recording ? `?step=${now.step}` : "";
+    json(`/v1/inspect/requests/${encodeURIComponent(name)}${at}`)
+      .then((found) => this.name === name && this.show(found))
+      .catch((error) => this.name === name && write(this.text, error.message))
+      .finally(() => { this.isAsking = false; schedule(); }); // the name or the step may be another by now
+  }
+
+  show(found) {
+    this.status = found.status;
+    this.shown = found.name;
+    write(this.text, found.text || "It has ended.");
+    this.held.update(found.held.map((one) => [one.kind, count(one.stage), count(one.sheets.length), count(one.pages.reduce((sum, pages) => sum + pages, 0))]));
+    this.events.update(found.events.map((event) => [event.what, count(event.step), Object.entries(event.numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", "), event.reason,
+      event.requests.length && event.requests[0] !== "another" ? link(`#requests/${encodeURIComponent(event.requests[0])}`, event.requests[0]) : event.requests.join(", ")]));
+    this.map.hold(found.held);
+  }
+}

@@ -1,0 +1,110 @@
+"""Who reads a document: what belongs to other tenants is left out before anything is encoded.
+
+An admin, the only tenant of a server without keys and the owner of a recording see everything. Others see their own
+requests, lookups and leases; of all others they see sums, without names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from quire.core.reasons import Why
+from quire.explain.explanation import ANOTHER, explained_without_others, without_others
+from quire.inspect.views import (
+    WAITING,
+    EngineView,
+    LookupsView,
+    RequestsView,
+    RequestView,
+    SheetView,
+)
+
+Value = TypeVar("Value")
+Columns = TypeVar("Columns", RequestsView, LookupsView)
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A tenant, and the names of its requests."""
+
+    tenant: str
+    own: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Requests of other tenants, added up."""
+
+    running: int = 0
+    waiting: int = 0
+    size_bytes: int = 0
+
+
+def for_reader(view: EngineView, reader: Reader) -> tuple[EngineView, Others]:
+    """The view without what belongs to other tenants, and what was left out of the requests."""
+    requests, others = _own_requests(view.requests, reader)
+    shown = replace(
+        view,
+        requests=requests,
+        lookups=_own_lookups(view.lookups, reader),
+        leases=tuple(one for one in view.leases if one.owner == reader.tenant),
+        tenants=tuple(one for one in view.tenants if one.tenant == reader.tenant),
+    )
+    return shown, others
+
+
+def request_for_reader(view: RequestView, reader: Reader) -> RequestView:
+    """One of the reader's requests, without the names of others."""
+    found = view.explanation
+    return replace(view, explanation=None if found is None else explained_without_others(found, reader.own))
+
+
+def sheet_for_reader(view: SheetView, reader: Reader) -> SheetView:
+    own = [one for one in view.requests if one[0] in reader.own]
+    rest = sum(pages for name, pages in view.requests if name not in reader.own)
+    return replace(view, requests=(*own, *([(ANOTHER, rest)] if rest else [])))
+
+
+def _own_requests(view: RequestsView, reader: Reader) -> tuple[RequestsView, Others]:
+    own = np.array([tenant == reader.tenant for tenant in view.tenants], dtype=bool)
+    waits = view.state == WAITING
+    sizes = int(view.size_bytes[~own].sum())
+    others = Others(int((~own & ~waits).sum()), int((~own & waits).sum()), sizes)
+    reasons = tuple(without_others(reason, reader.own) for reason in view.reasons)
+    return replace(_chosen(view, own, len(view.names)), reasons=reasons), others
+
+
+def _own_lookups(view: LookupsView, reader: Reader) -> LookupsView:
+    """That another scope has the same prefix is nobody else's business."""
+    own = np.array([name in reader.own for name in view.names], dtype=bool)
+    chosen = _chosen(view, own, len(view.names))
+    missed = {cause: column[own] for cause, column in view.missed_tokens.items()}
+    result = tuple(map(_without_scope, chosen.result))
+    results: dict[str, int] = {}
+    for name, count in view.results.items():
+        results[_without_scope(name)] = results.get(_without_scope(name), 0) + count
+    return replace(chosen, missed_tokens=missed, result=result, results=results)
+
+
+def _without_scope(result: str) -> str:
+    return Why.NO_OVERLAP.value if result == Why.SCOPE.value else result
+
+
+def _chosen(view: Columns, which: Any, count: int) -> Columns:
+    """The view with only these entries in all its columns."""
+    changes: dict[str, Any] = {}
+    for one in fields(view):
+        column = getattr(view, one.name)
+        if isinstance(column, np.ndarray):
+            changes[one.name] = column[which]
+        elif isinstance(column, tuple) and len(column) == count and one.name != "reasons":
+            changes[one.name] = _those(column, which)
+    return replace(view, **changes)
+
+
+def _those(column: Sequence[Value], which: Any) -> tuple[Value, ...]:
+    return tuple(value for value, is_chosen in zip(column, which.tolist(), strict=True) if is_chosen)

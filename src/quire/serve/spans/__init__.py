@@ -1,0 +1,1 @@
+"""OpenTelemetry spans of calls and of their requests' phases."""

@@ -1,0 +1,155 @@
+"""Keys stay in the page, other tenants stay out of it, and it can be used by keyboard and with a screen reader."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from browser import Browser
+from running_server import RunningServer
+from serve_kit import CHAT, body, chat, wait_for_tokens
+
+VIEWS = ("pool", "requests", "reuse", "sessions", "tiers", "ranks", "what-if")
+LISTEN = """(() => {
+  window.received = [];
+  const before = window.fetch;
+  window.fetch = async (...given) => {
+    const answer = await before(...given);
+    if (!answer.body) return answer;
+    const [one, other] = answer.body.tee();
+    (async () => {
+      const reader = one.pipeThrough(new TextDecoderStream()).getReader();
+      for (let part = await reader.read(); !part.done; part = await reader.read()) window.received.push(part.value);
+    })().catch(() => {});
+    return new Response(other, answer);
+  };
+})()"""
+FOCUSABLE = """(() => {
+  const kinds = "a[href], button:not([disabled]), input, select, textarea, summary, [tabindex='0']";
+  const all = [...document.querySelectorAll(kinds)].filter((one) => one.checkVisibility({ visibilityProperty: true }));
+  return all.filter((one) => !one.closest("[hidden]")).length;
+})()"""
+NUMBER_FOCUS = """(() => { window.met ??= new Set(); const one = document.activeElement;
+  if (one && one !== document.body) window.met.add(one); return window.met.size; })()"""
+
+
+def enter_key(browser: Browser, key: str) -> None:
+    browser.until("it asks for a key", lambda: bool(browser.evaluate("document.querySelector('#key').open")))
+    browser.do("type", text=key)
+    browser.press("Enter")
+    browser.until_text("#status", "running")
+
+
+def test_no_byte_that_a_page_receives_names_another_tenant(
+    browser: Browser, keyed: tuple[RunningServer, str, str]
+) -> None:
+    """Alice goes through all views while Bob chats and holds a session."""
+    server, alice, bob = keyed
+    with server.client(bob) as client:
+        prompt = [{"role": "user", "content": "the quick brown fox sees the lazy dog " * 12}]
+        answer = chat(client, messages=prompt, max_tokens=4, retain={"seconds": 600, "session": "bobs-session"}).json()
+        long = body(max_tokens=440, stream=True, ignore_eos=True)
+        with client.stream("POST", CHAT, json=long, headers={"x-request-id": "bobs-call"}) as stream:
+            lines = stream.iter_lines()  # kept: the client would leave without it
+            running = wait_for_tokens(lines, 2)["id"].partition("-")[2]
+            browser.open(f"{server.address}/inspect")
+            browser.until("it asks for a key", lambda: bool(browser.evaluate("document.querySelector('#key').open")))
+            browser.evaluate(LISTEN)
+            enter_key(browser, alice)
+            for view in VIEWS:
+                browser.evaluate(f"location.hash = '{view}'")
+                browser.until(f"{view} is shown", lambda: bool(browser.text("#view")))
+            browser.until("frames come", lambda: browser.evaluate("received.length") > 4)
+            sent = json.dumps(browser.evaluate("[received.join(''), document.documentElement.outerHTML]"))
+    assert "alice" in sent
+    assert not [secret for secret in ("bob", running, answer["id"].partition("-")[2]) if secret in sent]
+
+
+def test_a_key_is_kept_in_the_page_alone(browser: Browser, keyed: tuple[RunningServer, str, str]) -> None:
+    """A reload forgets it; a wrong one is refused and asked for again."""
+    server, alice, _ = keyed
+    browser.open(f"{server.address}/inspect")
+    browser.until("it asks for a key", lambda: bool(browser.evaluate("document.querySelector('#key').open")))
+    browser.do("type", text="nonsense")
+    browser.press("Enter")
+    browser.until_text("#key-problem", "not known")
+    enter_key(browser, alice)
+    assert browser.evaluate("[localStorage.length, sessionStorage.length, document.cookie.length]") == [0, 0, 0]
+    assert browser.evaluate("document.querySelector('#key-input').value") == ""
+    assert alice not in browser.evaluate("document.documentElement.outerHTML + location.href")
+    browser.do("reload")
+    browser.until("it asks again", lambda: bool(browser.evaluate("document.querySelector('#key')?.open")))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_any_view(chromium: Browser, server: RunningServer, scheme: str) -> None:
+    with (
+        server.client() as client,
+        client.stream("POST", CHAT, json=body(max_tokens=440, stream=True, ignore_eos=True)) as stream,
+    ):
+        lines = stream.iter_lines()
+        name = wait_for_tokens(lines, 2)["id"].partition("-")[2] + "-0"
+        chromium.open(f"{server.address}/inspect")
+        chromium.do("scheme", value=scheme)
+        found: dict[str, Any] = {}
+        for place in (*VIEWS, f"requests/{name}", "pool/0/3"):
+            chromium.evaluate(f"location.hash = '{place}'")
+            chromium.evaluate("document.querySelectorAll('details').forEach((one) => one.open = true)")
+            chromium.until("it is shown", lambda: bool(chromium.text("#view")))
+            found[place] = chromium.do("axe")
+        chromium.evaluate("document.querySelector('#chat-open').click()")
+        found["chat"] = chromium.do("axe")
+    assert not {place: what for place, what in found.items() if what}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_in_the_question_for_a_key(
+    chromium: Browser, keyed: tuple[RunningServer, str, str], scheme: str
+) -> None:
+    chromium.open(f"{keyed[0].address}/inspect")
+    chromium.do("scheme", value=scheme)
+    chromium.until("it asks for a key", lambda: bool(chromium.evaluate("document.querySelector('#key').open")))
+    assert chromium.do("axe") == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_the_tab_key_reaches_everything_that_can_be_used(browser: Browser, server: RunningServer, view: str) -> None:
+    browser.open(f"{server.address}/inspect#{view}")
+    browser.until_text("#status", "running")
+    browser.until("it is shown", lambda: bool(browser.text("#view")))
+    count = browser.evaluate(FOCUSABLE)
+    browser.evaluate("window.met = new Set(); document.activeElement?.blur(); window.focus()")
+    for _ in range(count + 4):
+        browser.press("Tab")
+        browser.evaluate(NUMBER_FOCUS)
+    assert browser.evaluate("met.size") >= count
+
+
+def test_the_map_is_used_by_keys_and_says_what_is_there(browser: Browser, server: RunningServer) -> None:
+    with server.client() as client:
+        chat(client, max_tokens=60, messages=[{"role": "user", "content": "the lazy dog " * 20}])
+    browser.open(f"{server.address}/inspect#pool")
+    browser.until(
+        "it is drawn", lambda: bool(browser.evaluate("document.querySelector('canvas')?.getAttribute('aria-label')"))
+    )
+    browser.evaluate("document.querySelector('canvas').focus()")
+    browser.press("ArrowRight")
+    browser.until_text("#pointed", "Sheet 0")
+    browser.press("ArrowRight", times=2)
+    browser.until_text("#pointed", "Sheet 2")
+    browser.press("Enter")
+    browser.until_text(".one h2", "Sheet 2 of stage 0")
+    assert browser.evaluate("location.hash") == "#pool/0/2"
+
+
+def test_the_chat_box_opens_and_closes_by_keys(browser: Browser, server: RunningServer) -> None:
+    browser.open(f"{server.address}/inspect")
+    browser.until_text("#status", "running")
+    browser.evaluate("document.querySelector('#chat-open').focus()")
+    browser.press("Enter")
+    browser.until("it is open", lambda: browser.focused().startswith("TEXTAREA"))
+    browser.press("Escape")
+    browser.until("it is closed", lambda: "Ask the model" in browser.focused())
+    assert browser.evaluate("document.querySelector('#chat').hidden") is True

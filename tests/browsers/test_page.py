@@ -1,0 +1,162 @@
+"""What the page shows is what the server's plan, metrics and engine say, in Chromium and in Firefox."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from browser import Browser
+from chaos import Crowd
+from running_server import RunningServer
+from serve_kit import CHAT, body, chat, wait_for_tokens
+
+LONG = {"max_tokens": 400, "stream": True, "ignore_eos": True}
+SQUARES = """(() => {
+  const canvas = document.querySelector("#canvases canvas"), context = canvas.getContext("2d");
+  const ratio = devicePixelRatio;
+  const free = getComputedStyle(document.documentElement).getPropertyValue("--free").trim();
+  const shown = canvas.getAttribute("aria-label").match(/of ([\\d,]+) sheets/)[1].replaceAll(",", "");
+  const cell = %s, columns = Math.floor(canvas.clientWidth / cell);
+  const probe = document.createElement("canvas").getContext("2d");
+  probe.fillStyle = free; probe.fillRect(0, 0, 1, 1);
+  const empty = probe.getImageData(0, 0, 1, 1).data.join();
+  return [...Array(Number(shown)).keys()].map((sheet) => {
+    const x = (sheet %% columns + 0.25) * cell * ratio, y = (Math.floor(sheet / columns) + 0.25) * cell * ratio;
+    return context.getImageData(Math.round(x), Math.round(y), 1, 1).data.join() !== empty;
+  });
+})()"""
+CELL = 26
+"""Side of a square in a small pool."""
+
+
+def open_page(browser: Browser, server: RunningServer, place: str = "") -> None:
+    browser.open(f"{server.address}/inspect{place}")
+    browser.until_text("#status", "running")
+
+
+@contextmanager
+def streaming(server: RunningServer, **named: str) -> Iterator[str]:
+    """The engine's name of a request in progress."""
+    with server.client() as client, client.stream("POST", CHAT, json=body(**LONG), headers=named) as stream:
+        lines = stream.iter_lines()
+        yield wait_for_tokens(lines, 2)["id"].partition("-")[2] + "-0"
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+def test_squares_are_the_plans_sheets_and_bytes_are_those_of_the_metrics(
+    browser: Browser, server: RunningServer
+) -> None:
+    """The colours on the canvas, too: as many squares are not free as kinds have sheets."""
+    with server.client() as client:
+        chat(client, max_tokens=60, messages=[{"role": "user", "content": "the lazy dog " * 20}])
+        server.until("it is audited", server.is_audited)
+        plan = client.get("/v1/plan").json()
+    open_page(browser, server, "#pool")
+    browser.until_text("#status", "audit ok")
+    drawn = browser.evaluate(SQUARES % CELL)
+    assert len(drawn) == plan["sheets"] == server.metric("quire_sheets")
+    assert sum(drawn) == server.metric("quire_sheets_of_kind") > 0
+    (row,) = browser.table("Pages by kind")
+    kind = plan["kinds"][0]
+    assert row[0] == kind["name"]
+    for place, state in ((4, "used"), (5, "cached"), (9, "free")):
+        assert number(row[place]) == server.metric("quire_pages", kind=kind["name"], state=state)
+    assert number(row[11]) == server.metric("quire_pages", state="cached") * kind["page_bytes"] > 0
+    browser.evaluate("document.querySelector('#memory details').open = true")
+    lines = {line[0]: number(line[2]) for line in browser.table("Bytes of the bars")}
+    assert lines["pool: cached"] == number(row[11])
+    for line in plan["ledger"]:
+        assert lines[f"planned: {line['name']}"] == line["bytes"]
+    browser.require_quiet(server.address)
+
+
+def test_a_running_request_is_listed_explained_and_lit(browser: Browser, server: RunningServer) -> None:
+    open_page(browser, server)
+    with streaming(server, **{"x-request-id": "lit-one"}) as name:
+        browser.until("it is listed", lambda: any(row[0] == "lit-one" for row in browser.table("List of requests")))
+        browser.click("th a", "lit-one")
+        browser.until_text(".one pre", "runs:")
+        assert name in browser.evaluate("decodeURIComponent(location.hash)")
+        assert browser.table("Its latest events")[0][0] == "accepted"
+        assert number(browser.table("Pages that it holds")[0][3]) > 0
+    browser.until_text(".one pre", "ended")
+    browser.require_quiet(server.address)
+
+
+def test_a_killed_engine_shows_a_banner_and_comes_back(browser: Browser, server: RunningServer) -> None:
+    """With its last words and its restarts; the last drawing stays. The time is printed, for the record."""
+    open_page(browser, server, "#pool")
+    browser.until_text("#status", "ready")
+    before = browser.table("Pages by kind")
+    os.kill(server.engine, signal.SIGKILL)
+    seconds = browser.until("the banner", lambda: "SIGKILL" in browser.text("#banner"))
+    print(f"{browser.kind}: the banner came after {seconds:.2f} s")
+    assert browser.table("Pages by kind") == before
+    browser.until("it is ready again", lambda: browser.text("#status").startswith("ready"))
+    browser.until("the banner goes", lambda: not browser.text("#banner"))
+    assert "restart" in browser.text("#status")
+    browser.require_quiet(server.address)
+
+
+def test_a_stopped_engine_is_shown_as_frozen(browser: Browser, server: RunningServer) -> None:
+    open_page(browser, server)
+    browser.until_text("#status", "ready")
+    with streaming(server):
+        os.kill(server.engine, signal.SIGSTOP)
+        try:
+            browser.until_text("#banner", "frozen: the engine has finished no step for")
+            assert browser.text("#status").startswith("frozen")
+        finally:
+            os.kill(server.engine, signal.SIGCONT)
+        browser.until("the banner goes", lambda: not browser.text("#banner"))
+    browser.until_text("#status", "ready")
+    browser.require_quiet(server.address)
+
+
+def test_the_chat_box_shows_its_own_request(browser: Browser, server: RunningServer) -> None:
+    open_page(browser, server, "#reuse")
+    browser.evaluate("document.querySelector('#chat-open').click()")
+    browser.do("type", text="the quick fox")
+    browser.evaluate("document.querySelector('#chat-tokens').value = 40")
+    browser.click("#chat button", "Send")
+    browser.until_text(".one h2", "-0")
+    name = browser.text(".one h2")
+    browser.until("it is explained", lambda: bool(browser.text(".one pre")))
+    browser.until("it is answered", lambda: len(browser.text("#chat .answer")) > 0)
+    assert name in browser.evaluate("decodeURIComponent(location.hash)")
+    with server.client() as client:
+        assert client.get(f"/v1/inspect/requests/{name}").status_code == 200
+
+
+def test_a_crowd_leaves_the_page_without_an_error(browser: Browser, server: RunningServer) -> None:
+    """`make soak-serve` in small, with the page open and going from view to view."""
+    open_page(browser, server)
+    crowd = Crowd(server.address, "tiny", [None], clients=12)
+    crowd.run(seconds=4, watch=lambda: True)
+    for view in ("pool", "requests", "reuse", "sessions", "tiers", "ranks", "what-if"):
+        browser.evaluate(f"location.hash = '{view}'")
+        browser.until_text("#nav a[aria-current]", "")
+    assert sum(number(row[1]) for row in browser_results(browser)) > 0
+    browser.require_quiet(server.address)
+
+
+def browser_results(browser: Browser) -> list[list[str]]:
+    browser.evaluate("location.hash = 'reuse'")
+    browser.until("there are results", lambda: bool(browser.table("Admissions by result")))
+    return browser.table("Admissions by result")
+
+
+def test_what_if_shows_the_planners_answers(browser: Browser, server: RunningServer) -> None:
+    open_page(browser, server, "#what-if")
+    browser.until("there are answers", lambda: bool(browser.table("The planner's answers")))
+    with server.client() as client:
+        found: dict[str, Any] = client.get("/v1/inspect/what-if").json()["table"]
+    shown = [(row[0], number(row[1])) for row in browser.table("The planner's answers")]
+    assert shown == list(zip(found["option"], found["requests"], strict=True))
+    browser.require_quiet(server.address)
