@@ -7,7 +7,7 @@ CLIENTS := .venv-clients
 RAY := .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-supported bench-tiers bench-bus bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants soak soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -36,6 +36,12 @@ test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, 
 $(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install tests/kit/debian.sh
 	tests/clients/install $(PYTHON) $(CLIENTS)
 	@touch $@
+
+ranks: setup  ## Two ranks behind a server, 10 of them killed and 2 stopped at random moments
+	$(BIN)/python -m pytest -q -s -m ranks tests/serve/ranks
+
+soak-ranks: setup  ## The same with 100 killed and 20 stopped
+	QUIRE_RANK_KILLS=100 QUIRE_RANK_STOPS=20 $(BIN)/python -m pytest -q -s -m ranks tests/serve/ranks
 
 clients: setup $(CLIENTS)/.installed  ## Published clients against quire serve, in .venv-clients
 	SERVER_PYTHON=$(abspath $(BIN)/python) $(CLIENTS)/bin/python -m pytest tests/clients $(ARGUMENTS)
@@ -109,6 +115,8 @@ bench-perplexity: setup  ## Perplexity of SmolLM2-135M in each form in which its
 bench-busy: setup  ## Decode on a CPU that two other processes use too, by what multiplies and how threads wait
 	$(BIN)/python bench/busy.py $(ARGUMENTS)
 
+bench-splits: setup  ## Which model types run on two ranks and on two stages: the table of docs/splits.md
+	$(BIN)/python bench/splits.py $(ARGUMENTS)
 bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
 	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
 
@@ -157,6 +165,9 @@ bench-at-once: setup  ## Requests of 8k tokens decoding at once in 64 GiB, in 16
 
 bench-tiers: setup  ## Time to first token of returning sessions: host, disk and a server, beside computing again
 	$(BIN)/python bench/tiers.py $(ARGUMENTS)
+
+bench-messages: setup  ## Bytes and times of the messages by which rank 0 sends steps to the other ranks
+	$(BIN)/python bench/messages.py $(ARGUMENTS)
 
 bench-bus: setup  ## Records between a GPU's pool and host memory, alone and beside decode steps, beside one pinned copy
 	$(BIN)/python bench/bus.py $(ARGUMENTS)

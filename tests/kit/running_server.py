@@ -108,7 +108,7 @@ class RunningServer:
         return busy + _total(metrics, "quire_pages", state="used") == 0
 
 
-def _without_options() -> dict[str, str]:
+def without_options() -> dict[str, str]:
     """This process's environment without variables for tests, which a server would take for options."""
     return {name: value for name, value in os.environ.items() if not name.startswith("QUIRE_") or name == "QUIRE_CACHE"}
 
@@ -139,7 +139,7 @@ def running_server(
     """`python`: the interpreter that has Quire, where the tests run in one that has not; `folder`: where it starts."""
     command = [python, "-P", "-m", "quire.cli.main", "serve", *arguments, "--port", "0"]
     command += ["--threads", str(threads)] if threads else []
-    environment = {**_without_options(), **(environment or {})}
+    environment = {**without_options(), **(environment or {})}
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=folder or KIT
     )

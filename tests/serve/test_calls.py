@@ -23,12 +23,12 @@ from quire.serve.allowance import Allowances
 from quire.serve.app import make_app
 from quire.serve.away import EngineStarting
 from quire.serve.calls import Call, Deltas
-from quire.serve.client import PendingRequest, Updates
 from quire.serve.errors import ApiError
 from quire.serve.formats import ChatFormat, Extras
 from quire.serve.generation import _Reply
 from quire.serve.keys import EVERYBODY, Tenant
 from quire.serve.messages import RequestUpdate
+from quire.serve.pending import PendingRequest, Updates
 from quire.serve.questions import BodyReader
 from quire.serve.schemas import ChatBody, CompletionBody
 from quire.serve.service import Service

@@ -70,8 +70,8 @@ def test_an_engine_that_cannot_be_started_again_is_tried_until_it_can(monkeypatc
         monkeypatch.setattr(client, "_spawn", spawn)
         client._was_ready = True
         client.progress.reset()
-        client._life = life = module.Life(Process(), None, 0.0)  # type: ignore[arg-type]
-        client._died(life, -9)
+        client._life = own = starting.Life(Process(), None, 0.0)  # type: ignore[arg-type]
+        client._died(own, -9)
         await asyncio.wait_for(asyncio.gather(*client._tasks), 20)
         return client
 
@@ -146,11 +146,11 @@ def test_progress_follows_the_engine_from_its_first_start() -> None:
 def test_a_dead_engine_is_a_stall_as_soon_as_its_pipe_closes() -> None:
     async def states() -> list[bool]:
         client = new_client([])
-        client._life = life = module.Life(Process(), None, 0.0)  # type: ignore[arg-type]
-        client._receive(life, Ready())
-        client._receive(life, EngineTick(1, True))
+        client._life = own = starting.Life(Process(), None, 0.0)  # type: ignore[arg-type]
+        client._receive(own, Ready())
+        client._receive(own, EngineTick(1, True))
         found = [client.progress.is_progressing()]
-        client._died(life, -9)
+        client._died(own, -9)
         client._is_closing = True
         return [*found, client.progress.is_progressing()]
 

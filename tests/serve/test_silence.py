@@ -17,9 +17,10 @@ from quire.models.read import read_model
 from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
-from quire.serve.client import EngineClient, PendingRequest
+from quire.serve.client import EngineClient
 from quire.serve.messages import EngineSetup, EngineTick
 from quire.serve.metrics import Metrics
+from quire.serve.pending import PendingRequest
 from quire.serve.progress import Progress
 from quire.serve.silence import Watch, silent_reports
 from serve_kit import Clock

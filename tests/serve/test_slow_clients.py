@@ -14,9 +14,9 @@ from uvicorn.server import ServerState
 from quire.core.sampling import Sampling
 from quire.serve.allowance import Allowances
 from quire.serve.calls import Call
-from quire.serve.client import PendingRequest
 from quire.serve.errors import ApiError
 from quire.serve.keys import EVERYBODY
+from quire.serve.pending import PendingRequest
 from quire.serve.protocol import protocol
 from quire.text.question import Question
 from quire.text.tokenizer import Tokenizer

@@ -10,7 +10,7 @@ import pytest
 from quire.build.engine import BuiltEngine, build_engine, make_engine, prepare
 from quire.build.identity import model_identity
 from quire.build.model import meter_of, place_model, read_text, read_weights
-from quire.build.runner import StartReport, make_runner, record_steps
+from quire.build.runner import StartReport, make_runner, record_steps, tables_of
 from quire.core.errors import DoesNotFit, QueueFull
 from quire.core.request import Request
 from quire.core.rules import Rules
@@ -61,7 +61,7 @@ def test_the_steps_one_by_one_make_the_engine_that_is_built_at_once(folder: Path
     placed = place_model(plan, read_weights(folder, plan, options), options)
     runner = make_runner(plan, placed, text.grammars)
     engine = make_engine(plan, runner, options, failures=text.failures)
-    assert record_steps(runner, placed, engine) == StartReport(), "a CPU records nothing"
+    assert record_steps(runner, placed, tables_of(engine)) == StartReport(), "a CPU records nothing"
     assert answer(engine) == answer(built(folder).engine)
 
 

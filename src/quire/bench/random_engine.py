@@ -16,7 +16,7 @@ from quire.build.engine import make_engine
 from quire.build.machine import machine_of
 from quire.build.model import meter_of, place_model
 from quire.build.plan import plan_shape, run_settings, whole_machine
-from quire.build.runner import StartReport, make_runner, record_steps
+from quire.build.runner import StartReport, make_runner, record_steps, tables_of
 from quire.core.step import Runner
 from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
@@ -70,7 +70,7 @@ def build_random(
     placed = place_model(plan, Weights(model), options, meter_of(options))
     runner = make_runner(plan, placed, staging=None if staging is None else staging(plan, placed.arena))
     engine = make_engine(plan, wrap(runner), options)
-    return RandomEngine(shape, plan, model, runner, engine, record_steps(runner, placed, engine, counts))
+    return RandomEngine(shape, plan, model, runner, engine, record_steps(runner, placed, tables_of(engine), counts))
 
 
 def _budget(shape: ModelShape, settings: Settings, options: RunOptions, pool_bytes: int | None) -> Budget:

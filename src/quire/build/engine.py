@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING
 
 from quire.build.drafts import make_drafter, memory_bound_tokens
 from quire.build.identity import model_identity
+from quire.build.limits import require_ranks
 from quire.build.machine import let_threads_sleep, machine_of, resolve_device
 from quire.build.model import meter_of, place_model, read_text, read_weights
 from quire.build.peers import attach_tiers, loop_hooks
 from quire.build.phases import Phases
 from quire.build.plan import plan_checkpoint, read_shape, run_settings
-from quire.build.runner import StartReport, make_runner, record_steps
+from quire.build.ranks import OneRank, OnLost, for_this_rank, open_ranks
+from quire.build.runner import StartReport, make_runner, record_steps, tables_of
 from quire.build.tiers import describe, load_connectors
 from quire.core.errors import InputError
 from quire.core.events import Listener
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
     from quire.worker.steps.meter import Meter
+
+STEP_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,6 +80,8 @@ class BuiltEngine:
     """How long the start took."""
     kv_events: Publisher | None = None
     """Reports cached blocks to routers."""
+    ranks: OneRank = field(default_factory=OneRank)
+    """Whether the model runs on other processes too."""
 
     def after_step(self) -> None:
         if self.kv_events is not None:
@@ -87,6 +93,7 @@ class BuiltEngine:
             self.kv_events.close()
         if self.stack is not None:
             self.stack.close()
+        self.ranks.close()
 
     def warm(self) -> WarmWork | None:
         """What computes ahead while this engine is idle; None: the options turn it off, or prefixes are not reused."""
@@ -105,13 +112,15 @@ def prepare(
 ) -> Prepared:
     """Finds the model and makes its plan, unless one is given. Raises before anything expensive happens: weights are
     downloaded, and a GGUF file is converted, once there is a plan."""
-    phases = Phases()
+    phases, asked = Phases(), settings or Settings()
+    ranks = (asked.tensor_parallel, asked.pipeline_parallel)
     if options.record is not None:
         require_recordable(options.record)
     if options.kv_events is not None:
         require_packages()
     options = replace(options, tiers=replace(options.tiers, connectors=load_connectors(options.tiers)))
     options = resolve_device(options)
+    require_ranks(*(ranks if plan is None else (plan.tensor_parallel, plan.pipeline_parallel)), options)
     if options.device == "cpu":
         let_threads_sleep()
     with phases.time("resolve"):
@@ -119,7 +128,7 @@ def prepare(
         draft = None if options.draft_model is None else find_source(options.draft_model, progress)
     if plan is None:
         with phases.time("plan"):
-            plan = plan_checkpoint(source, run_settings(settings or Settings(), options), budget, options, draft=draft)
+            plan = plan_checkpoint(source, run_settings(asked, options), budget, options, draft=draft)
     with phases.time("download"):
         here, draft_here = downloaded(source, progress), None if draft is None else downloaded(draft, progress)
     with phases.time("convert"):
@@ -135,14 +144,47 @@ def build_engine(
     progress: Progress = in_silence,
     wrap: Callable[[Runner], Runner] = lambda runner: runner,
     meter: Meter | None = None,
+    step_seconds: float = STEP_SECONDS,
+    on_rank_lost: OnLost = lambda _why: None,
 ) -> BuiltEngine:
     """`wrap`: puts something between the engine and its runner. `meter`: of a GPU, instead of the usual one.
-    `progress`: called as weights are read."""
+    `progress`: called as weights are read. `step_seconds`: within which each of several ranks confirms a step; one that
+    does not, or ends, is reported to `on_rank_lost` from another thread."""
+    options = for_this_rank(prepared.options, len(prepared.plan.ranks))
+    prepared = replace(prepared, options=options)
+    with prepared.phases.time("ranks"):
+        ranks = open_ranks(prepared.folder, prepared.plan, options, on_rank_lost)
+    try:
+        built = _build_rank(prepared, ranks, listeners, progress, wrap=wrap, meter=meter)
+        with prepared.phases.time("ranks"):
+            more = ranks.confirm(step_seconds)
+        return replace(built, report=replace(built.report, ranks=more))
+    except BaseException:
+        try:
+            ranks.blame()
+        finally:
+            ranks.close()
+        raise
+
+
+def _build_rank(
+    prepared: Prepared,
+    ranks: OneRank,
+    listeners: Sequence[Listener],
+    progress: Progress,
+    *,
+    wrap: Callable[[Runner], Runner],
+    meter: Meter | None,
+) -> BuiltEngine:
+    """The process that has the engine."""
     folder, plan, options, phases = prepared.folder, prepared.plan, prepared.options, prepared.phases
     with phases.time("load"):
         text = read_text(folder, options.draft_path)
-        meter = meter or meter_of(options)
-        weights = read_weights(folder, plan, options, meter, progress)
+        meter = meter or meter_of(options, ranks.share)
+        collective, line = ranks.ports or (None, None)
+        weights = read_weights(
+            folder, plan, options, meter, progress, share=ranks.share, collective=collective, line=line
+        )
     with phases.time("place"):
         placed = place_model(plan, weights, options, meter)
     with phases.time("digest"):
@@ -152,24 +194,25 @@ def build_engine(
     stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
     engine = make_engine(
         plan,
-        wrap(runner),
+        wrap(ranks.wrap(runner, stack)),
         options,
         stack=stack,
         listeners=listeners,
         failures=text.failures,
         most_step_tokens=_most_step_tokens(prepared),
     )
+    ranks.follow(engine.scheduler.memories)
     _require_drafts(engine, options.draft_path)
     events = None if options.kv_events is None else publish_events(engine, options.kv_events, options.kv_events_topic)
     with phases.time("record"):
-        report = record_steps(runner, placed, engine)
+        report = record_steps(runner, placed, tables_of(engine))
     hooks = loop_hooks(engine, plan, attached, options.tiers.peer, identity)
     tiers = () if stack is None else tuple(describe(plan, options.tiers, stack.tiers))
     vocabulary = placed.model.vocab_size
     made = BuiltEngine(
         engine, plan, text.tokenizer, text.grammars, folder, vocabulary, report, stack, tiers, hooks, options, phases
     )
-    return replace(made, kv_events=events)
+    return replace(made, kv_events=events, ranks=ranks)
 
 
 def make_engine(

@@ -48,6 +48,13 @@ def machine_of(device: str) -> Machine:
     return found
 
 
+def of_each_rank(machine: Machine, ranks: int) -> Machine:
+    """What each of several ranks has: a device of its own, or its part of main memory."""
+    if machine.is_accelerator or ranks == 1:
+        return machine
+    return replace(machine, memory_bytes=machine.memory_bytes // ranks)
+
+
 def torch_has_cuda() -> bool:
     import torch
 

@@ -18,10 +18,13 @@ from quire.core.failures import RowFailures
 from quire.fetch.folder import Progress, in_silence, keep_compiled
 from quire.options.run import RunOptions
 from quire.plan.plan import Plan
+from quire.worker.ranks.share import WHOLE, Share, stage_of
 
 if TYPE_CHECKING:
     from quire.text.grammar import Grammars
     from quire.text.tokenizer import Tokenizer
+    from quire.worker.model.collective import Collective, Line
+    from quire.worker.ranks.member import Member
     from quire.worker.steps.meter import Meter
     from quire.worker.steps.place import PlacedModel, Weights
 
@@ -49,52 +52,85 @@ def read_text(folder: Path, draft: Path | None) -> Text:
     return Text(tokenizer, Grammars(tokenizer, failures.report), failures)
 
 
-def meter_of(options: RunOptions) -> Meter | None:
-    """Measures a GPU's memory; a CPU has none."""
+def meter_of(options: RunOptions, share: Share = WHOLE) -> Meter | None:
+    """Measures a GPU's memory; a CPU has none. `share`: whose ledger it is compared with."""
     if options.device == "cpu":
         return None
     import torch
 
     from quire.worker.steps.meter import Meter
 
-    meter = Meter(torch.device(options.device))
+    meter = Meter(torch.device(options.device), share)
     meter.begin()
     return meter
 
 
 def read_weights(
-    folder: Path, plan: Plan, options: RunOptions, meter: Meter | None = None, progress: Progress = in_silence
+    folder: Path,
+    plan: Plan,
+    options: RunOptions,
+    meter: Meter | None = None,
+    progress: Progress = in_silence,
+    *,
+    share: Share = WHOLE,
+    collective: Collective | None = None,
+    line: Line | None = None,
 ) -> Weights:
-    """The weights of a checkpoint folder and of the draft model, on their device, tried against the plan."""
+    """The weights of a checkpoint folder and of the draft model, on their device, tried against the plan. `share`: of
+    this process, which reads nothing else. `collective` and `line` connect it to the others; all call this together."""
     if meter is not None:
         keep_compiled()
-    from quire.worker.model.positions import fix_positions
+    from quire.worker.model.collective import ALONE, NO_LINE
+    from quire.worker.ranks.member import Member
     from quire.worker.steps.place import Weights
-    from quire.worker.support.check_model import check_model
     from quire.worker.support.processor import require_products
 
     if meter is None:
         require_products(TORCH_NAMES[options.weights_dtype])
-    draft, weights = options.draft_path, Weights(_read(folder, options, meter, progress))
+    member = Member(share, collective or ALONE, line or NO_LINE)
+    read = partial(_read, plan=plan, options=options, meter=meter, progress=progress, member=member)
+    draft, weights = options.draft_path, Weights(read(folder), member=member)
     if draft is not None:
         layers = len(read_shape(draft, options).layers)
-        weights = Weights(weights.model, _read(draft, options, meter, progress), layers)
-    for model, part in weights.with_layers(plan.stages[0]):
-        fix_positions(model, plan.max_length)
-        check_model(model, part)
+        weights = Weights(weights.model, read(draft), layers, member)
+    check_weights(plan, weights)
     return weights
 
 
-def _read(folder: Path, options: RunOptions, meter: Meter | None, progress: Progress) -> Any:
+def check_weights(plan: Plan, weights: Weights) -> None:
+    """Raises ModelError with what a model does otherwise than its plan. All processes of a group call this together."""
+    from quire.worker.model.positions import fix_positions
+    from quire.worker.support.check_model import check_model
+
+    for model, part in weights.with_layers(stage_of(plan, weights.member.share)):
+        fix_positions(model, plan.max_length)
+        check_model(model, part)
+
+
+def _read(
+    folder: Path, *, plan: Plan, options: RunOptions, meter: Meter | None, progress: Progress, member: Member
+) -> Any:
+    """All of a model; or the part that a process of a group has, once it is proved that the parts are the whole."""
     from quire.worker.model.model import load
     from quire.worker.pages.arena import DTYPES
 
-    model = load(folder, DTYPES[options.weights_dtype.value], partial(progress, "load"))
-    return model if meter is None else model.to(meter.device)
+    dtype, device = DTYPES[options.weights_dtype.value], None if meter is None else meter.device
+    if member.share.is_whole:
+        model = load(folder, dtype, partial(progress, "load"))
+        return model if device is None else model.to(device)
+    from quire.worker.ranks.proof import prove_split
+    from quire.worker.ranks.reading import read_configuration, read_share
+
+    share, stage = member.share, stage_of(plan, member.share)
+    proof = prove_split(read_configuration(folder), share.ranks, share.stages)
+    layers = range(stage.first_layer, stage.first_layer + stage.layers)
+    advance = partial(progress, "load")
+    return read_share(folder, member, layers, dtype, proof.layer_outputs, advance=advance, device=device)
 
 
 def place_model(plan: Plan, weights: Weights, options: RunOptions, meter: Meter | None = None) -> PlacedModel:
-    """The model on pages of its own: on the meter's device, or without one on the CPU."""
+    """The model on pages of its own: on the meter's device, or without one on the CPU. A share of a model lies on the
+    pages of its stage."""
     if meter is None:
         from quire.worker.steps.place import place_on_cpu
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from quire.build.machine import Machine, available_bytes, machine_of
+from quire.build.limits import require_ranks, require_shared_memory, require_shared_weights
+from quire.build.machine import Machine, available_bytes, machine_of, of_each_rank
 from quire.core.dtypes import DType
 from quire.core.errors import DoesNotFit, InputError
 from quire.core.units import format_bytes
@@ -17,7 +18,7 @@ from quire.models.read import read_config
 from quire.models.shape import ModelShape
 from quire.models.weight_layout import WeightFormat
 from quire.options.drafts import with_draft, with_draft_memory
-from quire.options.run import RUN_KV_DTYPES, RUN_RANKS, RunOptions
+from quire.options.run import RUN_KV_DTYPES, RunOptions
 from quire.options.texts import names_of
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -50,11 +51,15 @@ def plan_checkpoint(
     """Without a budget: all of the device. `ignore_fields`: fields of the configuration that do not affect memory.
     `draft`: the draft model, unless the options have its folder."""
     _require_runnable(settings, options)
+    name, config = configuration(source)
+    require_shared_weights(config, name, settings.tensor_parallel * settings.pipeline_parallel)
     shape = read_shape(source, options, ignore_fields)
     draft = options.draft_path if draft is None else draft
     if draft is not None:
         shape = with_draft_model(shape, read_shape(draft, options))
-    return plan_shape(shape, settings, budget or whole_machine(machine_of(options.device)), options)
+    ranks = settings.tensor_parallel * settings.pipeline_parallel
+    budget = budget or whole_machine(of_each_rank(machine_of(options.device), ranks))
+    return plan_shape(shape, settings, budget, options)
 
 
 def plan_shape(shape: ModelShape, settings: Settings, budget: Budget, options: RunOptions) -> Plan:
@@ -62,8 +67,10 @@ def plan_shape(shape: ModelShape, settings: Settings, budget: Budget, options: R
     plan = make_plan(shape, settings, budget)
     require_lease_memory(plan, settings.lease_bytes)
     plan.require_fit()
-    on_cpu = options.device == "cpu"
-    require_memory(plan, plan, available_bytes() if on_cpu else machine_of(options.device).memory_bytes)
+    machine = machine_of(options.device)
+    if options.device == "cpu":
+        machine = replace(machine, memory_bytes=available_bytes())
+    require_memory(plan, plan, of_each_rank(machine, len(plan.ranks)).memory_bytes)
     return plan
 
 
@@ -76,9 +83,9 @@ def read_shape(source: Source, options: RunOptions, ignore_fields: Sequence[str]
 
 
 def require_memory(plan: Plan, like: Plan, available: int) -> None:
-    """A plan's pool must fit into the available bytes, next to the weights as the plan `like` holds them."""
+    """A plan's pool must fit into the bytes that each rank has, next to the weights as the plan `like` holds them."""
     pool, weights = (
-        sum(line.bytes for line in one.ranks[0].ledger if line.name == name)
+        max(sum(line.bytes for line in rank.ledger if line.name == name) for rank in one.ranks)
         for one, name in ((plan, "pool"), (like, "weights"))
     )
     if pool + weights > available:
@@ -101,8 +108,8 @@ def whole_machine(machine: Machine) -> Budget:
 
 
 def _require_runnable(settings: Settings, options: RunOptions) -> None:
-    if settings.tensor_parallel not in RUN_RANKS or settings.pipeline_parallel > 1:
-        raise InputError("one device runs a model for now: leave --tensor-parallel and --pipeline-parallel at 1")
+    require_ranks(settings.tensor_parallel, settings.pipeline_parallel, options)
+    require_shared_memory(settings)
     if settings.kv_dtype not in RUN_KV_DTYPES:
         known = names_of(RUN_KV_DTYPES)
         raise InputError(f"no kernel here reads keys and values as {settings.kv_dtype.value}: choose one of {known}")

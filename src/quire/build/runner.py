@@ -1,6 +1,6 @@
 """The fourth step: the runner of a placed model; and the last one: its recorded decode steps.
 
-PlacedModel + Staging ──▶ runner ──▶ (engine) ──▶ recordings, which need the engine's tables ──▶ StartReport
+PlacedModel + Staging ──▶ runner ──▶ (engine) ──▶ recordings, which need tables ──▶ StartReport
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from quire.core.units import format_bytes
 from quire.engine.engine import Engine
 from quire.plan.plan import Plan
+from quire.ranks.tables import Tables
 
 if TYPE_CHECKING:
     from quire.worker.pages.staging import Staging
@@ -34,10 +35,17 @@ class StartReport:
     kernels: tuple[str, ...] = ()
     """Which backend runs each kind, and why no faster one does; on a CPU the same of packed weights."""
 
+    ranks: tuple[str, ...] = ()
+    """What the other ranks have measured."""
+
     def lines(self) -> tuple[str, ...]:
         steps = *filter(None, (self.steps, self.scales)), *(f"kernels: {one}" for one in self.kernels)
         sizes = ((line.name, format_bytes(line.measured_bytes), line.planned_bytes) for line in self.measured)
-        return *steps, *(f"memory: {name} {size}, planned {format_bytes(planned)}" for name, size, planned in sizes)
+        return (
+            *steps,
+            *(f"memory: {name} {size}, planned {format_bytes(planned)}" for name, size, planned in sizes),
+            *self.ranks,
+        )
 
 
 def make_runner(
@@ -47,7 +55,7 @@ def make_runner(
 
     kind = TorchRunner if placed.meter is None else _device_runner()
     parts = (plan, placed.model, placed.arena, grammars, placed.draft)
-    return kind(*parts, staging=staging, options=placed.options)
+    return kind(*parts, staging=staging, options=placed.options, member=placed.member)
 
 
 def _device_runner() -> type[TorchRunner]:
@@ -57,18 +65,21 @@ def _device_runner() -> type[TorchRunner]:
     return DeviceRunner
 
 
+def tables_of(engine: Engine) -> Tables:
+    return tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
+
+
 def record_steps(
-    runner: TorchRunner, placed: PlacedModel, engine: Engine, counts: Sequence[int] | None = None
+    runner: TorchRunner, placed: PlacedModel, tables: Tables, counts: Sequence[int] | None = None
 ) -> StartReport:
-    """Records decode steps on a GPU, the last thing that takes its memory. `counts`: of rows; by default up to as many
-    as the plan has requests."""
+    """Records decode steps on a GPU, the last thing that takes its memory; ranks record together. `tables`: as steps
+    will have them. `counts`: of rows; by default up to as many as the plan has requests."""
     if placed.meter is None:
         return StartReport(scales=runner.model.origin_of_scales, kernels=runner.model.describe_products())
     from quire.worker.steps.boot import record
     from quire.worker.steps.device_runner import DeviceRunner
 
     assert isinstance(runner, DeviceRunner)
-    tables = tuple(tuple(table.view for table in memory.tables) for memory in engine.scheduler.memories)
     record(runner, placed.meter, tables, counts)
     measured = placed.meter.lines(runner.plan)
     is_recorded, scales = runner.graphs is not None, runner.model.origin_of_scales

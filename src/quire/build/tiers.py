@@ -24,6 +24,7 @@ from quire.options.tiers import Tiers
 from quire.plan.file import encode, layout_fingerprint
 from quire.plan.plan import Plan
 from quire.plan.records import Records, host_plan
+from quire.ranks.memory import FollowedMemory
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.stack import Stack
 
@@ -43,14 +44,24 @@ def attach(
     """`identity`: of the model that computes the records (`quire.build.identity`). `wake`: called when a record was
     stored, from any thread."""
     from quire.movers.host import HostMemory, check_budget
-    from quire.worker.pages.staging import Staging
+    from quire.worker.pages.staging import Staging, rank_block_bytes
 
     records, is_gpu = Records(plan), arena.bytes.device.type != "cpu"
     pool = 0 if is_gpu else arena.stage.pool_bytes  # in the same memory, and allocated when it is first written to
     check_budget(tiers.memory_bytes, max(0, available_bytes() - pool), "--host-memory")
-    memory = HostMemory(tiers.memory_bytes, records.block_bytes, is_pinned=is_gpu)
+    memory = HostMemory(tiers.memory_bytes // len(plan.ranks), rank_block_bytes(plan), is_pinned=is_gpu)
     stack = Stack(records, memory, stores_of(tiers), layout_of(plan, identity), lands_later=is_gpu, wake=wake)
     return stack, Staging(plan, _copies(arena, memory), stack)
+
+
+def follow(plan: Plan, arena: Arena, tiers: Tiers) -> tuple[FollowedMemory, Staging]:
+    """The same on a rank other than 0, which is told what to copy."""
+    from quire.movers.host import HostMemory
+    from quire.worker.pages.staging import Staging, rank_block_bytes
+
+    host = HostMemory(tiers.memory_bytes // len(plan.ranks), rank_block_bytes(plan))
+    memory = FollowedMemory()
+    return memory, Staging(plan, _copies(arena, host), memory)
 
 
 def _copies(arena: Arena, memory: HostMemory) -> Copies:

@@ -10,6 +10,7 @@ A row is as wide as the kind's peak, so a window's row is short however long the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -68,6 +69,8 @@ class Table:
         self.pages = np.zeros((rows, plan.groups, self.width), dtype=np.int64)
         self.view = TableView(np.zeros((rows, plan.groups, self.width), dtype=np.int32), self.sink_columns)
         """The same as addresses: what a runner reads."""
+        self.on_write: Callable[..., None] = lambda _rows, _columns: None
+        """Called with the rows and columns of cells that were written."""
         self._addresses = addresses
         self.first = np.zeros(rows, dtype=np.int64)
         self.end = np.zeros(rows, dtype=np.int64)
@@ -77,15 +80,18 @@ class Table:
     def column(self, logical: Counts) -> Counts:
         return self.view.column(logical)
 
-    def write(self, rows: Rows | int, columns: Counts | list[int] | int, pages: Pages) -> None:
-        """Writes pages (entry, group) into columns of rows."""
+    def write(self, rows: Rows | int, columns: Counts | list[int] | slice | int, pages: Pages) -> None:
+        """Writes pages (entry, group), or with a slice (group, entry), into columns of rows."""
         self.pages[rows, :, columns] = pages
         self.view.addresses[rows, :, columns] = self._addresses[pages]
+        self.on_write(rows, columns)
 
     def relocate(self, place: Pages) -> None:
         """Replaces each page p by place[p]."""
-        self.pages[:] = place[self.pages]
-        self.view.addresses[:] = self._addresses[self.pages]
+        pages = place[self.pages]
+        rows, columns = (pages != self.pages).any(axis=1).nonzero()
+        self.pages[:], self.view.addresses[:] = pages, self._addresses[pages]
+        self.on_write(rows, columns)
 
     def missing(self, rows: Rows, end: Counts, ahead: Counts) -> Need:
         """Pages that rows lack for tokens up to `end`, the last `ahead` of them lookahead; frees nothing."""
@@ -119,12 +125,8 @@ class Table:
         groups, begin = self.plan.groups, self.end.item(row)
         self.end[row] = end = begin + len(pages) // groups
         columns = self._columns(begin, end)
-        if isinstance(columns, slice):
-            by_group = pages if groups == 1 else pages.reshape(-1, groups).T
-            self.pages[row, :, columns] = by_group
-            self.view.addresses[row, :, columns] = self._addresses[by_group]
-        else:
-            self.write(row, columns, pages.reshape(-1, groups))
+        by_page = pages.reshape(-1, groups)
+        self.write(row, columns, by_page.T if isinstance(columns, slice) else by_page)
 
     def _columns(self, begin: int, end: int) -> slice | Counts:
         """The columns of logical pages [begin, end)."""

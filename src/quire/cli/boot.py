@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from quire.build.machine import machine_of
+from quire.build.machine import machine_of, of_each_rank
 from quire.build.plan import plan_checkpoint, require_memory, run_settings, whole_machine
 from quire.cli import options as common
 from quire.cli import plan_arguments
@@ -32,14 +32,12 @@ def boot_plan(
 ) -> tuple[Plan, str]:
     """The plan, and the machine that it is for. Prints the report. Raises before any weight is downloaded or read if it
     does not fit."""
-    machine = machine_of(options.device)
     if parsed.plan is not None:
         _require_no_sizes(parsed)
         return _saved(parsed.plan, source, options, parsed.ignore_field, draft)
-    settings, budget = (
-        run_settings(plan_arguments.settings_of(parsed), options),
-        plan_arguments.budget_of(parsed, machine),
-    )
+    settings = run_settings(plan_arguments.settings_of(parsed), options)
+    machine = of_each_rank(machine_of(options.device), settings.tensor_parallel * settings.pipeline_parallel)
+    budget = plan_arguments.budget_of(parsed, machine)
     plan = plan_checkpoint(source, settings, budget, options, parsed.ignore_field, draft=draft)
     print_plan(plan, document(plan), budget_line(budget))
     return plan, budget_line(budget)
@@ -66,7 +64,7 @@ def _saved(
     printed."""
     plan, saved = load(path)
     plan.require_fit()
-    machine = machine_of(options.device)
+    machine = of_each_rank(machine_of(options.device), len(plan.ranks))
     try:
         settings, budget = settings_of(plan), whole_machine(machine)
         here = plan_checkpoint(source, settings, budget, options, ignore_fields, draft=draft)

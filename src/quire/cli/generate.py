@@ -81,6 +81,7 @@ def add_model_arguments(parser: argparse.ArgumentParser, stats: bool = True) -> 
     )
     common.add_lease_memory_option(parser)
     add_flags({"layout": parser})
+    common.add_rank_options(parser.add_argument_group("several devices (default: one)"))
     guess = "draft up to K tokens a step by n-gram lookup; answers stay the same (default 0: off)"
     parser.add_argument("--speculative-tokens", type=int, default=0, metavar="K", help=guess)
     add_draft_flags(parser)
@@ -130,6 +131,7 @@ def _pieces(llm: LLM, prompt: str, options: argparse.Namespace) -> Iterator[str]
 
 def start(options: argparse.Namespace) -> LLM:
     from quire.cli.fetch import Bar
+    from quire.cli.plan_arguments import stages_of
     from quire.llm import LLM
     from quire.plan.settings import Budget, Settings
 
@@ -139,6 +141,9 @@ def start(options: argparse.Namespace) -> LLM:
         batch_tokens=2048,
         speculative_tokens=options.speculative_tokens,
         lease_bytes=options.lease_memory,
+        tensor_parallel=options.tensor_parallel,
+        pipeline_parallel=stages_of(options),
+        stage_layers=options.stage_layers,
     )
     budget = Budget(pool_bytes=options.pool) if options.pool else None
     progress = Bar(hidden=("load", "digest"))

@@ -21,6 +21,7 @@ COMMANDS = {
     "generate": "answer one prompt on this machine",
     "chat": "chat in the terminal",
     "serve": "serve a model over HTTP with the OpenAI API",
+    "rank": "serve a model as one of several ranks, started by torchrun or Slurm",
     "top": "watch a running server in the terminal",
     "deploy": "serve a model with several replicas at one address, on Ray",
     "keys": "manage the API keys of a server",

@@ -1,7 +1,8 @@
 """The catalogue of known models. Any case is accepted wherever a model is named.
 
 With --check: every causal language model type of the installed transformers, tiny and random, run and compared; with
---check --options: configurations that differ from the types' defaults.
+--check --options: configurations that differ from the types' defaults; with --check --tensor-parallel 2: whether a
+small model of each type computes on two ranks what it computes whole.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from quire.models.read import read_model
 from quire.models.shape import ModelShape
 
 if TYPE_CHECKING:
-    from quire.sweep import Case
+    from quire.sweep import Case, Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,23 +40,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --check: run configurations with non-default options (about 8 minutes)",
     )
     parser.add_argument("--only", metavar="TYPE", help="with --check: check only this model type")
+    parser.add_argument(
+        "--tensor-parallel", type=int, default=1, metavar="N",
+        help="with --check: check whether each type can be split among N ranks (default: 1, which runs it whole)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--pipeline-parallel", type=int, default=1, metavar="N",
+        help="with --check: check whether each type can be split into N stages (default: 1)",
+    )  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> None:
     if options.check:
         return _check(options)
-    if options.only or options.options:
-        given = f"--only {options.only}" if options.only else "--options"
+    if options.only or options.options or max(options.tensor_parallel, options.pipeline_parallel) > 1:
+        given = f"--only {options.only}" if options.only else "--options" if options.options else "a number of parts"
         raise InputError(f"{given} chooses what is checked: add --check")
     return _list(options)
 
 
 def _check(options: argparse.Namespace) -> None:
     """Exit code 1 if one fails."""
-    from quire.sweep import sweep
+    from quire.sweep import sweep, sweep_splits
 
-    chosen, findings = _chosen(options.only, options.options), []
-    for place, finding in enumerate(sweep(chosen), 1):
+    chosen = _chosen(options.only, options.options)
+    findings: list[Finding] = []
+    ranks, stages = options.tensor_parallel, options.pipeline_parallel
+    if min(ranks, stages) < 1:
+        raise InputError(f"a model has no {min(ranks, stages)} parts: give at least 1 rank and 1 stage")
+    found = sweep(chosen) if ranks == stages == 1 else sweep_splits(chosen, ranks, stages)
+    for place, finding in enumerate(found, 1):
         print(f"{place}/{len(chosen)} {finding.name}: {finding.verdict}", file=sys.stderr, flush=True)
         findings.append(finding)
     counts = Counter(finding.verdict for finding in findings)

@@ -201,6 +201,11 @@ def _add_layout_options(group: argparse._ArgumentGroup) -> None:
         metavar="N",
         help="pages of each kind reserved for the attention backend (default 0)",
     )
+    add_rank_options(group)
+
+
+def add_rank_options(group: argparse._ArgumentGroup | argparse.ArgumentParser) -> None:
+    number = reading(whole)
     group.add_argument(
         "--tensor-parallel", type=number, default=1, metavar="N", help="tensor-parallel ranks in each stage (default 1)"
     )

@@ -54,7 +54,7 @@ def settings_of(options: argparse.Namespace, weight_format: WeightFormat | None 
         match_unit_tokens=options.match_unit,
         reserved_pages=options.reserved_pages,
         tensor_parallel=options.tensor_parallel,
-        pipeline_parallel=_stages(options),
+        pipeline_parallel=stages_of(options),
         stage_layers=options.stage_layers,
         speculative_tokens=options.speculative_tokens,
         host_bytes=options.host_memory,
@@ -63,7 +63,7 @@ def settings_of(options: argparse.Namespace, weight_format: WeightFormat | None 
     )
 
 
-def _stages(options: argparse.Namespace) -> int:
+def stages_of(options: argparse.Namespace) -> int:
     """Layers per stage say how many stages there are."""
     given: int = options.pipeline_parallel
     return len(options.stage_layers) if options.stage_layers and given == 1 else given

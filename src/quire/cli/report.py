@@ -62,7 +62,8 @@ def _of_ranks(plan: Plan, offers: Sequence[Offer], target: Target | None) -> tup
     is_offered = any("-parallel" in offer.option for offer in offers)
     if len(plan.ranks) == 1 and not is_offered and (fleet is None or fleet.devices == fleet.replicas):
         return ()
-    return ("Quire itself runs a model on one device for now: ranks and stages are planned for engines that have them",)
+    how = "ranks and stages run as processes of their own (docs/ranks.md)"
+    return (f"{how}: proven on CPUs, not measured on several GPUs yet",)
 
 
 def _title(plan: Plan, planned_for: str, target: Target | None, has_memory: bool) -> None:

@@ -19,6 +19,7 @@ from quire.options.dialects import TOOL_DIALECTS, ToolDialect
 from quire.options.drafts import DRAFT_MEMORY_BYTES, DRAFT_TOKENS, DRAFTS
 from quire.options.event_address import EventAddress, event_address
 from quire.options.flags import option, part, read_texts
+from quire.options.ranks import RankOptions
 from quire.options.texts import dtype_among, names_of, parse_bytes, positive
 from quire.options.tiers import Tiers
 
@@ -26,8 +27,6 @@ DEVICES = ("auto", "cpu", "cuda")
 WEIGHT_DTYPES = (DType.FP32, DType.BF16, DType.FP16)
 PACKED_WEIGHTS = ("int8", "int4", "fp8")
 RUN_KV_DTYPES = (*WEIGHT_DTYPES, DType.FP8)
-RUN_RANKS = (1,)
-"""Tensor-parallel ranks of an engine that this version runs."""
 WARM_MILLISECONDS = 100
 """About the time between two tokens of an answer on a slow device."""
 
@@ -136,6 +135,8 @@ class RunOptions:
         parse=parse_bytes,
         metavar="BYTES",
     )
+    ranks: RankOptions = field(default_factory=RankOptions, metadata=part(RankOptions))
+    """How the ranks of a model on several processes are started."""
     tiers: Tiers = field(default_factory=Tiers, metadata=part(Tiers))
     """Where prefixes are cached outside the pool."""
     rules: Rules = field(default_factory=Rules)

@@ -36,3 +36,9 @@ class EngineStopping(EngineAway):
     """The server stops, and the engine with it: another server must answer."""
 
     code = "draining"
+
+
+def gone(lost: str = "") -> EngineGone:
+    """`lost`: which rank the engine lost, and how; empty: it died otherwise."""
+    what = lost or "the engine's process died"
+    return EngineGone(f"{what}; it is being started again: send the request once more")

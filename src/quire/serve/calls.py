@@ -11,12 +11,13 @@ from typing import Any
 from quire.core.logprobs import Logprob
 from quire.serve.allowance import Allowances
 from quire.serve.away import EngineAway
-from quire.serve.client import EngineClient, PendingRequest, Update, Updates
+from quire.serve.client import EngineClient
 from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.lease_register import LeaseRegister
 from quire.serve.mailbox import Mailbox
 from quire.serve.messages import ABORTED, RequestUpdate
+from quire.serve.pending import PendingRequest, Update, Updates
 from quire.serve.retention import retain_for
 from quire.text.answer import NOTHING, Answer, Delta, join_deltas
 from quire.text.next_turn import Spoken

@@ -17,19 +17,18 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from quire.core.request import Request
 from quire.explain.room import Room
-from quire.serve.away import EngineAway, EngineGone, EngineSilent, EngineStarting
+from quire.serve.away import EngineAway, EngineSilent, EngineStarting, gone
 from quire.serve.ending import end_at_once, ended_how, reap
 from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.engine_views import ViewQuestion, ViewReply
 from quire.serve.frames import FramePipe
-from quire.serve.mailbox import Mailbox
 from quire.serve.messages import (
     ABORTED,
     AskFork,
@@ -44,6 +43,7 @@ from quire.serve.messages import (
     Explain,
     Failed,
     Message,
+    RankLost,
     Ready,
     Reply,
     RequestState,
@@ -51,6 +51,7 @@ from quire.serve.messages import (
     WarmUp,
 )
 from quire.serve.messages import Submit as SubmitOrder
+from quire.serve.pending import PendingRequest, Updates
 from quire.serve.progress import Progress
 from quire.serve.starting import Life, engine_process
 from quire.traces.traced import Parent, RequestTrace
@@ -65,30 +66,9 @@ STABLE_SECONDS = 60.0
 
 
 NOT_READY = "the engine is not ready: it is starting, come back in a few seconds"
-DIED = "the engine's process died; it is being started again: send the request once more"
-
-
-@dataclass(slots=True, eq=False)
-class PendingRequest:
-    """One request in progress, and when it generated what."""
-
-    request: Request
-    updates: Updates
-    number: int = 0
-    """Its place in the call."""
-    sent_at: float = field(default_factory=time.monotonic)
-    first_at: float | None = None
-    last_at: float | None = None
-    output_tokens: int = 0
-    hit_tokens: int | None = None
-    """Tokens of the prompt found in the cache; None: it has not started."""
 
 
 Question = Explain | DropCache | AskLeases | AskFork | AskRoom | AskView
-Update = tuple[int, ...] | RequestUpdate | EngineAway
-"""Tokens alone, or whatever else there is to say."""
-Updates = Mailbox[tuple[PendingRequest, Update]]
-"""Of the requests of one call."""
 
 
 class EngineClient:
@@ -120,6 +100,10 @@ class EngineClient:
         self._was_ready = False
         self._is_closing = False
         self._pause_seconds = FIRST_PAUSE_SECONDS
+        self.lost = ""
+        """The rank that the latest engine that died had lost; empty: it died otherwise."""
+        self._waiting: list[PendingRequest] = []
+        """Until there is an engine again."""
         self._questions: dict[int, asyncio.Future[Any]] = {}
         self._numbers = itertools.count()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -196,11 +180,14 @@ class EngineClient:
         self._life = None
         self.progress.engine_is_gone()
         self.last_words = ended_how(exit_code, self.open_count())
-        self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count())
-        self.end_all(EngineGone(DIED))
+        why = {"reason": life.lost} if life.lost else {}
+        self._tell("engine_died", "error", exit_code=exit_code, requests=self.open_count(), **why)
+        self.lost = life.lost
+        self.end_started(life.lost)
         self.on_change()
         if not self._was_ready:
-            self.boot_failure = self.boot_failure or Failed("the engine's process died while it started", 1)
+            why_not = life.lost or "the engine's process died while it started"
+            self.boot_failure = self.boot_failure or Failed(why_not, 1)
             self.given_up.set()
             return
         if time.monotonic() - life.started_at > STABLE_SECONDS:
@@ -212,9 +199,22 @@ class EngineClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def end_all(self, error: EngineAway) -> None:
-        """Ends all waiting requests and questions with this error."""
-        self.end(self.open_names(), error)
+    def end_started(self, lost: str) -> None:
+        """An engine has died. If it `lost` a rank, the requests that it has not started wait for the next engine."""
+        self._waiting = [one for one in self.tickets.values() if lost and one.can_wait]
+        self.end_all(gone(lost), [one.request.name for one in self._waiting])
+
+    def submit_again(self) -> None:
+        """An engine is ready: it gets the requests that have waited for it, and were not cancelled meanwhile."""
+        waiting, self._waiting = self._waiting, []
+        for one in waiting:
+            if self.tickets.get(one.request.name) is one:
+                one.engines += 1
+                self._send(SubmitOrder((one.request,), span=one.span))
+
+    def end_all(self, error: EngineAway, kept: Sequence[str] = ()) -> None:
+        """Ends all waiting requests, except those kept, and all questions with this error."""
+        self.end([name for name in self.open_names() if name not in kept], error)
         for question in self._questions.values():
             if not question.done():
                 question.set_exception(error)
@@ -256,6 +256,8 @@ class EngineClient:
                     question.set_result(value)
             case Ready():
                 self._begin(life, message)
+            case RankLost(why):
+                life.lost = why
             case Failed():
                 self.boot_failure = message
                 self._tell("engine_failed", "error", message=message.message)
@@ -266,9 +268,12 @@ class EngineClient:
         life.is_ready = self._was_ready = True
         self.progress.reset()
         seconds = round(time.monotonic() - life.started_at, 2)
-        steps = {"steps": ready.steps, "kernels": "; ".join(ready.kernels)} if ready.steps else {}
+        steps: dict[str, Any] = {"steps": ready.steps, "kernels": "; ".join(ready.kernels)} if ready.steps else {}
+        if ready.ranks:
+            steps["ranks"] = list(ready.ranks)
         self.on_change()
         self._tell("engine_ready", process=life.process.pid, seconds=seconds, device=self.setup.options.device, **steps)
+        self.submit_again()
 
     def _note_tick(self, tick: EngineTick) -> None:
         now = time.monotonic()
@@ -319,7 +324,7 @@ class EngineClient:
 
     def submit(self, requests: Sequence[Request], updates: Updates, span: Parent | None = None) -> list[PendingRequest]:
         """`span`: what the phases of these requests belong to, if they are wanted."""
-        tickets = [PendingRequest(request, updates, number) for number, request in enumerate(requests)]
+        tickets = [PendingRequest(request, updates, number, span) for number, request in enumerate(requests)]
         self._send(SubmitOrder(tuple(requests), span=span))
         self.tickets.update({ticket.request.name: ticket for ticket in tickets})
         return tickets

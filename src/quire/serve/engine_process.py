@@ -36,6 +36,7 @@ from quire.explain.status import status_of
 from quire.forks.forks import Forks
 from quire.handover.hooks import HandOverHooks
 from quire.plan.file import decode
+from quire.ranks.group import RankLost
 from quire.serve import logs
 from quire.serve.engine_forks import ForkReply, answer_fork
 from quire.serve.engine_leases import EngineLeases, LeaseReply
@@ -62,6 +63,7 @@ from quire.serve.messages import (
     Submit,
     WarmUp,
 )
+from quire.serve.shared_pipe import SharedPipe
 from quire.traces.traced import TracedRequests
 from quire.warm.work import NAME, WarmWork
 
@@ -80,37 +82,45 @@ def main(connection: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     setup: EngineSetup = connection.recv()
     logs.set_up(setup.log_level, setup.log_format)
-    updates = Updates()
+    updates, pipe = Updates(), SharedPipe(connection)
     try:
-        built = _boot(setup, updates)
+        built = _boot(setup, updates, pipe.end)
     except QuireError as error:
-        connection.send(Failed(str(error), error.exit_code))
+        pipe.send(Failed(str(error), error.exit_code))
         sys.exit(error.exit_code)
     except Exception as error:
         traceback.print_exc()
-        connection.send(Failed(f"the engine cannot start: {error!r}", 1))
+        pipe.send(Failed(f"the engine cannot start: {error!r}", 1))
         sys.exit(1)
     gc.collect()
     gc.freeze()  # objects from the boot stay for good: scanning them again and again would delay steps
     started = (*built.report.lines(), built.phases.line())
-    connection.send(Ready(built.tiers, started, built.report.steps, built.report.kernels))
+    pipe.send(Ready(built.tiers, started, built.report.steps, built.report.kernels, built.ranks.processes))
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the HTTP process has ended
-        loop = EngineLoop(built.engine, connection, updates, stack=built.stack, hooks=built.hooks, warm=built.warm())
+        loop = EngineLoop(built.engine, pipe, updates, stack=built.stack, hooks=built.hooks, warm=built.warm())
         loop.after_step = built.after_step
         loop.router = Router() if setup.has_fronts else None
         loop.traced = TracedRequests(built.engine) if setup.has_spans else None
-        loop.run()
+        try:
+            loop.run()
+        except RankLost as error:
+            pipe.end(str(error))
     built.hooks.close()
     built.close()
 
 
-def _boot(setup: EngineSetup, updates: Updates) -> BuiltEngine:
+def _boot(setup: EngineSetup, updates: Updates, on_rank_lost: Callable[[str], None] = lambda _why: None) -> BuiltEngine:
     from quire.build.engine import build_engine, prepare
 
     prepared = prepare(setup.folder, setup.options, plan=decode(dict(setup.plan)))
-    if setup.freeze_file is None:
-        return build_engine(prepared, listeners=(updates,))
-    return build_engine(prepared, listeners=(updates,), wrap=partial(FreezingRunner, file=setup.freeze_file))
+    wrap = partial(FreezingRunner, file=setup.freeze_file) if setup.freeze_file is not None else _as_it_is
+    return build_engine(
+        prepared, listeners=(updates,), wrap=wrap, step_seconds=setup.step_seconds, on_rank_lost=on_rank_lost
+    )
+
+
+def _as_it_is(runner: Runner) -> Runner:
+    return runner
 
 
 class FreezingRunner:
@@ -174,7 +184,7 @@ class EngineLoop:
     def __init__(
         self,
         engine: Engine,
-        connection: Connection,
+        connection: SharedPipe | Connection,
         updates: Updates,
         clock: Callable[[], float] = time.monotonic,
         stack: Stack | None = None,
@@ -206,7 +216,7 @@ class EngineLoop:
         is_audited = False
         if self._is_idle() and self._was_idle:
             wakeups = [self.hooks.wakeup.fileno()] if self.hooks.wakeup is not None else []
-            is_audited = not wait([self.connection, *wakeups], IDLE_TICK_SECONDS) and self._audit()
+            is_audited = not wait([self.connection.fileno(), *wakeups], IDLE_TICK_SECONDS) and self._audit()
         while self.connection.poll():
             self._execute(command := self.connection.recv())
             if not isinstance(command, AskView):  # others may change what is held without a step

@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from quire.serve.body_route import BodyRoute
 from quire.serve.calls import Arrived, Call, Deltas
-from quire.serve.client import PendingRequest, Update
 from quire.serve.errors import ApiError, internal_error, json_response
 from quire.serve.forking import forked_by
 from quire.serve.formats import ChatFormat, CompletionFormat, Extras, Format
+from quire.serve.pending import PendingRequest, Update
 from quire.serve.protocol import BodyWriter
 from quire.serve.schemas import ChatBody, CompletionBody, Sampled
 from quire.serve.service import Service

@@ -42,6 +42,8 @@ class EngineSetup:
     """For drills: while this file exists, the runner stops."""
     log_format: str = "auto"
     log_level: str = "info"
+    step_seconds: float = 30.0
+    """In which each rank confirms a step."""
     has_fronts: bool = False
     """Several processes speak HTTP: a tick has a part for each."""
     has_spans: bool = False
@@ -159,6 +161,8 @@ class Ready:
     """Only the first of these: how decode steps run."""
     kernels: tuple[str, ...] = ()
     """Only the second of these: the backend of each kind."""
+    ranks: tuple[int, ...] = ()
+    """Processes of the model's other ranks on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +171,13 @@ class Failed:
 
     message: str
     exit_code: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankLost:
+    """A rank of the model has ended, or does not answer; the engine's process ends."""
+
+    why: str
 
 
 ABORTED = "aborted"
@@ -251,4 +262,4 @@ class Reply:
     value: Any
 
 
-Message = Ready | Failed | EngineTick | RoutedTick | Reply
+Message = Ready | Failed | RankLost | EngineTick | RoutedTick | Reply

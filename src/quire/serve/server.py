@@ -83,8 +83,10 @@ def run(
     ring = KeyRing(settings.keys, key_sha256=settings.api_key_sha256)
     options = replace(options, rules=rules_of(ring, settings.queue, settings.load_seconds))
     logged = (settings.log_format, settings.log_level)
-    has_spans = settings.otel is not None
-    setup = EngineSetup(planned.folder, encode(planned.plan), options, freeze_file, *logged, has_spans=has_spans)
+    has_spans, seconds = settings.otel is not None, settings.step_seconds
+    setup = EngineSetup(
+        planned.folder, encode(planned.plan), options, freeze_file, *logged, step_seconds=seconds, has_spans=has_spans
+    )
     asyncio.run(_serve(listener, planned, settings, ring, setup, announce=announce))
 
 

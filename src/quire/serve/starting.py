@@ -18,6 +18,8 @@ class Life:
     pipe: FramePipe
     started_at: float
     is_ready: bool = False
+    lost: str = ""
+    """The rank that was lost, and how: then its process ends."""
 
 
 def engine_process(descriptor: int) -> subprocess.Popen[bytes]:

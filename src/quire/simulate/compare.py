@@ -17,7 +17,6 @@ from quire.core.rules import Rules
 from quire.core.units import ceil_div
 from quire.kinds import counts
 from quire.models.shape import ModelShape
-from quire.options.run import RUN_RANKS
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -30,6 +29,8 @@ from quire.simulate.report import report
 from quire.simulate.tokens import Recipe, seed_of
 from quire.simulate.traces import Asked, Trace
 
+COMPARED_RANKS = (1,)
+"""Tensor-parallel ranks whose speed on devices is known: on several, nothing was measured yet."""
 COMPARED_KV = (DType.BF16, DType.FP8)
 """Data types of keys and values that kernels read on a GPU; fp16 takes as much as bf16."""
 WITHOUT_KERNELS = ("t4", "rtx-3090", "a10", "a10g", "a6000", "a100-40gb", "a100-80gb")
@@ -76,7 +77,7 @@ def compare(
     left_out: list[LeftOut] = []
     for device in devices:
         for kv_dtype in COMPARED_KV:
-            for ranks in RUN_RANKS:
+            for ranks in COMPARED_RANKS:
                 changed = replace(settings, kv_dtype=kv_dtype, tensor_parallel=ranks, max_length=length)
                 try:
                     found.append(_configuration(model, changed, device, length, target_requests))

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,23 +46,33 @@ def types() -> list[str]:
 
 
 def sweep(cases: Iterable[Case]) -> Iterator[Finding]:
-    """On one thread: models are too small to be divided."""
+    with on_one_thread():
+        for case in cases:
+            yield examine(case)
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Models are too small to be divided."""
     logger: Any = transformers.logging
     logger.set_verbosity_error()
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for case in cases:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                yield examine(case)
+        yield
     finally:
         torch.set_num_threads(threads)
 
 
 def examine(case: Case) -> Finding:
+    return examine_by(_examined, case)
+
+
+def examine_by(examined: Callable[[Case], Finding], case: Case) -> Finding:
     try:
-        return _examined(case)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return examined(case)
     except QuireError as error:
         return Finding(case.type, "refused", short(error), case.label)
     except Exception as error:

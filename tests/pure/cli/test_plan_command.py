@@ -387,9 +387,9 @@ def test_a_memory_that_would_fit_is_offered_instead_of_the_device(capsys: pytest
         (("gemma-3-27b", "--device", "h100", "--target-length", "8k", "--target-requests", "4"), False),
     ],
 )
-def test_ranks_that_quire_itself_does_not_run_are_told(
+def test_the_plan_says_that_several_gpus_were_not_measured(
     asked: tuple[str, ...], is_told: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever plans for another engine may have them."""
+    """Plans with ranks or stages, and answers that count devices."""
     main(["plan", *asked])
-    assert ("Quire itself runs a model on one device for now" in capsys.readouterr().out) is is_told
+    assert ("not measured on several GPUs yet" in capsys.readouterr().out) is is_told

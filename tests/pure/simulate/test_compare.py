@@ -12,12 +12,12 @@ import pytest
 from command import refused, run_json, run_text
 from quire.core.dtypes import DType
 from quire.models.read import read_model
-from quire.options.run import RUN_KV_DTYPES, RUN_RANKS
+from quire.options.run import RUN_KV_DTYPES
 from quire.plan import bound
 from quire.plan.make import make_plan
 from quire.plan.settings import Budget, Settings
 from quire.planner.devices import DEVICES, device_bytes
-from quire.simulate.compare import COMPARED_KV, TRIED, compare
+from quire.simulate.compare import COMPARED_KV, COMPARED_RANKS, TRIED, compare
 
 PAGE = Path(__file__).parents[3] / "docs" / "plan.md"
 MODEL = read_model("llama-3.1-8b")
@@ -58,7 +58,7 @@ def test_faster_devices_are_faster_and_the_fewest_devices_come_first() -> None:
 
 def test_only_what_quire_runs_is_compared() -> None:
     assert set(COMPARED_KV) <= set(RUN_KV_DTYPES)
-    assert RUN_RANKS == (1,)
+    assert COMPARED_RANKS == (1,)
     assert set(TRIED) <= set(DEVICES)
     found, left_out = compare(MODEL, Settings(), ["a100-80gb"], 8192, None)
     assert [one.kv_dtype for one in found] == ["bf16"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from command import run_text
 from quire.core.errors import ModelError
 from quire.core.memory import Memory
+from quire.kinds import Keeps
 from quire.models.memories import Heads, full, indexed, latent, latent_parts, windowed
 from quire.models.shape import Layer, ModelShape
 from quire.plan.make import make_plan
@@ -61,6 +63,18 @@ def test_a_layer_that_mixes_tokens_beside_attention_is_found() -> None:
     projection.register_forward_hook(lambda _module, _inputs, out: out + out.roll(1, dims=1))
     with pytest.raises(ModelError, match="the key of layer 2 depends on neighbours"):
         check_model(model, plan_of("llama", batch_tokens=32).stages[0])
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "mamba2", "lfm2", "minimax", "recurrent_gemma"])
+def test_states_of_other_sizes_than_planned_are_found(name: str) -> None:
+    """A plan with the states of one of two ranks, and a model that was not split. Red if only keys and values were
+    compared: a layer would write its state over another's."""
+    model = build(tiny_config(name), torch.float32)
+    whole, part = (plan_of(name, batch_tokens=32, ranks=ranks).stages[0] for ranks in (1, 2))
+    check_model(model, whole)
+    kinds = [two if two.kind.keeps is Keeps.STATE else one for one, two in zip(whole.kinds, part.kinds, strict=True)]
+    with pytest.raises(ModelError, match=r"numbers for its convolution and [\d,]+ besides, planned for state"):
+        check_model(model, replace(whole, kinds=tuple(kinds)))
 
 
 def test_positions_that_are_counted_instead_of_taken_are_found() -> None:

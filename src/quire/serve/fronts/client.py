@@ -8,8 +8,8 @@ from typing import Any
 
 from quire.core.request import Request
 from quire.explain.room import Room
-from quire.serve.away import EngineGone, EngineStarting
-from quire.serve.client import DIED, NOT_READY, EngineClient
+from quire.serve.away import EngineStarting
+from quire.serve.client import NOT_READY, EngineClient
 from quire.serve.engine_forks import ForkQuestion, ForkReply
 from quire.serve.engine_leases import LeaseQuestion, LeaseReply
 from quire.serve.engine_views import ViewQuestion, ViewReply, WholeView
@@ -55,10 +55,11 @@ class FrontClient(EngineClient):
         self._state, self.restarts, self.last_words = state, state.restarts, state.last_words
         if not state.has_process:
             self.progress.engine_is_gone()
-            self.end_all(EngineGone(DIED))
+            self.end_started(state.lost)
         elif state.is_ready:
             self.progress.reset()
             self.progress.resume(state.steps, state.seconds_since)
+            self.submit_again()
         else:
             self.progress.engine_starts()
 

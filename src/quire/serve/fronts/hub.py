@@ -215,6 +215,7 @@ class Hub:
             progress.steps,
             progress.seconds_since,
             engine.last_words,
+            engine.lost,
         )
 
     def _tell_state(self) -> None:

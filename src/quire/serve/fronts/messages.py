@@ -48,6 +48,8 @@ class EngineState:
     """Since its last progress."""
     last_words: str = ""
     """How the last engine that died ended."""
+    lost: str = ""
+    """The rank that the latest process that died had lost."""
 
 
 # ── notices of a front ───────────────────────────────────────────────────

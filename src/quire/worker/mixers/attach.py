@@ -43,12 +43,15 @@ STATES = {
     "Zamba2MambaMixer": _MAMBA2,
 }
 
-PAIRED: dict[str, tuple[Callable[..., Callable[..., torch.Tensor]], Callable[..., torch.Tensor]]] = {
-    "MiniMaxLightningAttention": (lightning.LightningMixer, lightning.mix_alone),
-    "RecurrentGemmaRecurrentBlock": (griffin.GriffinMixer, griffin.mix_alone),
+PAIRED: dict[
+    str,
+    tuple[Callable[..., Callable[..., torch.Tensor]], Callable[..., torch.Tensor], Callable[[Any], tuple[int, int]]],
+] = {
+    "MiniMaxLightningAttention": (lightning.LightningMixer, lightning.mix_alone, lightning.kept_numbers),
+    "RecurrentGemmaRecurrentBlock": (griffin.GriffinMixer, griffin.mix_alone, griffin.kept_numbers),
 }
-"""States whose own code cannot continue from a page: what replaces it, and the same for tokens alone. Layers expect a
-pair of results."""
+"""States whose own code cannot continue from a page: what replaces it, the same for tokens alone, and how many numbers
+it keeps of a row (for its convolution, besides). Layers expect a pair of results."""
 LATENTS = frozenset({
     "AXK1Attention", "DeepseekV2Attention", "DeepseekV3Attention", "Glm4MoeLiteAttention", "KimiLinearAttention",
     "LongcatFlashMLA", "MiniCPM3Attention", "YoutuAttention",

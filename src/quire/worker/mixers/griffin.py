@@ -46,6 +46,12 @@ def mix_alone(module: Any, rows: torch.Tensor, positions: torch.Tensor) -> torch
     return mix(module, rows, positions, vector, columns)[0]
 
 
+def kept_numbers(module: Any) -> tuple[int, int]:
+    """Of a row: for its convolution, and its vector."""
+    channels = module.conv_1d.out_channels
+    return channels * (module.conv1d_width - 1), channels
+
+
 def mix(
     module: Any, rows: torch.Tensor, positions: torch.Tensor, vector: torch.Tensor, columns: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

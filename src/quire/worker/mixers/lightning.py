@@ -46,6 +46,11 @@ def mix_alone(module: Any, rows: torch.Tensor, _positions: torch.Tensor) -> torc
     return mix(module, rows, rows.new_zeros(len(rows), heads, width, width, dtype=torch.float32))[0]
 
 
+def kept_numbers(module: Any) -> tuple[int, int]:
+    """Of a row: none for a convolution, and its matrices."""
+    return 0, module.qkv_proj.out_features // 3 * module.head_dim
+
+
 def mix(module: Any, rows: torch.Tensor, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """(row, token, width) in and out, and the matrices (row, head, width, width) after the last token."""
     projected = module.act_fn(module.qkv_proj(rows)).unflatten(2, (module.num_attention_heads, -1))

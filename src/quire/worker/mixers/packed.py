@@ -32,6 +32,11 @@ def bind_names(forward: Any, names: dict[str, Any]) -> FunctionType:
     return made
 
 
+def cache_name(forward: Any) -> str:
+    """The name of the option that gives a mixer its cache."""
+    return "cache_params" if "cache_params" in inspect.signature(forward).parameters else "past_key_values"
+
+
 class NoStates:
     """The empty cache that a mixer sees."""
 
@@ -66,8 +71,7 @@ class PackedMixer:
         self.recurrent = next((part for name, part in parts.items() if name not in convolutions), None)
         self.module = module
         self.forward = self._forward_of(type(module))
-        known = inspect.signature(self.forward).parameters
-        self.cache_name = "cache_params" if "cache_params" in known else "past_key_values"
+        self.cache_name = cache_name(self.forward)
 
     def __call__(self, hidden_states: torch.Tensor, **_options: Any) -> torch.Tensor:
         out: torch.Tensor = self.forward(self.module, hidden_states, **{self.cache_name: NoStates()})

@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from quire.worker.backends.batch import StateGroup
 from quire.worker.mixers.context import ForwardContext
-from quire.worker.mixers.packed import BLOCKS, bind_names
+from quire.worker.mixers.packed import BLOCKS, bind_names, cache_name
 from quire.worker.pages.arena import PartView
 
 UNLIMITED = (0.0, float("inf"))
@@ -101,8 +101,7 @@ class StateMixer:
         self.kind = next(iter(self.convolutions.values())).kind
         self.column_count: int = module.conv_kernel_size - 1
         self.matrix_shape = form.matrix(module)
-        known = inspect.signature(self.forward).parameters
-        self.cache_name = "cache_params" if "cache_params" in known else "past_key_values"
+        self.cache_name = cache_name(self.forward)
 
     def __call__(self, hidden_states: torch.Tensor, **_options: Any) -> torch.Tensor:
         out = torch.empty_like(hidden_states)

@@ -3,7 +3,9 @@
     add      every rank's tensor becomes the sum of all     after products of which each rank has a part
     gather   rank 0 gets all parts, side by side            logits, of which each rank has a part of the vocabulary
 
-All ranks make the same calls in the same order, with tensors of the same shape.
+All ranks make the same calls in the same order, with tensors of the same shape. Stages have a port of their own:
+
+    send, receive   hidden states go from a stage to the next, logits from the last to the first
 """
 
 from __future__ import annotations
@@ -44,3 +46,25 @@ class Alone:
 
 
 ALONE: Collective = Alone()
+
+
+class Line(Protocol):
+    """Connects a rank with the same rank of other stages."""
+
+    def send(self, tensor: torch.Tensor, stage: int) -> None:
+        """Sends a contiguous tensor; returns when it may be changed."""
+
+    def receive(self, tensor: torch.Tensor, stage: int) -> None:
+        """Fills a contiguous tensor with the one that the stage sends next."""
+
+
+class NoLine:
+    """One stage has all layers."""
+
+    def send(self, tensor: torch.Tensor, stage: int) -> None:
+        raise AssertionError(f"stage {stage} takes no tensor of {tensor.numel():,} numbers: there is one")
+
+    receive = send
+
+
+NO_LINE: Line = NoLine()

@@ -110,6 +110,8 @@ class TorchModel:
             self.lean = self._make_lean()
 
     def _make_lean(self) -> LeanModel | None:
+        if hasattr(self.model, "quire_share"):  # a share's layers add what ranks compute: lean ones do not
+            return None
         decoder, arena = _decoder(self.model), self.context.arena
         count = min(LEAN_TOKENS, most_tokens(arena.stage))
         if not count or refusal(decoder, self.context):

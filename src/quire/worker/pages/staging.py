@@ -10,6 +10,8 @@ nothing before its copy is complete, and later work on the same pages waits for 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+from math import ceil
 
 import numpy as np
 
@@ -24,18 +26,26 @@ from quire.worker.pages.copies import Copies, Ints, RecordPages
 NOTHING = np.empty(0, dtype=np.int64)
 
 
+def rank_block_bytes(plan: Plan) -> int:
+    """Of a rank's host memory. Blocks of all ranks have the same numbers, and each holds a rank's own part of what a
+    block holds: so many blocks hold a rank's part of every record that as many of the plan's blocks hold whole."""
+    kinds = [kind for stage in plan.stages for kind in stage.kinds]
+    share = max(Fraction(kind.groups * kind.page_bytes, kind.unique_page_bytes) for kind in kinds)
+    return ceil(Records(plan).block_bytes * share)
+
+
 class Staging:
     """Turns a step's stores and loads into copies of pieces."""
 
     def __init__(self, plan: Plan, copies: Copies, memory: StagingMemory) -> None:
         """`memory`: knows what is in host memory, and is notified when copies are complete."""
-        self._records = Records(plan)
+        self._records, self._block_bytes = Records(plan), rank_block_bytes(plan)
         (self._stage,) = [stage for stage in plan.stages if stage.kinds]
         self._copies = copies
         self._memory = memory
 
     def store(self, stores: Sequence[Store]) -> None:
-        collected = RecordPages(self._records.block_bytes)
+        collected = RecordPages(self._block_bytes)
         for store in stores:
             collected.open(store.place.blocks)
             begin = 0
@@ -53,7 +63,7 @@ class Staging:
 
     def load(self, loads: Sequence[tuple[int, int]], tables: Sequence[Sequence[TableView]]) -> None:
         """Copies what loads staged into their rows' pages: (number of the load, row)."""
-        collected = RecordPages(self._records.block_bytes)
+        collected = RecordPages(self._block_bytes)
         for number, row in loads:
             self._add(collected, number, row, tables)
         wait = self._copies.back(collected.pieces())
@@ -88,7 +98,7 @@ class Staging:
             skipped = int((span.logical < held_pages).sum()) * span.plan.groups
             pages = addresses[skipped:].astype(np.int64) * GRANULE_BYTES
             collected.add(pages, size, begin + skipped * size)
-            begin += span.bytes
+            begin += len(span.logical) * span.plan.groups * size  # this rank's
 
     # ── order between steps and copies that are under way ──────────────────────
 

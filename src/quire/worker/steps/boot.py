@@ -32,6 +32,7 @@ from quire.worker.model.packed_kernels import packed_grouped, packed_product
 from quire.worker.model.packed_linear import use_products
 from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
+from quire.worker.ranks.share import stage_of
 from quire.worker.sampling.sampler import Sampler
 from quire.worker.steps.device_runner import DeviceRunner
 from quire.worker.steps.graphs import Tables
@@ -48,7 +49,7 @@ allocated for the first request with a penalty, in memory that is reserved here.
 def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions) -> PlacedModel:
     """The weights lie on the meter's device already. What is measured is noted in the meter's ledger."""
     use_threads(options)
-    stage, backends = plan.stages[0], available(options.deterministic)
+    stage, backends = stage_of(plan, weights.member.share), available(options.deterministic)
     models = weights.with_layers(stage)
     for model, part in models:
         fix_positions(model, plan.max_length)
@@ -71,7 +72,7 @@ def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions
         return TorchModel(model, own, backends, options.compile or options.deterministic, options.deterministic)
 
     own, *draft = (on(model, part) for model, part in models)
-    return PlacedModel(own, arena, options, DraftModel(*draft) if draft else None, meter)
+    return PlacedModel(own, arena, options, DraftModel(*draft) if draft else None, meter, weights.member)
 
 
 def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[int] | None = None) -> None:
@@ -129,9 +130,9 @@ def largest_steps(plan: Plan, stage: StagePlan) -> tuple[Step, ...]:
 def _capturing_steps(plan: Plan, stage: StagePlan) -> tuple[Step, ...]:
     """A row with all tokens but one, captured after every unit of reuse, and a row with one token, captured too: the
     kernels for many and for few tokens are compiled for captures before the first request needs them."""
-    kinds = [kind for kind, one in enumerate(stage.kinds) if one.kind.keeps is Keeps.STATE]
-    if not kinds:
+    if not any(one.kind.keeps is Keeps.STATE for every in plan.stages for one in every.kinds):
         return ()
+    kinds = [kind for kind, one in enumerate(stage.kinds) if one.kind.keeps is Keeps.STATE]  # of this stage: none, even
     most = min(plan.batch_tokens, plan.max_length)
     counts = np.array([most - 1, 1] if min(plan.max_requests, most) > 1 else [most])
     ends = [(entry, end) for entry, count in enumerate(counts) for end in range(1, count + 1, plan.reuse_unit_tokens)]

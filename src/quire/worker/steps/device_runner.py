@@ -22,6 +22,7 @@ from quire.core.step import Step, StepResult
 from quire.worker.backends.batch import Padding
 from quire.worker.pages.captures import copy_captures
 from quire.worker.pages.uploads import NoEvent, StagedUpload, carry, event_on
+from quire.worker.ranks.share import own_part
 from quire.worker.sampling.logprobs import Targets
 from quire.worker.steps.drafting import verify_drafts
 from quire.worker.steps.graphs import DecodeGraphs, Tables, pad_step, why_not
@@ -55,7 +56,12 @@ class DeviceRunner(TorchRunner):
         """Records decode steps for these row counts. No step may be in flight."""
         self._why_no_graphs = why_not(self.model)
         if not self._why_no_graphs:
-            self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, tables)
+            own = () if self._memory is None else tables[self._memory]
+            self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, (own,))
+
+    def recording(self, step: Step) -> tuple[int, bool] | None:
+        own = own_part(step, self._memory)
+        return self.graphs.choice(own) if self.graphs is not None and self.graphs.takes(own) else None
 
     def describe(self) -> str:
         """How decode steps run."""
@@ -81,7 +87,7 @@ class DeviceRunner(TorchRunner):
             return super()._compute(step, prompt)
         played = self.graphs.play(step)
         copy_captures(step, self.arena)
-        is_plain = self.sampler.is_plain(step.rows)
+        is_plain = self.member.share.is_whole and self.sampler.is_plain(step.rows)
         tokens = played.tokens if is_plain else self.sample(step, played.logits)
         return played.logits, tokens, iter(())
 

@@ -95,11 +95,14 @@ class DecodeGraphs:
             return False
         return all(backend.fits(plan, step, self.device) for plan, backend in self._recordable())
 
+    def choice(self, step: Step) -> tuple[int, bool]:
+        """Of a step that can be played: rows of its recording, and whether rows are cut there."""
+        return int(self._counts[np.searchsorted(self._counts, len(step.rows))]), self._is_split(step)
+
     def play(self, step: Step) -> GraphOutput:
         """Runs a step, without its captures: afterwards the rows' own pages hold the states to copy."""
         step = replace(step, captures=()) if step.captures else step
-        rows = int(self._counts[np.searchsorted(self._counts, len(step.rows))])
-        is_split = self._is_split(step)
+        rows, is_split = self.choice(step)
         self.fixed.begin()
         self._fill(step, rows, is_split, self.fixed)
         assert self.fixed.shapes == self._shapes[rows, is_split], (

@@ -13,6 +13,7 @@ import torch
 from quire.core.errors import DoesNotFit
 from quire.core.units import format_bytes
 from quire.plan.plan import Plan
+from quire.worker.ranks.share import WHOLE, Share, ledger_of, stage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class Meter:
     """Measures a device's memory. Kernels, libraries and the driver allocate without torch, so the device's own count
     is used as well: workspace is what is in use beyond the lines, by other processes too."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    def __init__(self, device: torch.device, share: Share = WHOLE) -> None:
+        self.device, self.share = device, share
         self._lines: dict[str, int] = {}
         self._others = 0
         """In use before weights are loaded: by other processes, and by the driver for this one."""
@@ -63,8 +64,8 @@ class Meter:
 
     def require_room(self, plan: Plan, sheets: int) -> None:
         """Checks before the pool is allocated that it fits, with all that is allocated now and later."""
-        stage, step = plan.stages[0], self._lines.get("activations", 0)
-        graphs = sheets * stage.sheet_bytes + _planned(plan, "graphs")
+        stage, step = stage_of(plan, self.share), self._lines.get("activations", 0)
+        graphs = sheets * stage.sheet_bytes + self._planned(plan, "graphs")
         room = self.free() - step - graphs
         if stage.pool_bytes > room:
             raise DoesNotFit(
@@ -89,7 +90,7 @@ class Meter:
     def _require_limit(self, plan: Plan, more_bytes: int) -> None:
         """Compares what this process has allocated, will allocate and needs for a step with its limit. Recordings are
         added, because torch does not count them."""
-        step, pool = self._lines.get("activations", 0), plan.stages[0].pool_bytes
+        step, pool = self._lines.get("activations", 0), stage_of(plan, self.share).pool_bytes
         held = self.allocated() + self._lines.get("graphs", 0) + more_bytes
         if plan.limit_bytes is None or held + step <= plan.limit_bytes:
             return
@@ -112,10 +113,9 @@ class Meter:
         known = dict(self._lines)
         held = sum(size for name, size in known.items() if name != "activations")
         known["workspace"] = max(0, self.taken() - held)
-        names = [line.name for line in plan.ranks[0].ledger if line.name in known]
+        names = [line.name for line in ledger_of(plan, self.share).ledger if line.name in known]
         names += [name for name in known if name not in names]
-        return tuple(Measured(name, _planned(plan, name), known[name]) for name in names)
+        return tuple(Measured(name, self._planned(plan, name), known[name]) for name in names)
 
-
-def _planned(plan: Plan, name: str) -> int:
-    return sum(line.bytes for line in plan.ranks[0].ledger if line.name == name)
+    def _planned(self, plan: Plan, name: str) -> int:
+        return sum(line.bytes for line in ledger_of(plan, self.share).ledger if line.name == name)

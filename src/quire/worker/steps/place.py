@@ -16,6 +16,8 @@ from quire.worker.model.drafting import DraftModel, part_of
 from quire.worker.model.model import TorchModel
 from quire.worker.model.positions import fix_positions
 from quire.worker.pages.arena import Arena
+from quire.worker.ranks.member import NO_OTHERS, Member
+from quire.worker.ranks.share import stage_of
 from quire.worker.steps.meter import Meter
 
 
@@ -26,12 +28,18 @@ class Weights:
     model: Any
     draft: Any = None
     draft_layers: int = 0
+    member: Member = NO_OTHERS
+    """Whose share of the models they are."""
 
     def with_layers(self, stage: StagePlan) -> list[tuple[Any, StagePlan]]:
         """Each model, with its own layers of the stage."""
+        if self.draft is None:
+            return [(self.model, stage)]
         own = stage.layers - self.draft_layers
-        found = [(self.model, part_of(stage, 0, own))]
-        return found if self.draft is None else [*found, (self.draft, part_of(stage, own, self.draft_layers))]
+        return [
+            (self.model, part_of(stage, 0, own)),
+            (self.draft, part_of(stage, own, self.draft_layers)),
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +52,7 @@ class PlacedModel:
     draft: DraftModel | None = None
     meter: Meter | None = None
     """On a GPU: has measured what the memory went to."""
+    member: Member = NO_OTHERS
 
     @property
     def scales(self) -> str:
@@ -59,7 +68,7 @@ def use_threads(options: RunOptions) -> None:
 
 def place_on_cpu(plan: Plan, weights: Weights, options: RunOptions) -> PlacedModel:
     use_threads(options)
-    stage, device = plan.stages[0], torch.device("cpu")
+    stage, device = stage_of(plan, weights.member.share), torch.device("cpu")
     arena = Arena(stage, device)
 
     def on(model: Any, part: StagePlan) -> TorchModel:
@@ -67,4 +76,4 @@ def place_on_cpu(plan: Plan, weights: Weights, options: RunOptions) -> PlacedMod
         return TorchModel(model, Arena(part, device, arena.bytes))
 
     own, *draft = (on(model, part) for model, part in weights.with_layers(stage))
-    return PlacedModel(own, arena, options, DraftModel(*draft) if draft else None)
+    return PlacedModel(own, arena, options, DraftModel(*draft) if draft else None, member=weights.member)

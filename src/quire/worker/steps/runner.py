@@ -5,6 +5,7 @@ pages moved ─▶ open tokens filled in ─▶ model ─▶ tokens sampled ─�
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Protocol
@@ -14,6 +15,7 @@ import torch
 
 from quire.core.errors import ModelError
 from quire.core.logprobs import StepLogprobs
+from quire.core.request import Request
 from quire.core.sampling import Grammar
 from quire.core.step import SAMPLED, Step, StepResult
 from quire.options.run import DEFAULTS, RunOptions
@@ -22,6 +24,8 @@ from quire.worker.model.drafting import DraftModel
 from quire.worker.model.model import TorchModel
 from quire.worker.pages.arena import Arena
 from quire.worker.pages.staging import Staging
+from quire.worker.ranks.member import NO_OTHERS, Member
+from quire.worker.ranks.share import memory_of, own_part
 from quire.worker.sampling.logprobs import Block, Scorer, Targets, join_scores, places_before, score
 from quire.worker.sampling.sampler import Masks, Sampler
 from quire.worker.steps.drafting import verify_drafts
@@ -62,8 +66,11 @@ class TorchRunner:
     """Copies pages between the arena and a tier's host memory."""
     options: RunOptions = DEFAULTS
     """How the model is run: for options that are read while steps run."""
+    member: Member = NO_OTHERS
+    """Every process of a group launches the same steps. The first samples, and gives the tokens to its stage."""
 
     def __post_init__(self) -> None:
+        self._memory = memory_of(self.plan, self.member.share)
         _require_ropes(self.plan, self.model, self.draft)
         rows = self.plan.max_requests
         self.device = self.arena.bytes.device
@@ -76,6 +83,7 @@ class TorchRunner:
         self._results: list[StepResult] = []
 
     def launch(self, step: Step) -> None:
+        step = own_part(step, self._memory)
         self._prepare(step)
         if not len(step.rows):
             self._finish(step, torch.empty(0, dtype=torch.int64, device=self.device))
@@ -83,14 +91,24 @@ class TorchRunner:
         step = self._fill_in(step)
         prompt = self.scorer.prompt_targets(step)
         logits, tokens, pieces = self._compute(step, prompt)
+        if not self.member.share.leads:
+            deque(pieces, maxlen=0)  # logits of prompts, of which the group's first process needs this part
+            self._finish(step, tokens)
+            return
         outputs = self.scorer.output_targets(step, tokens)
         scores = score(outputs, logits, most := max(outputs.most, prompt.most))
         del logits  # before the next piece needs its memory
         scores += self._score_prompt(prompt, pieces, most)
         self._finish(step, tokens, join_scores(outputs, prompt, scores))
 
+    def recording(self, step: Step) -> tuple[int, bool] | None:
+        """Rows of the recording that a step can be played from, and whether rows are cut there; None: there is none."""
+        del step
+        return None
+
     def skip(self, step: Step) -> None:
         """Everything but the model: rows that sample get token 0. For benches."""
+        step = own_part(step, self._memory)
         self._prepare(step)
         self._finish(step, torch.zeros(len(step.sample_places()[0]), dtype=torch.int64, device=self.device))
 
@@ -101,7 +119,13 @@ class TorchRunner:
         """A token for each place where rows sample. Rows whose sampling depends on their outputs (penalties, grammars)
         have no drafts, so a rejected draft leaves no trace."""
         entries, _, positions = step.sample_places()
-        return self.sampler.sample(logits, step.rows[entries], positions)
+        if self.member.share.leads:
+            tokens = self.sampler.sample(logits, step.rows[entries], positions)
+        else:
+            tokens = torch.zeros(len(entries), dtype=torch.int64, device=self.device)
+        if self.member.share.stage == 0:  # later stages compute hidden states, and need no tokens
+            self.member.collective.broadcast(tokens)
+        return tokens
 
     # ── the parts of a launch that a device may do differently ────────────
 
@@ -157,10 +181,14 @@ class TorchRunner:
         if self.staging is not None:
             self.staging.before_rows(step)
         for row, request, outputs in step.entered:
-            self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
             self.scorer.enter(row, request)
-            if self.grammars is not None:
-                self.grammars.enter(row, request.sampling.grammar, outputs.tolist())
+            if self.member.share.leads:
+                self._enter(row, request, outputs)
+
+    def _enter(self, row: int, request: Request, outputs: np.ndarray) -> None:
+        self.sampler.enter(row, request.sampling, request.prompt, outputs, request.stop_tokens)
+        if self.grammars is not None:
+            self.grammars.enter(row, request.sampling.grammar, outputs.tolist())
 
     def _store(self, step: Step, place: int) -> None:
         """Starts the stores that precede the copy at `place`."""

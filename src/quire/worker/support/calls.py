@@ -72,7 +72,8 @@ def _twin(model: Any) -> Any:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return build(twin_config(model.config), torch.float32).eval()
+            config = getattr(model, "quire_config", model.config)  # a share's own configuration is not a whole model's
+            return build(twin_config(config), torch.float32).eval()
     except Exception as error:  # any configuration class or model may raise anything
         reason = " ".join(str(error).split())[:120]
         raise ModelError(

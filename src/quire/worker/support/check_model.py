@@ -20,9 +20,10 @@ import torch
 from quire.core.errors import ModelError
 from quire.kinds import Keeps, Kind, counts
 from quire.plan.plan import StagePlan
+from quire.worker.mixers.context import PLAIN
 from quire.worker.pages.arena import DTYPES
 from quire.worker.support.calls import check_calls, far_positions
-from quire.worker.support.probe import AttentionCall, ProbeRecord, first_difference, probe_attention, run
+from quire.worker.support.probe import AttentionCall, Numbers, ProbeRecord, first_difference, probe_attention, run
 
 KNOWN_OPTIONS = {
     "dropout", "scaling", "softcap", "s_aux", "sliding_window", "is_causal", "position_ids", "cache_position",
@@ -72,8 +73,7 @@ def _compare_layers(name: str, record: ProbeRecord, stage: StagePlan) -> None:
         for kind, parts in memories:
             where = f"{name}: layer {layer}"
             if kind.keeps is Keeps.STATE:
-                if layer not in record.mixers:
-                    raise ModelError(f"{where} keeps {', '.join(parts)}, and no mixer that is known runs there")
+                _compare_state(where, record.states.get(layer), kind, parts)
                 continue
             calls = record.calls.get(layer, [])
             if len(calls) != 1:
@@ -95,6 +95,19 @@ def _compare_call(where: str, call: AttentionCall, kind: Kind, parts: Parts) -> 
         raise ModelError(f"{where} asks attention for {strange[0]}, which {kind.name} does not take")
     if kind.selects and call.options.get(SELECTION) is None:
         raise ModelError(f"{where} passes no {SELECTION} to attention, {kind.name} is planned")
+
+
+def _compare_state(where: str, kept: Numbers | None, kind: Kind, parts: Parts) -> None:
+    if kept is None:
+        raise ModelError(f"{where} keeps {', '.join(parts)}, and no mixer that is known runs there")
+    sizes = {name: heads * width for name, (heads, width) in parts.items() if name not in PLAIN}
+    columns = sum(size for name, size in sizes.items() if name.startswith("conv"))
+    planned = columns, sum(sizes.values()) - columns
+    if planned != kept:
+        raise ModelError(
+            f"{where} keeps {kept[0]:,} numbers for its convolution and {kept[1]:,} besides, planned for {kind.name} "
+            f"are {planned[0]:,} and {planned[1]:,}"
+        )
 
 
 def _planned_parts(stage: StagePlan) -> dict[int, list[tuple[Kind, Parts]]]:

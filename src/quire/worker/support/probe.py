@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,11 +17,14 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from quire.core.errors import ModelError
 from quire.worker.mixers.attach import INDEXED, PAIRED, STATES, flat_norms, flatten
+from quire.worker.mixers.packed import NoStates, cache_name
 
 PROBE = "quire_probe"
 MASKED_TOKENS = 64
 """Larger masks are not made: the mask function is compared instead."""
 
+Numbers = tuple[int, int]
+"""How many numbers a mixer keeps of a row: for its convolution, and besides."""
 Mask = Callable[[Any, Any, Any, Any], torch.Tensor]
 
 
@@ -44,18 +48,34 @@ class ProbeRecord:
     """Places of the tokens that are recorded."""
     calls: dict[int, list[AttentionCall]] = field(default_factory=dict)
     masks: list[tuple[torch.Tensor, Mask]] = field(default_factory=list)
-    mixers: set[int] = field(default_factory=set)
+    states: dict[int, Numbers] = field(default_factory=dict)
+    """By layer: what its mixer keeps."""
     logits: torch.Tensor | None = None
 
 
-_record: ProbeRecord | None = None
-"""The running probe's: transformers calls a registered function, which has no other place to write to."""
+class NotedStates(NoStates):
+    """An empty cache that counts what a mixer would keep."""
+
+    def __init__(self) -> None:
+        self.channels = self.numbers = 0
+
+    def update_conv_state(self, new: torch.Tensor, *_layer: int, **_options: int) -> torch.Tensor:
+        self.channels += new.shape[1]
+        return new
+
+    def update_recurrent_state(self, new: torch.Tensor, *_layer: int, **_options: int) -> torch.Tensor:
+        self.numbers += new[0].numel()
+        return new
+
+
+_record: ContextVar[ProbeRecord | None] = ContextVar("_record", default=None)
+"""Of the running probe of this thread: transformers calls a registered function, which has no other place to write
+to."""
 
 
 @contextmanager
 def probe_attention(model: Any) -> Iterator[None]:
     """Within this context, attention and known recurrent mixers see each token alone."""
-    global _record
     AttentionInterface.register(PROBE, _attend_to_itself)
     AttentionMaskInterface.register(PROBE, _remember_mask)
     before = model.config._attn_implementation
@@ -76,7 +96,7 @@ def probe_attention(model: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        _record = None  # its tensors may lie in a device's memory
+        _record.set(None)  # its tensors may lie in a device's memory
         model.set_attn_implementation(before)
         for module in (*mixers, *norms, *indexers):
             del module.forward
@@ -94,29 +114,32 @@ def _select_itself(*_given: Any, **_options: Any) -> torch.Tensor:
 def _each_alone(module: Any, hidden_states: torch.Tensor, **_options: Any) -> Any:
     """Computes every recorded token as the beginning of its own sequence, and no others."""
     record = _running()
-    record.mixers.add(module.layer_idx)
     out = torch.zeros_like(hidden_states)
     alone, name = hidden_states[0, record.places][:, None], type(module).__name__
     if name not in PAIRED:
-        out[0, record.places] = type(module).forward(module, alone)[:, 0]
+        kept = NotedStates()
+        out[0, record.places] = type(module).forward(module, alone, **{cache_name(type(module).forward): kept})[:, 0]
+        record.states[module.layer_idx] = kept.channels * (module.conv_kernel_size - 1), kept.numbers
         return out
+    record.states[module.layer_idx] = PAIRED[name][2](module)
     positions = record.positions[record.places][:, None]
     out[0, record.places] = PAIRED[name][1](module, alone, positions)[:, 0]
     return out, None
 
 
 def _running() -> ProbeRecord:
-    assert _record is not None, "a probe is running"
-    return _record
+    record = _record.get()
+    assert record is not None, "a probe is running"
+    return record
 
 
 @torch.inference_mode()
 def run(model: Any, tokens: torch.Tensor, positions: torch.Tensor, places: torch.Tensor | None = None) -> ProbeRecord:
     """Runs one call. `places`: of the tokens that are recorded; default: all."""
-    global _record
     device = next(model.parameters()).device
     kept = torch.arange(len(tokens)) if places is None else places
-    _record = record = ProbeRecord(positions.to(device), kept.to(device))
+    record = ProbeRecord(positions.to(device), kept.to(device))
+    _record.set(record)
     asked = {} if places is None else {"logits_to_keep": record.places}
     try:
         out = model(input_ids=tokens[None].to(device), position_ids=record.positions[None], use_cache=False, **asked)
@@ -163,6 +186,8 @@ def _remember_mask(*, q_length: int, kv_length: int, mask_function: Mask, device
 def first_difference(first: torch.Tensor, second: torch.Tensor, tolerance: float) -> int | None:
     """The first token whose results (token, …) differ by more than `tolerance` times the greatest number; None:
     none."""
+    if not first.numel():
+        return None  # a stage without a head
     first, second = first.float().flatten(1), second.float().flatten(1)
     near = tolerance * first.abs().max().clamp(min=1e-6)
     wrong = ~((first - second).abs().amax(dim=1) <= near)

@@ -1,0 +1,74 @@
+"""Two processes of one model: the tokens of one process, whatever the engine does on the way."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quire.build.engine import BuiltEngine
+from quire.build.ranks import RankZero
+from quire.cache.audit import audit
+from quire.core.request import Request
+from quire.ranks.group import RankLost
+from quire.worker.support.tiny import tiny_config
+from rank_traffic import Seen, build, drive, prompt_of
+from tiny_folder import save_folder
+
+CASES = {
+    "llama": (28, {"RequestPreempted", "leases"}),
+    "gemma3_text": (28, {"RequestPreempted"}),
+    "qwen3_next": (5, {"PagesCompacted"}),
+}
+"""So few sheets that these things happen, besides what happens to all."""
+
+
+def folder_of(name: str, folder: Path) -> Path:
+    return save_folder(folder, tiny_config(name))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_ranks_generate_what_one_does(name: str, tmp_path: Path) -> None:
+    """Greedy and seeded, with prefix hits, preemption or compaction, cancellation, drafts, leases and prefixes from
+    host memory. Tables that miss a change, or a token that a rank draws by itself, would show."""
+    folder, found, seen = folder_of(name, tmp_path), [], Seen()
+    for ranks in (1, 2):
+        built = build(folder, CASES[name][0], ranks, seen=(seen := Seen()))
+        try:
+            found.append(drive(built))
+        finally:
+            built.close()
+    assert found[0] == found[1]
+    assert {"reused", "accepted", "loaded", *CASES[name][1]} <= set(+seen.events), seen.events
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[BuiltEngine, RankZero]]:
+    built = build(folder_of("llama", tmp_path), 40, ranks=2)
+    assert isinstance(built.ranks, RankZero)
+    try:
+        yield built, built.ranks
+    finally:
+        built.close()
+
+
+def test_a_rank_that_is_killed_ends_its_requests_with_its_name(pair: tuple[BuiltEngine, RankZero]) -> None:
+    """The request that runs ends with the reason; the queue of the engine stays, and its books balance. Nothing of the
+    group is left."""
+    built, ranks = pair
+    streams = [built.engine.submit(Request(f"r{number}", prompt_of(number), 60)) for number in range(8)]
+    for _ in range(12):
+        built.engine.step()
+    (process,) = [link.process for link in ranks.group.links]
+    assert process is not None
+    process.send_signal(signal.SIGKILL)
+    with pytest.raises(RankLost, match="rank 1 of 2 is lost: it was killed by SIGKILL"):
+        built.engine.drain()
+    failed = [stream for stream in streams if stream.failure]
+    assert all("rank 1 of 2 is lost" in stream.failure for stream in failed)
+    assert 0 < len(failed) < len(streams)
+    assert process.wait(60) == -signal.SIGKILL
+    for memory in built.engine.scheduler.memories:
+        audit(memory, {})
