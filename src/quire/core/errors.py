@@ -1,4 +1,4 @@
-"""Everything Quire raises on purpose.
+"""Errors that Quire raises on purpose. docs/errors.md draws the whole tree; this file has
 
     QuireError                  exit code
     ├── InputError                  2      what was asked cannot be understood
@@ -6,31 +6,10 @@
     │   ├── PlanError               2      a setting: sizes, splits, pages, layouts
     │   │   └── PoolTooLarge        3      a pool that was fixed beyond the memory: too large, like DoesNotFit
     │   ├── PlanFileError           2      a saved plan: damaged, not a plan, or of another version
-    │   ├── MissingPackage          2      a package that is not installed (`quire.options.extras`)
-    │   ├── HubError                2      a model that the hub does not give, or is refused (`quire.fetch.errors`)
-    │   │   └── HubAway             2      the hub cannot be asked now (`quire.fetch.hub_errors`)
-    │   ├── ForkRefused             2      a fork of what is not there (`quire.forks.forks`)
-    │   ├── Refused                 2      an address where no server is that `quire top` can show (`quire.top.server`)
+    │   ├── MissingPackage          2      a package that is not installed
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the available memory
-    ├── QueueFull                   1      too many requests wait already
-    ├── FetchError                  1      a model that cannot be downloaded (`quire.fetch.errors`)
-    ├── TierFailed                  1      a store of prefixes that cannot be used (`quire.core.connector`)
-    │   └── Gone                    1      the other side of a connection has closed it (`quire.movers.wire`)
-    ├── NoAnswer                    1      a server that cannot be reached now (`quire.top.server`)
-    ├── ApiError                    1      an HTTP request that is refused (`quire.serve.errors`)
-    ├── EngineAway                  1      the engine cannot be reached now (`quire.serve.client`)
-    │   ├── EngineGone              1      its process died
-    │   ├── EngineStarting          1      it is not ready yet
-    │   ├── EngineSilent            1      it did not answer in time
-    │   └── EngineStopping          1      the server is stopping
-    ├── RankLost                    1      a rank of a model ended, or stands still (`quire.ranks.group`)
-    ├── RankEnded                   1      this rank cannot go on (`quire.cli.rank`)
-    ├── EngineFailed                1      the engine could not start (`quire.serve.server`)
-    ├── Diverged                    1      a replay that differs from its recording (`quire.recording.replay`)
-    ├── Stalled                     1      a simulation that makes no progress (`quire.simulate.replica`)
-    ├── Violation                   1      a guarantee that does not hold (`quire.check.definitions`)
-    └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
+    └── QueueFull                   1      too many requests wait already
 
 Each message is one line: what, the numbers, and the smallest change that helps.
 """

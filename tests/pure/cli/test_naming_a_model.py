@@ -12,8 +12,8 @@ from quire.cli.main import build_parser, main
 from quire.fetch.find import DEFAULT_MODEL
 
 TAKING_A_MODEL = {
-    "quire generate", "quire chat", "quire serve", "quire rank", "quire fetch", "quire plan", "quire whatif",
-    "quire simulate", "quire bench decode", "quire bench serve",
+    "quire generate", "quire chat", "quire deploy", "quire serve", "quire rank", "quire fetch", "quire plan",
+    "quire whatif", "quire simulate", "quire bench decode", "quire bench serve",
 }  # fmt: skip
 
 

@@ -1,22 +1,27 @@
-"""The tree that `quire.core.errors` draws is the tree of all errors."""
+"""The tree that docs/errors.md draws is that of all errors, and `quire.core.errors` draws its own."""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from quire.core import errors
 
 PACKAGE = Path(errors.__file__).parents[1]
-ROW = re.compile(r"^ {4}(?P<branches>[│├└─ ]*)(?P<name>[A-Z]\w+) +(?P<exit>\d)? ")
+PAGE = PACKAGE.parents[1] / "docs" / "errors.md"
+ROW = re.compile(r"^(?: {4})?(?P<branches>[│├└─ ]*)(?P<name>[A-Z]\w+) +(?P<exit>\d)? ")
 
 
-def drawn() -> dict[str, tuple[str, int]]:
-    """By error: its parent, and its exit code."""
-    found: dict[str, tuple[str, int]] = {}
+Errors = dict[str, tuple[str, int]]
+"""By error: its parent, and its exit code."""
+
+
+def drawn(text: str) -> Errors:
+    found: Errors = {}
     above: list[str] = ["QuireError"]
-    for match in filter(None, map(ROW.match, (errors.__doc__ or "").splitlines())):
+    for match in filter(None, map(ROW.match, text.splitlines())):
         depth = len(match["branches"]) // 4
         if depth:
             found[match["name"]] = above[depth - 1], int(match["exit"])
@@ -24,10 +29,10 @@ def drawn() -> dict[str, tuple[str, int]]:
     return found
 
 
-def written() -> dict[str, tuple[str, int]]:
+def written(paths: Iterable[Path]) -> Errors:
     """The same, from the source: a class has its parent's exit code unless it sets one."""
     parents, codes = {}, {"QuireError": 1}
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef) and node.bases and isinstance(node.bases[0], ast.Name):
                 parents[node.name] = node.bases[0].id
@@ -51,5 +56,12 @@ def _exit_code(statement: ast.stmt) -> int | None:
 
 
 def test_the_drawn_tree_has_every_error_with_its_parent_and_its_exit_code() -> None:
-    assert len(drawn()) > 15
-    assert drawn() == written()
+    tree = drawn(PAGE.read_text())
+    assert len(tree) > 15
+    assert tree == written(sorted(PACKAGE.rglob("*.py")))
+
+
+def test_the_core_draws_its_own_errors() -> None:
+    tree = drawn(errors.__doc__ or "")
+    assert len(tree) > 5
+    assert tree == written([Path(errors.__file__)])
