@@ -25,7 +25,6 @@
     │   ├── EngineSilent            1      it did not answer in time
     │   └── EngineStopping          1      the server is stopping
     ├── RankLost                    1      a rank of a model ended, or stands still (`quire.ranks.group`)
-    ├── RankEnded                   1      this rank cannot go on (`quire.cli.rank`)
     ├── EngineFailed                1      the engine could not start (`quire.serve.server`)
     ├── Diverged                    1      a replay that differs from its recording (`quire.recording.replay`)
     ├── Stalled                     1      a simulation that makes no progress (`quire.simulate.replica`)

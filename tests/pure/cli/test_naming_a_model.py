@@ -13,7 +13,7 @@ from quire.fetch.find import DEFAULT_MODEL
 
 TAKING_A_MODEL = {
     "quire generate", "quire chat", "quire serve", "quire rank", "quire fetch", "quire plan", "quire whatif",
-    "quire simulate", "quire bench decode", "quire bench serve",
+    "quire simulate", "quire deploy", "quire bench decode", "quire bench serve",
 }  # fmt: skip
 
 
