@@ -18,21 +18,12 @@ from quire.cli import serve
 from quire.cli.configuration import complete
 from quire.cli.fetch import Bar
 from quire.cli.flags import run_options
-from quire.core.errors import QuireError
 from quire.fetch.find import converted, downloaded, find_source
 from quire.options.ranks import ENVIRONMENT
 from quire.ranks.channel import LOST_RANK_0
 from quire.ranks.environment import place_of
 
 add_arguments = serve.add_arguments
-
-
-class RankEnded(QuireError):
-    """This rank cannot go on; its process has said why."""
-
-    def __init__(self, exit_code: int) -> None:
-        super().__init__(f"the process of this rank ended with exit code {exit_code}")
-        self.exit_code = exit_code if exit_code > 0 else 1
 
 
 def run(typed: argparse.Namespace) -> None:
@@ -57,7 +48,7 @@ def _follow(setup: RankSetup) -> None:
         if code == 0:
             return
         if code != LOST_RANK_0:
-            raise RankEnded(code)
+            raise SystemExit(code if code > 0 else 1)  # it has said why
 
 
 def _end(process: subprocess.Popen[bytes], number: int, _frame: FrameType | None) -> None:
