@@ -14,7 +14,7 @@ from running_server import RunningServer, running_server
 from tiny_folder import make_folder
 
 STEP_SECONDS = 2.0
-SIZE = ("--pool", "12MiB", "--max-length", "512", "--max-requests", "32", "--batch-tokens", "256", "--queue", "256")
+SIZE = ("--pool", "24MiB", "--max-length", "512", "--max-requests", "32", "--batch-tokens", "256", "--queue", "256")
 
 
 def _missing(kind: str) -> str:
@@ -46,7 +46,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With so many layers that a request lasts for as long as a page needs to show it."""
-    return make_folder(tmp_path_factory.mktemp("tiny"), layers=24)
+    return make_folder(tmp_path_factory.mktemp("tiny"), layers=48)
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 
-from fronts_kit import client_of_each
 from running_server import RunningServer
 from serve_kit import CHAT, body, wait_for_tokens
 
@@ -42,19 +41,22 @@ def counts_others(client: httpx.Client, _name: str) -> bool:
 
 
 def test_every_process_shows_the_request_of_any_of_them(
-    server: RunningServer, clients: dict[int, httpx.Client]
+    server: RunningServer, clients: dict[int, httpx.Client], keys: Any
 ) -> None:
     """In its document, in its stream and by its name. A request is over soon, so each question is about a new one."""
-    for client in clients.values():
-        for shows in (document_has, stream_has, explains):
-            server.until(shows.__name__, partial(while_running, clients[1], partial(shows, client)))
-
-
-def test_no_process_shows_the_request_of_another_key(server: RunningServer, keys: Any) -> None:
-    """It is counted, without a name."""
-    with client_of_each(server, keys.alice) as alices, client_of_each(server, keys.bob) as bobs:
-        for client in alices.values():
-            server.until("it is counted", partial(while_running, bobs[2], partial(counts_others, client)))
+    with server.client(keys.alice) as asking:
+        for client in clients.values():
             for shows in (document_has, stream_has, explains):
-                assert not while_running(bobs[2], partial(shows, client))
+                server.until(shows.__name__, partial(while_running, asking, partial(shows, client)))
+
+
+def test_no_process_shows_the_request_of_another_key(
+    server: RunningServer, clients: dict[int, httpx.Client], keys: Any
+) -> None:
+    """It is counted, without a name."""
+    with server.client(keys.bob) as asking:
+        for client in clients.values():
+            server.until("it is counted", partial(while_running, asking, partial(counts_others, client)))
+            for shows in (document_has, stream_has, explains):
+                assert not while_running(asking, partial(shows, client))
             assert "bob" not in client.get(INSPECT).text
