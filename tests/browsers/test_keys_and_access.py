@@ -51,7 +51,8 @@ def test_no_byte_that_a_page_receives_names_another_tenant(
         prompt = [{"role": "user", "content": "the quick brown fox sees the lazy dog " * 12}]
         answer = chat(client, messages=prompt, max_tokens=4, retain={"seconds": 600, "session": "bobs-session"}).json()
         long = body(max_tokens=440, stream=True, ignore_eos=True)
-        with client.stream("POST", CHAT, json=long, headers={"x-request-id": "bobs-call"}) as stream:
+        asked = {"json": long, "headers": {"x-request-id": "bobs-call"}}
+        with client.stream("POST", CHAT, **asked) as stream, server.slowed():
             lines = stream.iter_lines()  # kept: the client would leave without it
             running = wait_for_tokens(lines, 2)["id"].partition("-")[2]
             browser.open(f"{server.address}/inspect")
@@ -88,6 +89,7 @@ def test_axe_finds_nothing_in_any_view(chromium: Browser, server: RunningServer,
     with (
         server.client() as client,
         client.stream("POST", CHAT, json=body(max_tokens=440, stream=True, ignore_eos=True)) as stream,
+        server.slowed(),
     ):
         lines = stream.iter_lines()
         name = wait_for_tokens(lines, 2)["id"].partition("-")[2] + "-0"

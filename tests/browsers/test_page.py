@@ -40,7 +40,8 @@ def open_page(browser: Browser, server: RunningServer, place: str = "") -> None:
 @contextmanager
 def streaming(server: RunningServer, **named: str) -> Iterator[str]:
     """The engine's name of a request in progress."""
-    with server.client() as client, client.stream("POST", CHAT, json=body(**LONG), headers=named) as stream:
+    asked = {"json": body(**LONG), "headers": named}
+    with server.client() as client, client.stream("POST", CHAT, **asked) as stream, server.slowed():
         lines = stream.iter_lines()
         yield wait_for_tokens(lines, 2)["id"].partition("-")[2] + "-0"
 
@@ -107,7 +108,8 @@ def test_a_killed_engine_shows_a_banner_and_comes_back(browser: Browser, server:
 def test_a_stopped_engine_is_shown_as_frozen(browser: Browser, server: RunningServer) -> None:
     open_page(browser, server)
     browser.until_text("#status", "ready")
-    with streaming(server):
+    with server.client() as client, client.stream("POST", CHAT, json=body(**LONG)) as stream:
+        wait_for_tokens(_lines := stream.iter_lines(), 2)  # kept: the client would leave without it
         os.kill(server.engine, signal.SIGSTOP)
         try:
             browser.until_text("#banner", "frozen: the engine has finished no step for")

@@ -24,6 +24,8 @@ BOOT_SECONDS = 600
 WAIT_SECONDS = 300
 """For anything that a server does. No test says how fast a server is."""
 POLL_SECONDS = 0.02
+RUN_SECONDS = 0.005
+"""For which an engine that is slowed runs at a time."""
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """Nothing here speaks TLS: without this, each client would read all certificates of the machine, which takes longer
 than its call."""
@@ -69,6 +71,25 @@ class RunningServer:
         while engine.exists() and engine.read_text().rpartition(")")[2].split()[0] != "Z":
             assert time.monotonic() < end, "the engine is still there"
             time.sleep(POLL_SECONDS)
+
+    @contextmanager
+    def slowed(self) -> Iterator[None]:
+        """Here the engine runs for a tenth of the time, so that requests last while they are looked at."""
+        engine, end = self.engine, threading.Event()
+
+        def stop_and_go() -> None:
+            while not end.wait(RUN_SECONDS):
+                os.kill(engine, signal.SIGSTOP)
+                end.wait(9 * RUN_SECONDS)
+                os.kill(engine, signal.SIGCONT)
+
+        slowing = threading.Thread(target=stop_and_go)
+        slowing.start()
+        try:
+            yield
+        finally:
+            end.set()
+            slowing.join()
 
     def client(self, key: str | None = None, **more: Any) -> httpx.Client:
         headers = {"authorization": f"Bearer {key}"} if key else {}

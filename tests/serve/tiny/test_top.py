@@ -52,7 +52,11 @@ def test_a_pipe_gets_one_frame_of_plain_text(tiny_server: RunningServer, keys: A
 def test_a_key_sees_its_own_requests_and_an_admin_all(tiny_server: RunningServer, keys: Any) -> None:
     tiny_server.until("it is idle", tiny_server.is_idle)
     asked = body(max_tokens=480, stream=True, ignore_eos=True)
-    with tiny_server.client(keys.alice) as client, client.stream("POST", CHAT, json=asked) as stream:
+    with (
+        tiny_server.client(keys.alice) as client,
+        client.stream("POST", CHAT, json=asked) as stream,
+        tiny_server.slowed(),
+    ):
         lines = stream.iter_lines()  # a stream whose reader is gone ends
         call = wait_for_tokens(lines, 2)["id"].partition("-")[2]
         tiny_server.until("it is shown", lambda: call in frame_of(tiny_server, keys.admin))
@@ -85,8 +89,9 @@ def test_a_frozen_engine_is_shown_as_frozen_with_its_requests(
         with client.stream("POST", CHAT, json=asked) as stream:
             lines = stream.iter_lines()
             call = wait_for_tokens(lines, 2)["id"].partition("-")[2]
-            screen.until(call[:9])
-            freeze_file.touch()
+            with tiny_server.slowed():
+                screen.until(call[:9])
+                freeze_file.touch()
             try:
                 place = screen.until("frozen")
                 screen.until("has finished no step for", place)

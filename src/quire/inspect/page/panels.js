@@ -16,8 +16,8 @@ const MEASURED = [["used", "var(--computed)"], ["cached", "var(--found)"], ["pin
 
 export class Memory {
   constructor(node) {
-    this.planned = element("div", { class: "bar", role: "img" });
-    this.measured = element("div", { class: "bar", role: "img" });
+    this.planned = element("div", { class: "bar", role: "img", "aria-label": "Planned memory" });
+    this.measured = element("div", { class: "bar", role: "img", "aria-label": "The pool now" });
     this.table = new Table("Bytes of the bars above, and what the engine's process takes", ["Memory", "#Bytes", "#Exactly", "Basis"]);
     this.names = element("p", { class: "legend" });
     node.append(
