@@ -56,8 +56,13 @@ def terminal(*arguments: str, columns: int = 120, lines: int = 40) -> Iterator[T
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     command = [sys.executable, "-m", "quire.cli.main", *arguments]
-    environment = {**os.environ, "TERM": "xterm-256color"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    size = {"COLUMNS": str(columns), "LINES": str(lines)}
+    environment = {**os.environ, **size, "TERM": "xterm-256color"}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # one that is ignored stays so in a child
+    try:
+        process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    finally:
+        signal.signal(signal.SIGINT, before)
     os.close(theirs)
     try:
         yield Terminal(process, ours)

@@ -21,7 +21,7 @@ def test_a_server_that_cannot_boot_says_why_before_it_reads_a_weight(
     assert main(["serve", "--port", "0", str(tmp_path)]) == 2
     assert "has no config.json" in capsys.readouterr().err
     assert main(["serve", "--port", "99999", str(tmp_path)]) == 2
-    assert "--port 99999 is none" in capsys.readouterr().err
+    assert "port is 99999: give 0 to 65,535" in capsys.readouterr().err
 
 
 def test_a_server_whose_address_is_taken_or_whose_weights_are_broken_says_so_and_ends(

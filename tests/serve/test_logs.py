@@ -71,6 +71,12 @@ class OneSetup:
     def __init__(self, setup: EngineSetup) -> None:
         self._setup, self.sent = setup, list[Any]()
 
+    def fileno(self) -> int:
+        raise NotImplementedError
+
+    def poll(self, timeout: float = 0.0) -> bool:
+        raise NotImplementedError
+
     def recv(self) -> EngineSetup:
         return self._setup
 

@@ -37,8 +37,9 @@ def peak_bytes(chosen: int, inner: int) -> float:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         block(torch.randn(1, TOKENS, 256))
     assert seen.profiler is not None
-    events = seen.profiler.kineto_results.events()
-    return float(np.cumsum([event.nbytes() for event in events if event.name() == "[memory]"]).max()) / 2
+    events = [event for event in seen.profiler.kineto_results.events() if event.name() == "[memory]"]
+    events.sort(key=lambda event: event.start_ns())
+    return float(np.cumsum([event.nbytes() for event in events]).max()) / 2
 
 
 @pytest.mark.parametrize("inner", [64, 512, 896])

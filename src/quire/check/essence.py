@@ -48,7 +48,7 @@ KNOWN = {
     "StageMemory": "stage pool tables kept _lookahead",
     "Pool": "stage shelves no_owner owner _free_sheets free_sheets",
     "Shelf": "pages_per_sheet holders sheet in_sheet _is_first used_in_sheet _free free_pages shared",
-    "Table": "plan kind sink_columns width _ring pages first end kept view _addresses",
+    "Table": "plan kind sink_columns width _ring pages first end kept view on_write _addresses",
     "KeptUnits": "each pages present",
     "Rows": "count prompt known computed settled limit expected drafts next_unit next_capture most chunk is_loading "
     "is_reserved may_draft epoch stops outputs output_counts latest requests row_of _free _step_tokens "

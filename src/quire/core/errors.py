@@ -9,27 +9,7 @@
     │   ├── MissingPackage          2      a package that is not installed
     │   └── NeverFits               3      a request that could not run even alone: too large, like DoesNotFit
     ├── DoesNotFit                  3      understood, and too large for the available memory
-<<<<<<< HEAD
     └── QueueFull                   1      too many requests wait already
-=======
-    ├── QueueFull                   1      too many requests wait already
-    ├── FetchError                  1      a model that cannot be downloaded (`quire.fetch.errors`)
-    ├── TierFailed                  1      a store of prefixes that cannot be used (`quire.core.connector`)
-    │   └── Gone                    1      the other side of a connection has closed it (`quire.movers.wire`)
-    ├── NoAnswer                    1      a server that cannot be reached now (`quire.top.server`)
-    ├── ApiError                    1      an HTTP request that is refused (`quire.serve.errors`)
-    ├── EngineAway                  1      the engine cannot be reached now (`quire.serve.client`)
-    │   ├── EngineGone              1      its process died
-    │   ├── EngineStarting          1      it is not ready yet
-    │   ├── EngineSilent            1      it did not answer in time
-    │   └── EngineStopping          1      the server is stopping
-    ├── RankLost                    1      a rank of a model ended, or stands still (`quire.ranks.group`)
-    ├── EngineFailed                1      the engine could not start (`quire.serve.server`)
-    ├── Diverged                    1      a replay that differs from its recording (`quire.recording.replay`)
-    ├── Stalled                     1      a simulation that makes no progress (`quire.simulate.replica`)
-    ├── Violation                   1      a guarantee that does not hold (`quire.check.definitions`)
-    └── BooksDoNotBalance           1      a bug in Quire, found by the audit (`quire.cache.audit`)
->>>>>>> ranks
 
 Each message is one line: what, the numbers, and the smallest change that helps.
 """

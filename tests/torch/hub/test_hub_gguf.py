@@ -68,7 +68,7 @@ def test_a_gguf_file_is_planned_from_its_first_bytes(
     """Pieces grow until one has the whole header; nothing stays in the cache."""
     hub.add("org/tiny-gguf", {gguf.name: gguf.read_bytes() + bytes(1 << 20)})
     monkeypatch.setattr("quire.fetch.hub_headers.GGUF_BYTES", (64, 1 << 14))
-    ours, theirs = (run_json(capsys, name, "--memory", "1GiB") for name in ("org/tiny-gguf", str(gguf)))
+    ours, theirs = (run_json(capsys, name, "--memory", "4GiB") for name in ("org/tiny-gguf", str(gguf)))
     assert ours["ranks"] == theirs["ranks"]
     assert [asked for *_, asked in hub.asked if asked] == ["bytes=0-63", f"bytes=0-{(1 << 14) - 1}"]
     assert hub.weight_bytes() == 64 + (1 << 14)
@@ -80,7 +80,7 @@ def test_a_model_in_several_files_is_planned_downloaded_and_run_as_one(
 ) -> None:
     parts = write_parts(tmp_path / "big.gguf", ARCHITECTURES["qwen2"], (GGMLQuantizationType.Q8_0,), 12)
     hub.add("org/big", {f"Q8_0/{part.name}": part.read_bytes() for part in parts} | {"big-Q4.gguf": b"x"})
-    ours, theirs = (run_json(capsys, name, "--memory", "1GiB") for name in ("org/big:q8_0", str(parts[0])))
+    ours, theirs = (run_json(capsys, name, "--memory", "4GiB") for name in ("org/big:q8_0", str(parts[0])))
     assert ours["ranks"] == theirs["ranks"]
     assert not list(Path(constants.HF_HUB_CACHE).rglob("*.gguf")), "a plan reads headers"
     with LLM("org/big:q8_0", device="cpu", **SMALL) as llm:  # type: ignore[arg-type]

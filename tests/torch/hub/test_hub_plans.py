@@ -24,7 +24,7 @@ def test_a_plan_reads_the_configuration_and_the_index_alone(
     """With the token, and the same numbers as the folder's plan."""
     monkeypatch.setenv("HF_TOKEN", "secret")
     hub.add("org/tiny", files_of(tiny))
-    ours, theirs = (run_json(capsys, name, "--memory", "1GiB") for name in ("org/tiny", str(tiny)))
+    ours, theirs = (run_json(capsys, name, "--memory", "4GiB") for name in ("org/tiny", str(tiny)))
     assert (ours["model"], theirs["model"]) == ("org/tiny", tiny.name)
     assert ours["ranks"] == theirs["ranks"]
     assert ours["sheets"] == theirs["sheets"]
@@ -62,7 +62,7 @@ def test_a_bench_takes_its_shape_from_the_hub(hub: SmallHub, tiny: Path) -> None
 
 
 def ledger(capsys: pytest.CaptureFixture[str], model: str) -> dict[str, int]:
-    found = run_json(capsys, model, "--memory", "1GiB", "--dtype", "bf16", "--pool", "1MiB")
+    found = run_json(capsys, model, "--memory", "4GiB", "--dtype", "bf16", "--pool", "1MiB")
     return {line["name"]: line["bytes"] for line in found["ranks"][0]["ledger"]}
 
 
