@@ -1,14 +1,17 @@
-"""A server that cannot start says why, and ends."""
+"""A server that cannot start says why, and ends. One that has served tries again until it is stopped."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import socket
 from pathlib import Path
 
 import pytest
 
 from quire.cli.main import main
+from running_server import WAIT_SECONDS, running_server
 
 
 def test_a_server_that_cannot_boot_says_why_before_it_reads_a_weight(
@@ -36,3 +39,20 @@ def test_a_server_whose_address_is_taken_or_whose_weights_are_broken_says_so_and
     (broken / "model.safetensors").write_bytes(b"no weights")
     assert main(["serve", str(broken), "--pool", "2MiB", "--port", "0"]) == 2
     assert "cannot be read" in capfd.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.story
+def test_a_server_whose_engine_cannot_start_again_ends_without_an_error_when_it_is_stopped(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    """A supervisor would take the exit code of an engine that failed after the first start for a start that failed. Red
+    if any failure of an engine were kept as the server's own."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    with running_server(str(folder), "--pool", "2MiB", "--max-length", "256", model="model") as server:
+        (folder / "model.safetensors").write_bytes(b"no weights")
+        os.kill(server.engine, signal.SIGKILL)
+        server.until("the next engine has failed", lambda: len(server.told("engine_died")) > 1)
+        assert "cannot be read" in server.told("engine_failed")[0]["message"]
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(WAIT_SECONDS) == 0, "".join(server.raw_logs[-5:])

@@ -66,8 +66,6 @@ STABLE_SECONDS = 60.0
 
 
 NOT_READY = "the engine is not ready: it is starting, come back in a few seconds"
-
-
 Question = Explain | DropCache | AskLeases | AskFork | AskRoom | AskView
 
 
@@ -88,7 +86,7 @@ class EngineClient:
         """With traced requests that have ended."""
         self.on_first_ready: Callable[[Ready], None] = lambda _ready: None
         self.boot_failure: Failed | None = None
-        """Why the first engine could not start."""
+        """Why the first engine could not start; later ones are started again."""
         self.given_up = asyncio.Event()
         self.on_change: Callable[[], None] = lambda: None
         """Called when an engine's process is started, is ready or has died."""
@@ -259,7 +257,8 @@ class EngineClient:
             case RankLost(why):
                 life.lost = why
             case Failed():
-                self.boot_failure = message
+                if not self._was_ready:  # a later start is tried again, and is no reason for the server's own end
+                    self.boot_failure = message
                 self._tell("engine_failed", "error", message=message.message)
 
     def _begin(self, life: Life, ready: Ready) -> None:
