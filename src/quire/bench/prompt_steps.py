@@ -39,7 +39,7 @@ def step_microseconds(backend: Backend, rows: int, length: int) -> float:
     step = Step(0, each, 0 * each, count, count > 0, each, np.zeros(rows * length, dtype=np.int32))
     query = random_numbers(rows * length, QUERY_HEADS, WIDTH)
     keys, values = (random_numbers(rows * length, KEY_HEADS, WIDTH) for _ in range(2))
-    scores, staged = Scores(WIDTH**-0.5), StagedUpload(DEVICE)
+    scores, staged = Scores(WIDTH**-0.5), StagedUpload(DEVICE, 3)
 
     def run() -> None:
         staged.begin()

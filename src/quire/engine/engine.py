@@ -80,8 +80,7 @@ class Engine:
     ) -> None:
         self.history, self.counters = History(), Counters()
         told: tuple[Listener, ...] = (self.history, self.counters, *listeners)
-        self.overlap = overlap if overlap == 1 else max(overlap, plan.pipeline_parallel)
-        """Steps in flight at most: 1 waits for each result, 2 schedules while one runs; one per stage of a pipeline."""
+        self.overlap = plan.steps_in_flight(overlap)
         self.scheduler = Scheduler(plan, rules or Rules(), tier, told, drafter, keeper=keeper, overlap=self.overlap)
         self._keeper, self._is_measuring = keeper, keeper is not None
         self._launch_seconds: list[float] = []

@@ -178,6 +178,10 @@ class Plan:
             raise DoesNotFit(self.problem)
         return self
 
+    def steps_in_flight(self, overlap: int) -> int:
+        """At most: 1 waits for each result, 2 schedules while one runs; a pipeline has one for each stage."""
+        return overlap if overlap == 1 else max(overlap, self.pipeline_parallel)
+
     @property
     def bottleneck(self) -> StagePlan:
         return self.stages[self.bottleneck_stage]

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 
+from quire.core.step import Step, StepResult
+from quire.engine.engine import Engine
+from quire.worker.pages import uploads
 from quire.worker.pages.uploads import ALIGNED_BYTES, CountingUpload, FixedUpload, StagedUpload
+from shadow import ShadowRunner
+from small_engines import request, small_plan
 
 CPU = torch.device("cpu")
 
@@ -20,7 +28,7 @@ def arrays(seed: int) -> list[np.ndarray]:
 
 
 def test_arrays_of_a_step_arrive_as_they_are() -> None:
-    staged = StagedUpload(CPU, 1 << 12)
+    staged = StagedUpload(CPU, 2, 1 << 12)
     for seed in range(5):
         staged.begin()
         found = [staged(values) for values in arrays(seed)]
@@ -30,13 +38,90 @@ def test_arrays_of_a_step_arrive_as_they_are() -> None:
 
 
 def test_a_step_that_needs_more_than_any_before_arrives_too() -> None:
-    staged = StagedUpload(CPU, ALIGNED_BYTES)
+    staged = StagedUpload(CPU, 2, ALIGNED_BYTES)
     staged.begin()
     sizes = (20, 30, 500, 10)
     found = [staged(np.full(size, size)) for size in sizes]
     staged.flush()
     assert [tensor.tolist() for tensor in found] == [[size] * size for size in sizes]
     assert staged.size_bytes >= 500 * 8
+
+
+class LateDevice:
+    """Copies when somebody waits for it, and no sooner."""
+
+    def __init__(self) -> None:
+        self.queued: deque[Callable[[], object]] = deque()
+        self.waits = 0
+
+    def carry(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        self.queued.append(lambda: target.copy_(source))
+
+    def event_on(self, _device: torch.device) -> Event:
+        return Event(self)
+
+
+class Event:
+    def __init__(self, device: LateDevice) -> None:
+        self._device = device
+        self._last: Callable[[], object] | None = None
+
+    def record(self) -> None:
+        self._last = self._device.queued[-1]
+
+    def synchronize(self) -> None:
+        self._device.waits += self._last in self._device.queued
+        while self._last in self._device.queued:
+            self._device.queued.popleft()()
+
+
+class LateRunner:
+    """Uploads the tokens of each step, and looks at what has arrived when its result is asked for."""
+
+    def __init__(self, inner: ShadowRunner, device: LateDevice, buffers: int) -> None:
+        self._inner, self._device, self._staged = inner, device, StagedUpload(CPU, buffers)
+        self._flying: deque[tuple[np.ndarray, torch.Tensor]] = deque()
+        self.most = 0
+
+    def launch(self, step: Step) -> None:
+        self._staged.begin()
+        tokens = self._staged(step.token_ids)
+        self._staged.flush()
+        self._flying.append((step.token_ids.copy(), tokens))
+        self.most = max(self.most, len(self._flying))
+        self._inner.launch(step)
+
+    def collect(self) -> StepResult:
+        sent, arrived = self._flying.popleft()
+        while len(self._device.queued) > len(self._flying):
+            self._device.queued.popleft()()
+        assert arrived.tolist() == sent.tolist()
+        return self._inner.collect()
+
+
+@pytest.mark.parametrize(
+    ("stages", "overlap", "most"), [(1, 1, 1), (1, 2, 2), (1, 3, 3), (2, 2, 2), (4, 2, 4), (2, 6, 6)]
+)
+def test_each_step_in_flight_has_a_buffer_of_its_own(
+    stages: int, overlap: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device that copies as late as it may, Python waits for no copy; with a buffer fewer it waits, and still
+    overwrites nothing that is to be copied. Red if a buffer were filled before the copy from it, or if there were fewer
+    than steps in flight."""
+    plan = small_plan(["full"] * 4, 60, stages=stages)
+    assert plan.steps_in_flight(overlap) == most
+    for missing in (0, 1) if most > 1 else (0,):
+        device = LateDevice()
+        monkeypatch.setattr(uploads, "carry", device.carry)
+        monkeypatch.setattr(uploads, "event_on", device.event_on)
+        inner = ShadowRunner()
+        engine = Engine(plan, runner := LateRunner(inner, device, most - missing), overlap=overlap)
+        inner.attach(engine.scheduler)
+        for number in range(9):
+            engine.submit(request(f"r{number}", 40 + number, 12))
+        engine.drain()
+        assert runner.most == most, "as many steps are in flight as may be"
+        assert bool(device.waits) == bool(missing)
 
 
 def fill(upload: CountingUpload | FixedUpload, rows: int, columns: int, value: int) -> list[torch.Tensor]:
@@ -48,7 +133,7 @@ def test_what_was_recorded_finds_the_next_step_in_its_place() -> None:
     """Tables are as wide as they may become, and filled as far as they are now."""
     counting = CountingUpload(CPU)
     fill(counting, 4, 1, 0)
-    fixed = FixedUpload(CPU, counting.size_bytes)
+    fixed = FixedUpload(CPU, 2, counting.size_bytes)
     fixed.begin()
     recorded = fill(fixed, 4, 1, 0)
     fixed.flush()
@@ -66,7 +151,7 @@ def test_what_was_recorded_finds_the_next_step_in_its_place() -> None:
 @pytest.mark.story
 def test_a_step_that_hands_over_other_arrays_than_its_recording_is_noticed() -> None:
     """However wide tables are now; another order, shape or type is something else."""
-    fixed = FixedUpload(CPU, 1 << 12)
+    fixed = FixedUpload(CPU, 2, 1 << 12)
 
     def shapes(*arrays: np.ndarray) -> list[object]:
         fixed.begin()
@@ -84,7 +169,7 @@ def test_a_step_that_hands_over_other_arrays_than_its_recording_is_noticed() -> 
 def test_smaller_recordings_share_the_memory_of_the_largest() -> None:
     counting = CountingUpload(CPU)
     fill(counting, 4, 1, 0)
-    fixed = FixedUpload(CPU, counting.size_bytes)
+    fixed = FixedUpload(CPU, 2, counting.size_bytes)
     pointers = []
     for rows in (4, 2):
         fixed.begin()

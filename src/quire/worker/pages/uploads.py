@@ -17,8 +17,6 @@ import numpy as np
 import torch
 
 ALIGNED_BYTES = 256
-HOST_BUFFERS = 3
-"""Steps overlap: a buffer is filled while copies from the others may still be running."""
 
 
 class Upload(Protocol):
@@ -100,10 +98,12 @@ def carry(target: torch.Tensor, source: torch.Tensor) -> None:
 class StagedUpload:
     """Packs the arrays of one step at a time: `begin`, then arrays, then `flush` before anything reads them."""
 
-    def __init__(self, device: torch.device, size_bytes: int = 1 << 20) -> None:
+    def __init__(self, device: torch.device, buffers: int, size_bytes: int = 1 << 20) -> None:
+        """`buffers`: of pinned memory, filled in turn. `begin` waits until the copy from its buffer is complete.
+        With one for each step in flight it never waits: that copy was of a step whose result is known."""
         self.device = device
-        self._hosts = [pinned_memory(size_bytes, device) for _ in range(HOST_BUFFERS)]
-        self._copied = [event_on(device) for _ in range(HOST_BUFFERS)]
+        self._hosts = [pinned_memory(size_bytes, device) for _ in range(buffers)]
+        self._copied = [event_on(device) for _ in range(buffers)]
         self._turn = 0
         self._used = 0
         self._target = torch.empty(0, dtype=torch.uint8, device=device)
@@ -113,7 +113,7 @@ class StagedUpload:
         return self._hosts[0].numel()
 
     def begin(self) -> None:
-        self._turn = (self._turn + 1) % HOST_BUFFERS
+        self._turn = (self._turn + 1) % len(self._hosts)
         self._copied[self._turn].synchronize()
         self._target, self._used = self._memory(), 0
 
@@ -139,7 +139,7 @@ class StagedUpload:
         size = 2 * align(max(self.size_bytes, needed_bytes))
         for event in self._copied:
             event.synchronize()
-        self._hosts = [pinned_memory(size, self.device) for _ in range(HOST_BUFFERS)]
+        self._hosts = [pinned_memory(size, self.device) for _ in self._hosts]
         self.begin()
 
     def flush(self) -> None:
@@ -152,8 +152,8 @@ class FixedUpload(StagedUpload):
     """Arrays of the same shapes in the same order get the same places; `shapes` lists them since `begin`. Graphs of all
     sizes share one memory, because only one runs at a time."""
 
-    def __init__(self, device: torch.device, size_bytes: int) -> None:
-        super().__init__(device, size_bytes)
+    def __init__(self, device: torch.device, buffers: int, size_bytes: int) -> None:
+        super().__init__(device, buffers, size_bytes)
         self._place = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         self._tables: list[torch.Tensor] = []
         self._wide: list[tuple[torch.Tensor, np.ndarray]] = []

@@ -47,7 +47,8 @@ class DeviceRunner(TorchRunner):
         super().__post_init__()
         self._tokens_before = torch.zeros(self.plan.max_requests + 1, dtype=torch.int64, device=self.device)
         """The token that each row sampled last; the place after the last row is for padding."""
-        self._staged = StagedUpload(self.device)
+        self._buffers = self.plan.steps_in_flight(self.options.overlap)
+        self._staged = StagedUpload(self.device, self._buffers)
         self._in_flight: deque[InFlight] = deque()
         self.graphs: DecodeGraphs | None = None
         self._why_no_graphs = "recordings were not requested"
@@ -57,7 +58,7 @@ class DeviceRunner(TorchRunner):
         self._why_no_graphs = why_not(self.model)
         if not self._why_no_graphs:
             own = () if self._memory is None else tables[self._memory]
-            self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, (own,))
+            self.graphs = DecodeGraphs(self.model, self._tokens_before, counts, (own,), self._buffers)
 
     def recording(self, step: Step) -> tuple[int, bool] | None:
         own = own_part(step, self._memory)

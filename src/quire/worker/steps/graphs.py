@@ -65,8 +65,11 @@ class GraphOutput:
 class DecodeGraphs:
     """Recordings of decode steps, by number of rows and whether rows are cut."""
 
-    def __init__(self, model: TorchModel, last: torch.Tensor, counts: Sequence[int], tables: Tables) -> None:
-        """`last`: the token that each row sampled last, and one place for padding. `tables`: as steps have them."""
+    def __init__(
+        self, model: TorchModel, last: torch.Tensor, counts: Sequence[int], tables: Tables, buffers: int
+    ) -> None:
+        """`last`: the token that each row sampled last, and one place for padding. `tables`: as steps have them.
+        `buffers`: for uploads, one for each step in flight."""
         self._model, self._last = model, last
         self.device = last.device
         self._pool = torch.cuda.graph_pool_handle() if self.device.type == "cuda" else None
@@ -79,7 +82,7 @@ class DecodeGraphs:
         self._run_once(padding)
         counting = CountingUpload(self.device)
         self._fill(padding, int(self._counts[-1]), True, counting)
-        self.fixed = FixedUpload(self.device, counting.size_bytes)
+        self.fixed = FixedUpload(self.device, buffers, counting.size_bytes)
         for rows in self._counts[::-1].tolist():
             for is_split in (True, False):
                 self._recorded[rows, is_split] = self._record(padding, rows, is_split)
