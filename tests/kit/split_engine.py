@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -14,12 +15,18 @@ from quire.build.engine import make_engine
 from quire.build.model import check_weights, place_model, read_weights
 from quire.build.plan import plan_checkpoint, run_settings
 from quire.build.runner import make_runner
+from quire.build.tiers import attach, follow
 from quire.core.events import Listener
 from quire.core.step import Step, StepResult
 from quire.engine.engine import Engine
 from quire.options.run import RunOptions
+from quire.options.tiers import Tiers
 from quire.plan.plan import Plan
 from quire.plan.settings import Budget, Settings
+from quire.ranks.memory import FollowedMemory
+from quire.tiers.stack import Stack
+from quire.worker.pages.arena import Arena
+from quire.worker.pages.staging import Staging
 from quire.worker.ranks.member import NO_OTHERS, Member
 from quire.worker.ranks.proof import Proof, prove_split
 from quire.worker.ranks.reading import read_configuration, read_share
@@ -34,11 +41,14 @@ CPU = RunOptions(device="cpu", threads=1)
 class ThreadRanks:
     """Every runner launches the same steps; results are the first one's."""
 
-    def __init__(self, runners: Sequence[TorchRunner], group: ThreadGroup) -> None:
-        self.runners, self._group = runners, group
+    def __init__(self, runners: Sequence[TorchRunner], group: ThreadGroup, tiers: Sequence[RankTiers] = ()) -> None:
+        self.runners, self._group, self._tiers = runners, group, tiers
         self._pool = ThreadPoolExecutor(len(runners))
 
     def launch(self, step: Step) -> None:
+        for own in self._tiers[1:]:
+            assert isinstance(own.memory, FollowedMemory)
+            own.memory.expect([self._tiers[0].memory.staged_load(number) for number, _ in step.loads])
         running = [self._pool.submit(self._launch, runner, step) for runner in self.runners]
         for one in running:
             one.result()
@@ -80,6 +90,17 @@ def _proof_of(folder: Path, ranks: int, stages: int) -> Proof:
     return prove_split(read_configuration(folder), ranks, stages)
 
 
+class RankTiers(NamedTuple):
+    """A rank's host memory: the first one decides what is there, the others follow."""
+
+    memory: Stack | FollowedMemory
+    staging: Staging
+
+
+def tiers_of(plan: Plan, share: Share, arena: Arena, tiers: Tiers) -> RankTiers:
+    return RankTiers(*(attach(plan, arena, tiers, "model") if share.leads else follow(plan, arena, tiers)))
+
+
 @contextmanager
 def split_engine(
     folder: Path, plan: Plan, options: RunOptions = CPU, listeners: Sequence[Listener] = ()
@@ -91,14 +112,17 @@ def split_engine(
         members = dict.fromkeys(members, NO_OTHERS)
     weights = {share: read_part(folder, plan, member, options) for share, member in members.items()}
 
-    def runner(share: Share) -> TorchRunner:
+    def runner(share: Share) -> tuple[TorchRunner, RankTiers | None]:
         check_weights(plan, weights[share])
         placed = place_model(plan, weights[share], options)
         placed.arena.bytes.fill_(0xFF)  # no number, in any data type
-        return make_runner(plan, placed)
+        own = None if options.tiers.is_empty else tiers_of(plan, share, placed.arena, options.tiers)
+        return make_runner(plan, placed, staging=own and own.staging), own
 
-    ranks = ThreadRanks(group.run(runner), group)
+    runners, tiers = zip(*group.run(runner), strict=True)
+    ranks = ThreadRanks(runners, group, [one for one in tiers if one])
+    stack = tiers[0] and tiers[0].memory
     try:
-        yield make_engine(plan, ranks, options, listeners=listeners)
+        yield make_engine(plan, ranks, options, stack=stack, listeners=listeners)
     finally:
         ranks.close()
