@@ -1,4 +1,4 @@
-"""The engine on stages of any sizes, and with keys and values in 8 bits on ranks."""
+"""The engine on stages of any sizes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from quire.core.dtypes import DType
-from quire.core.errors import InputError
 from quire.core.request import Request
 from quire.core.sampling import Sampling
 from quire.engine.engine import Engine, Stream
-from quire.options.run import RunOptions
 from quire.plan.settings import Settings
-from quire.worker.pages.arena import Arena
 from split_engine import plan_folder, split_engine
 from split_models import config_of_type
 from tiny_folder import save_folder
@@ -81,24 +76,3 @@ def test_stages_of_any_sizes_yield_the_tokens_of_one(layers: tuple[int, ...], fo
         expected = answers(engine)
     with split_engine(folder, plan_folder(folder, settings(1, len(layers), layers), 2 << 20)) as engine:
         assert answers(engine) == expected
-
-
-def test_keys_and_values_in_8_bits_have_the_same_scales_on_every_rank(folder_of: Callable[[str], Path]) -> None:
-    """Scales belong to heads, and each rank has its own heads. Red if ranks found other scales than one process: pages
-    of heads could not be exchanged."""
-    folder, eight = folder_of("llama"), RunOptions(device="cpu", threads=1, kv_dtype=DType.FP8)
-    found = []
-    for ranks in (1, 2):
-        with split_engine(folder, plan_folder(folder, settings(ranks), 2 << 20, eight), eight) as engine:
-            answers(engine)
-            arenas = [runner.arena for runner in engine.runner.runners]  # type: ignore[attr-defined]
-            found.append([torch.cat([scales_of(arena, layer) for arena in arenas]) for layer in range(4)])
-    assert all(one.equal(two) for one, two in zip(*found, strict=True))
-    with pytest.raises(InputError, match="keys and values as fp8 do not run on 2 stages yet"):
-        plan_folder(folder, settings(1, 2), 2 << 20, eight)
-
-
-def scales_of(arena: Arena, layer: int) -> torch.Tensor:
-    scales = arena.layers[layer]["key"].scales
-    assert scales is not None
-    return scales
