@@ -22,6 +22,10 @@ channel.send_json({"pid": os.getpid()})
 number = 0
 while True:
     message = inbox.take()
+    if message.kind is Kind.RECORD:
+        order = message.json()["number"]
+        channel.send_json({"taken": order}, Kind.RECORD)
+        channel.send_json({"number": order}, Kind.RECORD)
     if message.kind is Kind.STEP:
         if message.data == b"exit":
             sys.exit(3)

@@ -101,9 +101,11 @@ def campaign_plan(folder: Path, ranks: int, stages: int) -> Plan:
     return plan_checkpoint(folder, settings, Budget(sheets=tuple(ROOM * one // 4 for one in least)), CAMPAIGN)
 
 
-def build(folder: Path, ranks: int, stages: int, seen: Seen) -> BuiltEngine:
+def build(folder: Path, ranks: int, stages: int, seen: Seen, disk: Path | None = None) -> BuiltEngine:
     """Of real processes."""
-    prepared = prepare(folder, options_of(stages), plan=campaign_plan(folder, ranks, stages))
+    options = options_of(stages)
+    options = replace(options, tiers=replace(options.tiers, disk=disk))
+    prepared = prepare(folder, options, plan=campaign_plan(folder, ranks, stages))
     return build_engine(prepared, listeners=(seen,))
 
 

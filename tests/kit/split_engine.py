@@ -98,7 +98,7 @@ class RankTiers(NamedTuple):
 
 
 def tiers_of(plan: Plan, share: Share, arena: Arena, tiers: Tiers) -> RankTiers:
-    return RankTiers(*(attach(plan, arena, tiers, "model") if share.leads else follow(plan, arena, tiers)))
+    return RankTiers(*(attach(plan, arena, tiers, "model") if share.leads else follow(plan, arena, tiers, share.rank)))
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def _build_rank(
         placed = place_model(plan, weights, options, meter)
     with phases.time("digest"):
         identity = model_identity(folder, options, placed.scales, progress)
-    attached = attach_tiers(plan, placed.arena, options.tiers, identity)
+    attached = attach_tiers(plan, placed.arena, options.tiers, identity, ranks.order)
     runner = make_runner(plan, placed, text.grammars, attached.staging)
     stack, listeners = attached.stack, (*listeners, attached.hooks.on_event)
     engine = make_engine(

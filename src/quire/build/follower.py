@@ -16,7 +16,8 @@ import sys
 import threading
 import traceback
 from collections import deque
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from quire.build.launch import CONTROL, RankSetup, file_store, life_of_store, open_store
@@ -41,6 +42,8 @@ ALIVE_SECONDS = 1.0
 CONFIRM_SECONDS = 0.05
 """If no step comes for this long, those that are launched are waited for and confirmed."""
 MOST_UNCONFIRMED = 2
+RECORD_THREADS = 3
+"""As many records as rank 0 reads and writes at a time."""
 
 
 @dataclass(eq=False)
@@ -51,17 +54,34 @@ class Rank:
     tables: Tables
     memory: FollowedMemory | None
     """Of cached prefixes."""
+    threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(RECORD_THREADS))
+    """Read and write records in the rank's store."""
+
+    def await_others(self, inbox: Inbox, channel: Channel) -> None:
+        """Until all are ready. Rank 0 may try its tiers before."""
+        while (message := inbox.take()) is not None and message.kind is Kind.RECORD:
+            self._follow_order(message, channel)
 
     def run(self, inbox: Inbox, channel: Channel) -> None:
         """Launches steps as they come, so that a device always has the next one, and confirms those that are done."""
         launched: deque[int] = deque()
         while True:
             message = inbox.take(CONFIRM_SECONDS if launched else None)
-            if message is not None:
+            if message is not None and message.kind is Kind.RECORD:
+                self._follow_order(message, channel)
+                message = None
+            elif message is not None:
                 launched.append(self._launch(message))
             while launched and (message is None or len(launched) > MOST_UNCONFIRMED):
                 self.runner.collect()
                 channel.send_done(launched.popleft())
+
+    def _follow_order(self, message: Message, channel: Channel) -> None:
+        """In a thread, after the copies of all steps before."""
+        memory, order = self.memory, message.json()
+        assert memory is not None, "orders are about records"
+        channel.send_json({"taken": order["number"]}, Kind.RECORD)
+        self.threads.submit(lambda: channel.send_json(memory.follow_order(order), Kind.RECORD))
 
     def _launch(self, message: Message) -> int:
         assert message.kind is Kind.STEP, "after the start there are steps alone"
@@ -125,7 +145,7 @@ def _follow(setup: RankSetup, channel: Channel, store: Any) -> None:
         raise InputError(answer["refused"])
     rank, measured = _build(setup, plan, share, store)
     channel.send_json({"ready": measured})
-    _expect(inbox)  # all are ready
+    rank.await_others(inbox, channel)
     has_started.set()
     rank.run(inbox, channel)
 
@@ -157,7 +177,7 @@ def _build(setup: RankSetup, plan: Plan, share: Share, store: Any) -> tuple[Rank
     meter = meter_of(options, share)
     weights = read_weights(setup.folder, plan, options, meter, share=share, collective=collective, line=line)
     placed = place_model(plan, weights, options, meter)
-    memory, staging = (None, None) if options.tiers.is_empty else follow(plan, placed.arena, options.tiers)
+    memory, staging = (None, None) if options.tiers.is_empty else follow(plan, placed.arena, options.tiers, share.rank)
     runner, tables = make_runner(plan, placed, staging=staging), empty_tables(plan)
     report = record_steps(runner, placed, tables)
     return Rank(runner, tables, memory), list(report.lines())

@@ -97,7 +97,8 @@ def follower_process(descriptors: Sequence[int], setup: RankSetup) -> subprocess
 
 def of_a_rank(options: RunOptions) -> RunOptions:
     """What the other ranks need: the engine, and whatever listens to it, is on rank 0."""
-    tiers = Tiers(host_bytes=options.tiers.host_bytes)
+    own = options.tiers
+    tiers = Tiers(host_bytes=own.host_bytes, disk=own.disk, disk_bytes=own.disk_bytes, secret=own.secret)
     return replace(options, tiers=tiers, record=None, kv_events=None, kv_events_topic="")
 
 

@@ -43,11 +43,12 @@ def _refused(stages: int, options: RunOptions) -> list[tuple[str, str]]:
         (options.draft_model is not None, "--draft-model", "a draft model"),
         (options.weights is not None, "--weights", "a model whose weights are quantised"),
         (options.deterministic, "--deterministic", "a result that does not depend on batching"),
-        (tiers.disk is not None, "--disk", "a cache of prefixes on disk"),
         (tiers.remote is not None, "--remote", "a cache of prefixes on a server"),
         (bool(tiers.connectors), "--connector", "a cache of prefixes of your own"),
         (tiers.peer is not None, "--role", "hand-over"),
         (bool(tiers.host_bytes) and options.device != "cpu", "--host-memory", "a cache in host memory of a GPU"),
+        (tiers.disk is not None and options.device != "cpu", "--disk", "a cache on disk for a GPU"),
+        (tiers.disk is not None and stages > 1, "--disk", "a cache on disk for pipeline stages"),
         (bool(tiers.host_bytes) and stages > 1, "--host-memory", "a cache in host memory of pipeline stages"),
     ]
     return [(flag, what) for is_asked, flag, what in asked if is_asked]

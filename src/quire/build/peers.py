@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from quire.build.tiers import attach
+from quire.build.tiers import Order, attach
 from quire.core.errors import InputError
 from quire.core.version import __version__
 from quire.engine.engine import Engine
@@ -44,12 +44,12 @@ def fingerprint_of(plan: Plan, identity: str) -> str:
     return Portable(plan).fingerprint(identity, __version__)
 
 
-def attach_tiers(plan: Plan, arena: Arena, tiers: Tiers, identity: str) -> AttachedTiers:
-    """Host memory and the stores below it. The peer of a decode engine is the last of them."""
+def attach_tiers(plan: Plan, arena: Arena, tiers: Tiers, identity: str, order: Order | None = None) -> AttachedTiers:
+    """Host memory and the stores below it. The peer of a decode engine is the last of them. `order`: as of `attach`."""
     if tiers.is_empty:
         return AttachedTiers()
     if tiers.peer is None:
-        return AttachedTiers(*attach(plan, arena, tiers, identity))
+        return AttachedTiers(*attach(plan, arena, tiers, identity, order=order))
     if plan.no_reuse_because:
         raise InputError(f"{plan.model} cannot be handed over: {plan.no_reuse_because}; leave --role out")
     if tiers.peer.role is Role.DECODE:

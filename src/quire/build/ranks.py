@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from quire.build.identity import weights_sample
 from quire.build.launch import Launched, await_others, launch_here
+from quire.build.tiers import Order
 from quire.cache.memory import StageMemory
 from quire.core.errors import InputError
 from quire.core.step import Runner
@@ -49,6 +50,11 @@ class OneRank:
     ports: Ports | None = None
     processes: tuple[int, ...] = ()
     """Of the other ranks on this machine."""
+
+    @property
+    def order(self) -> Order | None:
+        """Sends an order about a record to the other ranks; None: there are none."""
+        return None
 
     def wrap(self, runner: TorchRunner, stack: StagingMemory | None) -> Runner:
         """`stack`: knows where the records of loads are."""
@@ -89,6 +95,10 @@ class RankZero(OneRank):
         self.group.send_json({"go": True})
         store, is_local = self._launched.store(), self._launched.is_local
         self.ports = self.group.watched(lambda: join(self.share, device, store, is_local, self._seconds))
+
+    @property
+    def order(self) -> Order:
+        return self.group.order
 
     def wrap(self, runner: TorchRunner, stack: StagingMemory | None) -> Runner:
         self._runner = Ranks(runner, self.group, stack, runner.recording)

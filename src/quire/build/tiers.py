@@ -10,6 +10,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
@@ -24,25 +25,35 @@ from quire.options.tiers import Tiers
 from quire.plan.file import encode, layout_fingerprint
 from quire.plan.plan import Plan
 from quire.plan.records import Records, host_plan
+from quire.ranks.channel import Json
 from quire.ranks.memory import FollowedMemory
+from quire.ranks.stores import Answers, FollowedStore, RankedStore
 from quire.tiers.guarded import GuardedTier
 from quire.tiers.stack import Stack
 
 if TYPE_CHECKING:
+    from quire.movers.disk import DiskFolder
     from quire.movers.host import HostMemory
     from quire.worker.pages.arena import Arena
     from quire.worker.pages.copies import Copies
     from quire.worker.pages.staging import Staging
 
+Order = Callable[[Json], Answers]
 MEMBERS = ("name", "register", "has", "write", "read", "drop", "close")
 """Of a connector."""
 
 
 def attach(
-    plan: Plan, arena: Arena, tiers: Tiers, identity: str, wake: Callable[[], None] | None = None
+    plan: Plan,
+    arena: Arena,
+    tiers: Tiers,
+    identity: str,
+    wake: Callable[[], None] | None = None,
+    *,
+    order: Order | None = None,
 ) -> tuple[Stack, Staging]:
     """`identity`: of the model that computes the records (`quire.build.identity`). `wake`: called when a record was
-    stored, from any thread."""
+    stored, from any thread. `order`: sends an order about a record to the other ranks; None: there are none."""
     from quire.movers.host import HostMemory, check_budget
     from quire.worker.pages.staging import Staging, rank_block_bytes
 
@@ -50,17 +61,18 @@ def attach(
     pool = 0 if is_gpu else arena.stage.pool_bytes  # in the same memory, and allocated when it is first written to
     check_budget(tiers.memory_bytes, max(0, available_bytes() - pool), "--host-memory")
     memory = HostMemory(tiers.memory_bytes // len(plan.ranks), rank_block_bytes(plan), is_pinned=is_gpu)
-    stack = Stack(records, memory, stores_of(tiers), layout_of(plan, identity), lands_later=is_gpu, wake=wake)
+    ranked = None if order is None else partial(RankedStore, memory=memory, ranks=len(plan.ranks), order=order)
+    stack = Stack(records, memory, stores_of(tiers, ranked), layout_of(plan, identity), lands_later=is_gpu, wake=wake)
     return stack, Staging(plan, _copies(arena, memory), stack)
 
 
-def follow(plan: Plan, arena: Arena, tiers: Tiers) -> tuple[FollowedMemory, Staging]:
-    """The same on a rank other than 0, which is told what to copy."""
+def follow(plan: Plan, arena: Arena, tiers: Tiers, rank: int) -> tuple[FollowedMemory, Staging]:
+    """The same on a rank other than 0, which is told what to copy, and what to do with its store."""
     from quire.movers.host import HostMemory
     from quire.worker.pages.staging import Staging, rank_block_bytes
 
     host = HostMemory(tiers.memory_bytes // len(plan.ranks), rank_block_bytes(plan))
-    memory = FollowedMemory()
+    memory = FollowedMemory([FollowedStore(folder, host, rank, len(plan.ranks)) for folder in _folders(tiers)])
     return memory, Staging(plan, _copies(arena, host), memory)
 
 
@@ -73,17 +85,23 @@ def _copies(arena: Arena, memory: HostMemory) -> Copies:
     return Bus(arena.bytes, memory.tensor, arena.stage.sheet_bytes)
 
 
-def stores_of(tiers: Tiers) -> list[Connector]:
-    """The tiers below host memory, in the order in which they are asked."""
-    from quire.movers.disk import DiskFolder
+def stores_of(tiers: Tiers, ranked: Callable[[Connector], Connector] | None = None) -> list[Connector]:
+    """The tiers below host memory, in the order in which they are asked. `ranked`: makes one store of those of all
+    ranks."""
     from quire.movers.hidden import hidden
     from quire.movers.remote import RemoteStore
 
     secret = tiers.read_secret()
-    disk = [DiskFolder(tiers.disk, tiers.disk_bytes, secret)] if tiers.disk else []
+    disk = [folder if ranked is None else ranked(folder) for folder in _folders(tiers)]
     remote = [RemoteStore(tiers.remote, secret)] if tiers.remote else []
     stores: list[Connector] = [*disk, *remote, *load_connectors(tiers)]
     return [hidden(store, secret) for store in stores]
+
+
+def _folders(tiers: Tiers) -> list[DiskFolder]:
+    from quire.movers.disk import DiskFolder
+
+    return [DiskFolder(tiers.disk, tiers.disk_bytes, tiers.read_secret())] if tiers.disk else []
 
 
 def load_connectors(tiers: Tiers) -> tuple[Connector, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from quire.core.errors import DoesNotFit
@@ -39,6 +40,12 @@ class HostMemory:
         each = self._bytes.shape[1]
         sizes = [min(each, size_bytes - place * each) for place in range(len(blocks))]
         return [memoryview(self._bytes[block])[:size] for block, size in zip(blocks, sizes, strict=True)]
+
+    def blocks_of(self, parts: Sequence[memoryview]) -> list[int]:
+        """The blocks that these parts begin; empty: they lie outside this memory."""
+        begin, each, size = self._bytes.ctypes.data, self._bytes.shape[1], self._bytes.size
+        offsets = [np.frombuffer(part, np.uint8).ctypes.data - begin for part in parts]
+        return [offset // each for offset in offsets] if all(0 <= offset < size for offset in offsets) else []
 
 
 def check_budget(budget_bytes: int, available_bytes: int, option: str) -> None:

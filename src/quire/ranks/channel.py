@@ -1,6 +1,7 @@
 """Messages between rank 0 and another rank, over a socket: at the start JSON, then steps.
 
-kind │ length │ data          kind: J a JSON object, S a step, D a step is done (its number), E the end
+kind │ length │ data          kind: J a JSON object, S a step, D a step is done (its number), R an order about a record
+                             and its answer (JSON objects), E the end
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ class Kind(Enum):
     JSON = b"J"
     STEP = b"S"
     DONE = b"D"
+    RECORD = b"R"
     END = b"E"
     """The group ends on purpose: nobody died."""
 
@@ -60,8 +62,8 @@ class Channel:
         with self._sending:
             self._socket.sendall(_HEAD.pack(kind.value, len(data)) + data)
 
-    def send_json(self, value: Json) -> None:
-        self.send(Kind.JSON, json.dumps(value).encode())
+    def send_json(self, value: Json, kind: Kind = Kind.JSON) -> None:
+        self.send(kind, json.dumps(value).encode())
 
     def send_done(self, number: int) -> None:
         self.send(Kind.DONE, _NUMBER.pack(number))

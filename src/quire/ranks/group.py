@@ -10,6 +10,7 @@ are killed, which also ends what rank 0 may be waiting for in a collective.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import selectors
 import signal
@@ -85,6 +86,11 @@ class Group:
         self._has_lost = threading.Event()
         self._launched: dict[int, float] = {}
         """Steps that some rank has not confirmed: when each was launched."""
+        self._orders = itertools.count()
+        self._answers: dict[int, queue.SimpleQueue[Json]] = {}
+        """To orders about records, by their numbers."""
+        self._untaken: dict[tuple[int, int], float] = {}
+        """By rank and order: when it was sent, until the rank has received it. It may take any time to follow it."""
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._watch, name="ranks", daemon=True)
         self._thread.start()
@@ -104,11 +110,7 @@ class Group:
         """One of each rank, in their order. Raises RankLost."""
         found = []
         for link in self.links:
-            while True:
-                self.require_all()
-                with contextlib.suppress(queue.Empty):
-                    found.append(link.answers.get(timeout=LOOK_SECONDS))
-                    break
+            found.append(self._next(link.answers))
         return found
 
     def watched(self, work: Callable[[], Found]) -> Found:
@@ -144,6 +146,29 @@ class Group:
             self._launched[number] = time.monotonic()
         for link in self.links:
             self._send(link, lambda link=link: link.channel.send(Kind.STEP, data))  # type: ignore[misc]
+
+    def order(self, order: Json) -> Callable[[], list[Json]]:
+        """Sends an order about a record to all ranks, which follow it after the steps before it. Returns what waits for
+        their answers. Both raise RankLost."""
+        number = next(self._orders)
+        answers = self._answers[number] = queue.SimpleQueue()
+        for link in self.links:
+            with self._lock:
+                self._untaken[link.number, number] = time.monotonic()
+            self._send(link, lambda link=link: link.channel.send_json({**order, "number": number}, Kind.RECORD))  # type: ignore[misc]
+
+        def wait() -> list[Json]:
+            found = [self._next(answers) for _ in self.links]
+            del self._answers[number]
+            return found
+
+        return wait
+
+    def _next(self, answers: queue.SimpleQueue[Json]) -> Json:
+        while True:
+            self.require_all()
+            with contextlib.suppress(queue.Empty):
+                return answers.get(timeout=LOOK_SECONDS)
 
     def _send(self, link: Link, send: Callable[[], None]) -> None:
         self.require_all()
@@ -200,7 +225,12 @@ class Group:
                     del self._launched[number]
             return
         answer = message.json()
-        if "failed" in answer:
+        if "taken" in answer:
+            with self._lock:
+                del self._untaken[link.number, answer["taken"]]
+        elif message.kind is Kind.RECORD:
+            self._answers[answer["number"]].put(answer)
+        elif "failed" in answer:
             self._lose(link, answer["failed"])
         elif "progress" not in answer:
             link.answers.put(answer)
@@ -216,6 +246,10 @@ class Group:
         with self._lock:
             oldest = min(self._launched, default=None)
             age = 0.0 if oldest is None else now - self._launched[oldest]
+            late = [rank for (rank, _), sent_at in self._untaken.items() if now - sent_at > self._seconds]
+        if late:
+            link = next(link for link in self.links if link.number == late[0])
+            self._lose(link, f"it has not taken an order about a record within {self._seconds:g} s (--step-seconds)")
         if oldest is not None and age > self._seconds:
             behind = min(self.links, key=lambda link: link.confirmed)
             self._lose(behind, f"it has not confirmed step {oldest} within {self._seconds:g} s (--step-seconds)")

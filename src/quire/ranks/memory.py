@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quire.core.tier import Staged
+from quire.ranks.channel import Json
+from quire.ranks.stores import FollowedStore
 
 
 class FollowedMemory:
     """`StagingMemory` of a rank other than 0. Rank 0 decides what is stored and loaded, and says so with each step: in
     the order of steps a record is whole on every rank before it is loaded."""
 
-    def __init__(self) -> None:
-        self._loads: dict[int, Staged] = {}
+    def __init__(self, stores: Sequence[FollowedStore] = ()) -> None:
+        """`stores`: below it, one at most."""
+        self._stores, self._loads = tuple(stores), dict[int, Staged]()
+
+    def follow_order(self, order: Json) -> Json:
+        """Of rank 0, about a record in the store. May wait."""
+        (store,) = self._stores
+        return store.follow(order)
 
     def expect(self, loads: Sequence[Staged]) -> None:
         """Of the next step."""

@@ -18,7 +18,8 @@ REFUSED: list[tuple[str, dict[str, Any], tuple[int, int]]] = [
     ("--draft-model", {**CPU, "draft_model": "small"}, (2, 1)),
     ("--draft-model", {**CPU, "draft_model": "small"}, (1, 2)),
     ("--deterministic", {"device": "cuda", "deterministic": True}, (2, 1)),
-    ("--disk", {**CPU, "tiers": Tiers(disk=Path("cache"))}, (2, 1)),
+    ("--disk", {**CPU, "tiers": Tiers(disk=Path("cache"))}, (1, 2)),
+    ("--disk", {"device": "cuda", "tiers": Tiers(disk=Path("cache"))}, (2, 1)),
     ("--remote", {**CPU, "tiers": Tiers(remote="redis://host")}, (1, 2)),
     ("--connector", {**CPU, "tiers": Tiers(connectors=("a:b",))}, (2, 1)),
     ("--host-memory", {"device": "cuda", "tiers": Tiers(host_bytes=1 << 20)}, (2, 1)),
@@ -38,6 +39,7 @@ def test_an_option_that_several_ranks_do_not_run_is_named(
 
 def test_host_memory_on_cpus_and_drafts_from_earlier_tokens_run_on_ranks() -> None:
     require_ranks(4, 1, RunOptions(device="cpu", draft="suffix", tiers=Tiers(host_bytes=1 << 20)))
+    require_ranks(2, 1, RunOptions(device="cpu", tiers=Tiers(disk=Path("cache"))))
     require_ranks(2, 2, RunOptions(device="cpu", draft="ngram"))
 
 

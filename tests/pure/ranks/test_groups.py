@@ -72,6 +72,21 @@ def test_a_stopped_rank_is_named_after_the_time_for_a_step() -> None:
         assert lost == ["rank 1 of 3 is lost: it has not confirmed step 1 within 0.3 s (--step-seconds)"]
 
 
+@pytest.mark.story
+def test_a_rank_that_is_stopped_while_a_record_is_read_is_lost_too() -> None:
+    """No step is in flight while all requests wait for prefixes from disk. Red if an order had all the time there is. A
+    rank must take it in time; its disk need not be quick."""
+    with group_of(3) as (group, lost):
+        group.run(60.0)
+        assert group.order({"do": "read"})() == [{"number": 0}] * 2
+        process_of(group.links[1]).send_signal(signal.SIGSTOP)
+        group.run(0.3)
+        answers = group.order({"do": "read"})
+        with pytest.raises(RankLost, match="rank 2 of 3 is lost: it has not taken an order about a record within"):
+            answers()
+        until(lambda: bool(lost))
+
+
 @pytest.mark.parametrize(
     ("step", "why"),
     [(b"exit", "its process ended with exit code 3"), (b"fail", "it does not feel like it")],

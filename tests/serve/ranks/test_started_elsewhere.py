@@ -90,7 +90,11 @@ def failed_start(folder: Path, *arguments: str, environment: dict[str, str] | No
     ("arguments", "environment", "line"),
     [
         (("--tensor-parallel", "3"), {}, "3 ranks"),
-        ((*TWO, "--disk", "cache"), {}, "a cache of prefixes on disk does not run on 2 ranks yet: leave --disk out"),
+        (
+            (*TWO, "--remote", "redis://host"),
+            {},
+            "a cache of prefixes on a server does not run on 2 ranks yet: leave --remote out",
+        ),
         ((*TWO, "--start-seconds", "0"), {}, "--start-seconds is 0: give more than 0"),
         (TWO, {"GLOO_SOCKET_IFNAME": "nope0"}, "nope0"),
         ((*TWO, "--launch", "environment"), {}, "RANK is not set: start every rank with torchrun or Slurm"),

@@ -40,6 +40,33 @@ def test_processes_generate_what_one_does(name: str, ranks: int, stages: int, tm
     assert found[0] == found[1]
 
 
+def test_two_ranks_find_on_disk_what_two_ranks_have_written(tmp_path: Path) -> None:
+    """In an earlier life. If a part of one rank is damaged, the record is computed again; tokens are always those of
+    one rank. Red if a rank read the part of another, or a load took what is not whole."""
+    model, disk = tmp_path / "model", tmp_path / "disk"
+    model.mkdir()
+    save_folder(model, tiny_config("llama"))
+    found, loads = [], []
+    for ranks in (1, 2, 2, 2):
+        built = build(model, ranks, 1, seen := Seen(), disk if ranks > 1 else None)
+        try:
+            found.append(drive(built.engine, few_requests()))
+            assert built.stack is not None
+            built.stack.flush()
+            loads.append((seen.events["loaded"], built.stack.counters["failed_loads"]))
+        finally:
+            built.close()
+        if len(found) == 3:
+            one_rank, _ = disk.iterdir()
+            for part in one_rank.glob("*.record"):
+                part.write_bytes(part.read_bytes()[:-1])
+    assert found[1:] == found[:1] * 3
+    (first, _), (second_life, failed), (_, failed_then) = loads[1:]
+    assert second_life > first, "prefixes of the life before"
+    assert failed == 0
+    assert failed_then > 0
+
+
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[tuple[BuiltEngine, RankZero]]:
     built = build(save_folder(tmp_path, tiny_config("llama")), 2, 1, Seen())
