@@ -86,3 +86,20 @@ def test_no_rank_outlives_a_server_that_is_killed(tiny_folder: Path) -> None:
         while any(map(is_alive, processes)):
             assert time.monotonic() < end, "a rank is left"
             time.sleep(0.02)
+
+
+def test_prefixes_on_disk_outlive_a_rank(tiny_folder: Path, tmp_path: Path) -> None:
+    """The next engine and its ranks load what both have written. Red if a loss left parts of one rank alone."""
+    ranks = ("--tensor-parallel", "2", "--device", "cpu", "--model-name", "tiny", "--disk", str(tmp_path / "disk"))
+    asked = {"messages": [{"role": "user", "content": "the quick fox " * 60}], "max_tokens": 8, "temperature": 0}
+    with running_server(str(tiny_folder), *SIZE, *ranks, model="tiny") as running, running.client() as client:
+        first = chat(client, **asked).json()
+        running.until(
+            "it is on disk", lambda: running.metric("quire_tier_transfers_total", tier="disk", way="write") > 1
+        )
+        signal_rank(processes_of(running)[1], signal.SIGKILL)
+        running.until("another engine is ready", lambda: len(running.told("engine_ready")) > 1 and running.is_ready())
+        again = chat(client, **asked).json()
+        assert again["choices"] == first["choices"]
+        assert running.metric("quire_loads_total") > 0
+        assert running.metric("quire_loads_failed_total") == 0
