@@ -37,6 +37,9 @@ def save_folder(folder: Path, config: Any, is_spread: bool = True) -> Path:
     tokenizer.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|end|>", "chat_template": TEMPLATE}))
     config.vocab_size = tokenizer.get_vocab_size()
+    text = config.get_text_config(decoder=True)
+    if hasattr(text, "vocab_size_per_layer_input"):
+        text.vocab_size_per_layer_input = config.vocab_size
     config.bos_token_id = config.pad_token_id = config.eos_token_id = 0
     with torch.random.fork_rng():
         torch.manual_seed(0)
