@@ -41,30 +41,25 @@ def test_processes_generate_what_one_does(name: str, ranks: int, stages: int, tm
 
 
 def test_two_ranks_find_on_disk_what_two_ranks_have_written(tmp_path: Path) -> None:
-    """In an earlier life. If a part of one rank is damaged, the record is computed again; tokens are always those of
+    """In an earlier life. Where a part of one rank is damaged, the prefix is computed again; tokens are always those of
     one rank. Red if a rank read the part of another, or a load took what is not whole."""
-    model, disk = tmp_path / "model", tmp_path / "disk"
+    model, disk, found = tmp_path / "model", tmp_path / "disk", []
     model.mkdir()
     save_folder(model, tiny_config("llama"))
-    found, loads = [], []
-    for ranks in (1, 2, 2, 2):
-        built = build(model, ranks, 1, seen := Seen(), disk if ranks > 1 else None)
+    for ranks in (1, 2, 2):
+        built = build(model, ranks, 1, Seen(), disk if ranks > 1 else None)
         try:
             found.append(drive(built.engine, few_requests()))
-            assert built.stack is not None
-            built.stack.flush()
-            loads.append((seen.events["loaded"], built.stack.counters["failed_loads"]))
         finally:
             built.close()
-        if len(found) == 3:
+        if len(found) == 2:
             one_rank, _ = disk.iterdir()
-            for part in one_rank.glob("*.record"):
+            for part in sorted(one_rank.glob("*.record"))[::4]:
                 part.write_bytes(part.read_bytes()[:-1])
-    assert found[1:] == found[:1] * 3
-    (first, _), (second_life, failed), (_, failed_then) = loads[1:]
-    assert second_life > first, "prefixes of the life before"
-    assert failed == 0
-    assert failed_then > 0
+    assert found == found[:1] * 3
+    assert built.stack is not None
+    assert built.stack.counters["loads"] > 0
+    assert built.stack.counters["failed_loads"] > 0
 
 
 @pytest.fixture
