@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,14 +42,15 @@ CPU = RunOptions(device="cpu", threads=1)
 class ThreadRanks:
     """Every runner launches the same steps; results are the first one's."""
 
-    def __init__(self, runners: Sequence[TorchRunner], group: ThreadGroup, tiers: Sequence[RankTiers] = ()) -> None:
-        self.runners, self._group, self._tiers = runners, group, tiers
+    def __init__(self, runners: Sequence[TorchRunner], group: ThreadGroup) -> None:
+        self.runners, self._group = runners, group
+        self.tiers: Sequence[RankTiers] = ()
         self._pool = ThreadPoolExecutor(len(runners))
 
     def launch(self, step: Step) -> None:
-        for own in self._tiers[1:]:
+        for own in self.tiers[1:]:
             assert isinstance(own.memory, FollowedMemory)
-            own.memory.expect([self._tiers[0].memory.staged_load(number) for number, _ in step.loads])
+            own.memory.expect([self.tiers[0].memory.staged_load(number) for number, _ in step.loads])
         running = [self._pool.submit(self._launch, runner, step) for runner in self.runners]
         for one in running:
             one.result()
@@ -68,6 +70,30 @@ class ThreadRanks:
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+class StagesInTurn:
+    """The first stage computes its layers when a step is launched, the others theirs when its result is wanted."""
+
+    def __init__(self, runners: Sequence[TorchRunner], group: ThreadGroup) -> None:
+        assert len(group.meetings) == len(runners), "a stage has one rank"
+        self._first, *self._others = runners
+        self._waiting: deque[Step] = deque()
+        self.most_waiting = 0
+
+    def launch(self, step: Step) -> None:
+        self._first.launch(step)
+        self._waiting.append(step)
+        self.most_waiting = max(self.most_waiting, len(self._waiting))
+
+    def collect(self) -> StepResult:
+        step = self._waiting.popleft()
+        for runner in self._others:
+            runner.launch(step)
+            runner.collect()
+        return self._first.collect()
+
+    def close(self) -> None: ...
 
 
 def plan_folder(folder: Path, settings: Settings, pool_bytes: int, options: RunOptions = CPU) -> Plan:
@@ -103,9 +129,13 @@ def tiers_of(plan: Plan, share: Share, arena: Arena, tiers: Tiers) -> RankTiers:
 
 @contextmanager
 def split_engine(
-    folder: Path, plan: Plan, options: RunOptions = CPU, listeners: Sequence[Listener] = ()
+    folder: Path,
+    plan: Plan,
+    options: RunOptions = CPU,
+    listeners: Sequence[Listener] = (),
+    join: type[ThreadRanks] | type[StagesInTurn] = ThreadRanks,
 ) -> Iterator[Engine]:
-    """The plan says how many ranks and stages there are."""
+    """The plan says how many ranks and stages there are. `join`: how they work together."""
     group = ThreadGroup(plan.tensor_parallel, plan.pipeline_parallel)
     members = {share: Member(share, *group.ports(share)) for share in group.shares}
     if len(members) == 1:
@@ -120,7 +150,9 @@ def split_engine(
         return make_runner(plan, placed, staging=own and own.staging), own
 
     runners, tiers = zip(*group.run(runner), strict=True)
-    ranks = ThreadRanks(runners, group, [one for one in tiers if one])
+    ranks = join(runners, group)
+    if isinstance(ranks, ThreadRanks):
+        ranks.tiers = [one for one in tiers if one]
     stack = tiers[0] and tiers[0].memory
     try:
         yield make_engine(plan, ranks, options, stack=stack, listeners=listeners)
