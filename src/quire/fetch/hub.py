@@ -22,7 +22,6 @@ from quire.fetch.folder import read_object
 from quire.fetch.hub_errors import HubAway, endpoint, hub_errors
 from quire.fetch.hub_files import (
     CONFIG,
-    INDEX,
     ONLY_WEIGHTS,
     QUANTISATION,
     TEXT_FILES,
@@ -30,10 +29,10 @@ from quire.fetch.hub_files import (
     HubFile,
     choose_gguf,
     choose_weights,
-    read_index,
 )
 from quire.fetch.hub_headers import CLIENT, SECONDS, gguf_header, tensors_of
 from quire.fetch.hub_names import COMMIT, HubId
+from quire.models.checkpoint import INDEX, read_index
 from quire.models.quantisation import format_of, section_in
 from quire.models.stored_bits import add_stored_bits, with_stored_bits
 
