@@ -29,6 +29,7 @@ from quire.fetch.hub_files import (
     HubFile,
     choose_gguf,
     choose_weights,
+    is_outside,
 )
 from quire.fetch.hub_headers import CLIENT, SECONDS, gguf_header, tensors_of
 from quire.fetch.hub_names import COMMIT, HubId
@@ -88,6 +89,8 @@ def _asked(hub_id: HubId) -> HubModel:
     if info.sha is None or not COMMIT.fullmatch(info.sha):
         raise HubError(f"{endpoint()} names no commit of {hub_id}: check HF_ENDPOINT")
     listed = {one.rfilename: HubFile.of_listing(one) for one in info.siblings or ()}
+    if outside := [name for name in listed if is_outside(name)]:
+        raise HubError(f"{endpoint()} lists {outside[0]!r} in {hub_id}, which lies outside of it: check HF_ENDPOINT")
     if ggufs := choose_gguf(hub_id, listed):
         return HubModel(hub_id, info.sha, ggufs)
     model = HubModel(hub_id, info.sha, tuple(listed[name] for name in TEXT_FILES if name in listed))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from quire.core.units import format_bytes
@@ -54,6 +54,12 @@ class HubFile:
         """The cache names contents by their digests, and links to them."""
         stored = path.resolve().name
         return cls(name, None, stored if _DIGEST.fullmatch(stored) else "")
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name that a hub lists would lead out of the repository's folder."""
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts
 
 
 def choose_gguf(hub_id: HubId, listed: Mapping[str, HubFile]) -> tuple[HubFile, ...]:
