@@ -45,7 +45,6 @@ def test_streams_are_not_buffered_and_a_client_that_leaves_ends_its_request(depl
     deployment.until("the request has ended", lambda: running(deployment) == 0)
 
 
-@pytest.mark.story
 def test_rays_own_processes_have_a_token_that_is_in_no_file(deployment: Deployed) -> None:
     """They run code that they are sent. Ray wrote their token to a file in the user's home that others may read. Red: a
     token that is not in their environment."""
