@@ -77,3 +77,14 @@ def test_room_for_a_turn_does_not_count_on_leases_of_others() -> None:
     assert late.refusal is LeaseRefusal.MEMORY
     traffic.finish()
     assert _held(traffic) == {"agent": 6}
+
+
+def test_the_earliest_time_for_a_turn_does_not_count_on_its_own_lease_once_that_has_ended() -> None:
+    """Its session's lease ends first: the turn then needs all five pages itself, next to the four of another."""
+    traffic = Traffic(with_leases("full", lease_sheets=7))
+    traffic.ask("other", words("other", 4 * UNIT + 1))
+    _end(traffic, "first", 2, "agent")
+    other = traffic.engine.lease(LeaseTerms("other", "", 90.0), "", words("other", 4 * UNIT))
+    answer = _end(traffic, "second", 4, "agent").lease
+    assert answer is not None
+    assert (answer.refusal, answer.earliest) == (LeaseRefusal.MEMORY, other.until)
