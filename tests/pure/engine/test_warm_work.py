@@ -79,6 +79,13 @@ def test_a_request_with_an_announced_prompt_computes_its_last_token_alone(names:
     assert traffic.ask("asked", prompt)["hit_tokens"] == len(prompt) - 1
 
 
+def test_a_longer_prompt_takes_the_place_of_none_in_another_scope() -> None:
+    work = WarmWork(Traffic(with_leases("full")).engine, FixedPace(16))
+    for count, scope in ((16, "one"), (32, "two"), (48, "one")):
+        work.add(Warm(words("talk", count), scope))
+    assert len(work) == 2
+
+
 @pytest.mark.story
 def test_a_chunk_that_finds_less_than_before_is_computed_in_several_steps() -> None:
     """Nobody waits for more than a chunk, whatever is evicted between the look at the cache and the chunk's start."""
