@@ -109,14 +109,16 @@ class Listener:
             raise InputError(f"rank 0 cannot listen at {host}: {why}; give MASTER_ADDR as its own address") from None
         self.address = Address(host, self._socket.getsockname()[1], secrets.token_hex(16))
 
-    def accept(self, ranks: int, seconds: float) -> dict[int, Channel]:
-        """Channels of ranks 1, 2, … Raises InputError if some do not connect in time."""
+    def accept(self, ranks: int, seconds: float, require: Callable[[], None] = lambda: None) -> dict[int, Channel]:
+        """Channels of ranks 1, 2, … Raises InputError if some do not connect in time. `require`: raises if one of them
+        never will."""
         found: dict[int, Channel] = {}
         end = time.monotonic() + seconds
         with self._socket:
             while len(found) < ranks - 1:
                 if (left := end - time.monotonic()) <= 0:
                     raise self._missing(found, ranks, seconds)
+                require()
                 self._socket.settimeout(min(left, LOOK_SECONDS))
                 with contextlib.suppress(OSError):
                     self._welcome(self._socket.accept()[0], ranks, found)
