@@ -12,6 +12,8 @@ from quire.core.units import format_bytes
 from quire.options.run import RunOptions
 from quire.plan.plan import Plan, RankPlan
 
+GROUP = "QUIRE_RAY_GROUP"
+"""Names a placement group that has this process already, in its first bundle: that of a replica of `quire deploy`."""
 Resources = Mapping[str, float]
 """Ray's: by CPU, GPU or memory."""
 

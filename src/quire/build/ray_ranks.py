@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quire.build.bundles import Resources, amount_of, amounts_of, bundles_of, needs_of_ranks, sum_of
+from quire.build.bundles import GROUP, Resources, amount_of, amounts_of, bundles_of, needs_of_ranks, sum_of
 from quire.build.follower import follow
 from quire.build.launch import Launched, RankSetup, life_of_store, of_a_rank, open_store
 from quire.build.ray_driver import HERE, join_ray, ray
@@ -33,8 +33,6 @@ from quire.ranks.group import REAP_SECONDS, Link
 from quire.worker.ranks.interfaces import INTERFACE, interface_of
 from quire.worker.ranks.share import Share
 
-GROUP = "QUIRE_RAY_GROUP"
-"""A placement group that has this process already, in its first bundle: that of a replica of `quire deploy`."""
 PINNED = 0.001
 """Of the resource by which Ray names a machine."""
 _CAUSE = re.compile(r"(?:actor is dead|actor died) because (.+?)(?:\. |\.?$)", re.MULTILINE)

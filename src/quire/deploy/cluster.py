@@ -57,7 +57,7 @@ def run(deployment: Deployment, address: str | None, model: str, announce: Annou
     with cluster(address):
         signals = _signals()
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        require_places(machines, deployment.need, deployment.settings.replicas.fewest)
+        require_places(machines, deployment.need.bundles, deployment.settings.replicas.fewest)
         _require_free(address)
         served = deployment.served
         where = {"host": served.host, "port": served.port}
