@@ -129,8 +129,8 @@ CLIENT = "ray://127.0.0.1:9"
     [
         (
             {},
-            r"Ray had no place for the ranks within 2 s: stage 0 needs 128 CPUs and \S+ MiB of memory on \S+; 4 CPUs of "
-            r"4 and .* of memory of .* are free on 1 machine: end what uses them, add machines",
+            r"Ray had no place for the ranks within 2 s: stage 0 needs 128 CPUs and \S+ MiB of memory on \S+; "
+            r"4 CPUs of 4 and .* of memory of .* are free on 1 machine: end what uses them, add machines",
         ),
         ({"RAY_ADDRESS": "127.0.0.1:9"}, "no Ray cluster answers at 127.0.0.1:9: Connection refused"),
         ({"RAY_ADDRESS": CLIENT}, f"RAY_ADDRESS is {CLIENT}, and rank 0 is this process: run it on a machine of the"),

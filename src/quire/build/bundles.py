@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from quire.core.errors import InputError
 from quire.core.units import format_bytes
 from quire.options.run import RunOptions
 from quire.plan.plan import Plan, RankPlan
@@ -56,3 +57,11 @@ def amount_of(name: str, amount: float) -> str:
 def amounts_of(resources: Resources) -> str:
     """`2 CPUs and 1.00 GiB of memory`."""
     return " and ".join(amount_of(name, resources[name]) for name in ("CPU", "GPU", "memory") if name in resources)
+
+
+def place_of_gpu(gpu: str, visible: str | None) -> int:
+    """Of a GPU, as Ray names it, among those that a process sees."""
+    seen = None if visible is None else [one.strip() for one in visible.split(",")]
+    if seen is not None and gpu not in seen:
+        raise InputError(f"Ray gives GPU {gpu} to rank 0, and CUDA_VISIBLE_DEVICES is {visible}: start without it")
+    return int(gpu) if seen is None else seen.index(gpu)

@@ -19,7 +19,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from quire.build.bundles import GROUP, Resources, amount_of, amounts_of, bundles_of, needs_of_ranks, sum_of
+from quire.build.bundles import (
+    GROUP,
+    Resources,
+    amount_of,
+    amounts_of,
+    bundles_of,
+    needs_of_ranks,
+    place_of_gpu,
+    sum_of,
+)
 from quire.build.follower import follow
 from quire.build.launch import Launched, RankSetup, life_of_store, of_a_rank, open_store
 from quire.build.ray_driver import HERE, join_ray, ray
@@ -75,7 +84,7 @@ class ActorLink(Link):
 
     def end(self) -> None:
         """Ray would report an actor that ends by itself as a crash."""
-        ray.kill(self.actor)
+        self.kill()
 
     def reap(self) -> None:
         self.kill()
@@ -97,7 +106,7 @@ def _ending(running: Any, seconds: float) -> str:
     except ray.exceptions.GetTimeoutError:
         return "its connection has closed"
     except ray.exceptions.RayTaskError as error:
-        return str(error.cause)
+        return " ".join(str(error.cause).split())
     except ray.exceptions.RayError as error:
         found = _CAUSE.search(str(error))
         return f"its Ray actor ended because {found.group(1)}" if found else f"its Ray actor ended: {error!r}"
@@ -220,11 +229,3 @@ def _gpu_of_rank_0(group: Any, ending: ExitStack) -> int:
     holder = ray.remote(GpuHolder).options(scheduling_strategy=_in_bundle(group, 0), **limits).remote()
     ending.callback(ray.kill, holder)
     return place_of_gpu(ray.get(holder.gpu.remote()), os.environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def place_of_gpu(gpu: str, visible: str | None) -> int:
-    """Of a GPU, as Ray names it, among those that a process sees."""
-    seen = None if visible is None else [one.strip() for one in visible.split(",")]
-    if seen is not None and gpu not in seen:
-        raise InputError(f"Ray gives GPU {gpu} to rank 0, and CUDA_VISIBLE_DEVICES is {visible}: start without it")
-    return int(gpu) if seen is None else seen.index(gpu)

@@ -12,7 +12,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import InputError
@@ -114,7 +114,7 @@ class Listener:
         never will."""
         found: dict[int, Channel] = {}
         end = time.monotonic() + seconds
-        with self._socket:
+        with self._socket, _closing_on_error(found):
             while len(found) < ranks - 1:
                 if (left := end - time.monotonic()) <= 0:
                     raise self._missing(found, ranks, seconds)
@@ -128,8 +128,6 @@ class Listener:
         self._socket.close()
 
     def _missing(self, found: dict[int, Channel], ranks: int, seconds: float) -> InputError:
-        for channel in found.values():
-            channel.close()
         missing = ", ".join(str(rank) for rank in range(1, ranks) if rank not in found)
         return InputError(
             f"of {ranks} ranks, {missing} did not connect to {self.address.host} within {seconds:g} s: start each with "
@@ -148,6 +146,16 @@ class Listener:
                 found[rank] = channel
                 return
         channel.close()
+
+
+@contextlib.contextmanager
+def _closing_on_error(channels: Mapping[int, Channel]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for channel in channels.values():
+            channel.close()
+        raise
 
 
 def connect(read: Callable[[], str], rank: int, seconds: float) -> tuple[Channel, str]:

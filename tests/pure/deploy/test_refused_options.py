@@ -16,7 +16,6 @@ from quire.cli.main import main
             ("--launch", "environment"),
             "--launch environment starts the ranks of one server, and Ray starts the replicas",
         ),
-        (("--replicas", "4..1"), "write 1..4"),
     ],
 )
 def test_what_several_replicas_cannot_do_is_refused_by_name(
