@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,13 +20,13 @@ WAIT_SECONDS = 120
 class Head(Marked):
     def __init__(self) -> None:
         super().__init__()
-        token = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0"}
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": uuid.uuid4().hex, "RAY_USAGE_STATS_ENABLED": "0"}
         command = [sys.executable, "-P", str(Path(__file__).with_name("head.py"))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=self.environment(token)
         )
         self.address = self._line().strip()
-        self.variables = {"RAY_ADDRESS": self.address, "RAY_AUTH_MODE": "token"}
+        self.variables = {"RAY_ADDRESS": self.address, **token}
         """For its drivers."""
 
     def groups(self) -> list[Any]:

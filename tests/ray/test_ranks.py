@@ -104,18 +104,27 @@ def test_no_actor_and_no_placement_group_outlive_a_server_that_is_killed(server:
     head.until_free()
 
 
-def ran(variables: dict[str, str], *arguments: str) -> tuple[int, str, str]:
-    """Exit code, output and last line of errors of a command."""
+def started(variables: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
     environment = {**without_options(), "OMP_NUM_THREADS": "1", **variables}
     command = [*python("-m", "quire.cli.main"), *arguments]
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_SECONDS)
-    return ended.returncode, ended.stdout, (ended.stderr.strip().splitlines() or [""])[-1]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_stages_have_a_bundle_each_and_generate_the_same(folder: Path, head: Head, texts: list[str]) -> None:
-    """With the command that ends by itself: nothing is left of it either."""
-    two = ("--launch", "ray", "--pipeline-parallel", "2", "--max-tokens", "40", "--prompt", PROMPT, "--raw")
-    code, text, errors = ran(head.variables, "generate", str(folder), *SIZE, *two)
+def ended(command: subprocess.Popen[str]) -> tuple[int, str, str]:
+    """Exit code, output and last line of errors."""
+    with command:
+        try:
+            output, errors = command.communicate(timeout=WAIT_SECONDS)
+        finally:
+            command.kill()
+    return command.returncode, output, (errors.strip().splitlines() or [""])[-1]
+
+
+def test_two_stages_of_two_ranks_run_on_two_machines(folder: Path, head: Head, texts: list[str]) -> None:
+    """No machine has CPUs for both stages; the ranks of one share a machine. The command ends by itself, and leaves
+    nothing either."""
+    asked = ("--pipeline-parallel", "2", "--max-tokens", "40", "--prompt", PROMPT, "--raw")
+    code, text, errors = ended(started(head.variables, "generate", str(folder), *SIZE, *RANKS, *asked))
     assert code == 0, errors
     assert texts[0] in text
     head.until_free()
@@ -130,7 +139,7 @@ CLIENT = "ray://127.0.0.1:9"
         (
             {},
             r"Ray had no place for the ranks within 2 s: stage 0 needs 128 CPUs and \S+ MiB of memory on \S+; "
-            r"4 CPUs of 4 and .* of memory of .* are free on 1 machine: end what uses them, add machines",
+            r"4 CPUs of 4 and .* of memory of .* are free on 2 machines: end what uses them, add machines",
         ),
         ({"RAY_ADDRESS": "127.0.0.1:9"}, "no Ray cluster answers at 127.0.0.1:9: Connection refused"),
         ({"RAY_ADDRESS": CLIENT}, f"RAY_ADDRESS is {CLIENT}, and rank 0 is this process: run it on a machine of the"),
@@ -141,10 +150,21 @@ def test_ranks_without_a_place_are_refused_in_one_line(
 ) -> None:
     """Within the time to start, with what they need and what is there."""
     large = ("--threads", "64", "--start-seconds", "2", "--port", "0")
-    code, _, line = ran(head.variables | variables, "serve", str(folder), *SERVED, *RANKS, *large)
+    code, _, line = ended(started(head.variables | variables, "serve", str(folder), *SERVED, *RANKS, *large))
     assert re.search(says, line), line
     assert code == 2
     assert not head.groups()
+
+
+def test_an_actor_that_ends_while_it_starts_is_reported_at_once(folder: Path, head: Head) -> None:
+    """Red: a start that waits for its connection until --start-seconds."""
+    command = started(head.variables, "serve", str(folder), *SERVED, *RANKS, "--port", "0")
+    head.until("the actor is there", lambda: bool(head.ranks()))
+    os.kill(head.ranks()[0], signal.SIGKILL)
+    code, _, line = ended(command)
+    assert "rank 1 cannot start on Ray: its Ray actor ended because its worker process has died" in line
+    assert code == 2
+    head.until_free()
 
 
 def test_a_replica_of_several_ranks_reserves_a_place_for_each(folder: Path, head: Head) -> None:

@@ -28,7 +28,7 @@ def test_more_replicas_than_the_machine_has_room_for_are_refused_with_the_number
 ) -> None:
     code, line = refused(*SIZE, "--replicas", "900", "--device", "cpu", "--port", "0", head=head)
     assert code == 2
-    assert line.startswith("quire: 900 replicas need 900 CPUs, 1 CPU each, and Ray has 4 CPUs on 1 machine: ")
+    assert line.startswith("quire: 900 replicas need 900 CPUs, 1 CPU each, and Ray has 4 CPUs on 2 machines: ")
     assert "lower --replicas to 4 or add machines" in line
 
 

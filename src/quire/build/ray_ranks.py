@@ -115,17 +115,18 @@ def _ending(running: Any, seconds: float) -> str:
 def launch_on_ray(folder: Path, plan: Plan, options: RunOptions, shares: Sequence[Share]) -> Launched:
     """An actor for each share but the first."""
     seconds = options.ranks.start_seconds
-    with ExitStack() as ending:
-        ending.enter_context(_driver())
-        group = ending.enter_context(_placed(bundles_of(plan, options), seconds))
-        gpu = _gpu_of_rank_0(group, ending) if options.device != "cpu" else 0
+    with ExitStack() as undo:
+        undo.enter_context(_driver())
+        group = undo.enter_context(_placed(bundles_of(plan, options), seconds))
+        gpu = _gpu_of_rank_0(group, undo) if options.device != "cpu" else 0
         listener = Listener(ray.util.get_node_ip_address())
-        ending.callback(listener.close)
-        actors = [_actor(group, *pair) for pair in zip(shares, needs_of_ranks(plan, options), strict=True)][1:]
-        ending.callback(_kill, actors)
+        undo.callback(listener.close)
+        needs = needs_of_ranks(plan, options)
+        actors = [_actor(group, share, needs[share.number]) for share in shares[1:]]
+        undo.callback(_kill, actors)
         address = listener.address
         store = open_store(Place(0, len(shares), address.host, 0, 0, 1, is_served=False), seconds)  # torch is imported
-        setup = RankSetup(folder, None, of_a_rank(options), None, None, address)
+        setup = RankSetup(folder.resolve(), None, of_a_rank(options), None, None, address)
         places = [_place(share, len(shares), address.host, store.port) for share in shares[1:]]
         running = [actor.run.remote(setup, place) for actor, place in zip(actors, places, strict=True)]
         found = listener.accept(len(shares), seconds, partial(_require_running, running))
@@ -133,7 +134,7 @@ def launch_on_ray(folder: Path, plan: Plan, options: RunOptions, shares: Sequenc
         for link in links:
             link.channel.send_json({"plan": encode(plan)})
         life = partial(life_of_store, store, address.token)
-        return Launched(links, life, interface_of(address.host), ending.pop_all().close, gpu)
+        return Launched(links, life, interface_of(address.host), undo.pop_all().close, gpu)
 
 
 @contextmanager
@@ -221,11 +222,11 @@ def _kill(actors: Sequence[Any]) -> None:
         ray.kill(actor)
 
 
-def _gpu_of_rank_0(group: Any, ending: ExitStack) -> int:
+def _gpu_of_rank_0(group: Any, undo: ExitStack) -> int:
     """Among those that this process sees."""
     if GROUP in os.environ:
         return 0  # Ray has started this process's parent, and shows it its own alone
     limits = {"num_cpus": 0, "num_gpus": 1}
     holder = ray.remote(GpuHolder).options(scheduling_strategy=_in_bundle(group, 0), **limits).remote()
-    ending.callback(ray.kill, holder)
+    undo.callback(ray.kill, holder)
     return place_of_gpu(ray.get(holder.gpu.remote()), os.environ.get("CUDA_VISIBLE_DEVICES"))
