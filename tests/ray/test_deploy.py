@@ -18,6 +18,8 @@ from deployed import WAIT_SECONDS, Deployed
 MODEL = "smollm2-135m-instruct"
 ASKED: dict[str, Any] = {"model": MODEL, "temperature": 0}
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+PAUSE_SECONDS = 0.2
+"""Of a client, so that replicas that start get some of a small machine."""
 LONG = {"max_tokens": 600, "extra_body": {"ignore_eos": True}}
 
 
@@ -131,6 +133,7 @@ def test_replicas_start_again_one_after_another_while_requests_are_answered(depl
                 body = {**ASKED, "messages": QUESTION, "max_tokens": 8, "ignore_eos": True}
                 answer = client.post("/v1/chat/completions", json=body)
                 count += 1
+                is_over.wait(PAUSE_SECONDS)
                 if answer.status_code != 200:
                     failures.append(answer.text)
 

@@ -13,7 +13,7 @@ import secrets
 import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import InputError
@@ -115,36 +115,41 @@ class Listener:
         self._callers: dict[Channel, float] = {}
         """Those that have not said who they are, the oldest first: until when each may."""
 
-    def accept(self, ranks: int, seconds: float) -> dict[int, Channel]:
-        """Channels of ranks 1, 2, … Raises InputError if some do not connect in time."""
+    def accept(self, ranks: int, seconds: float, require: Callable[[], None] = lambda: None) -> dict[int, Channel]:
+        """Channels of ranks 1, 2, … Raises InputError if some do not connect in time. `require`: raises if one of them
+        never will."""
         found: dict[int, Channel] = {}
         end = time.monotonic() + seconds
-        with self._socket, selectors.DefaultSelector() as selector:
+        with self._socket, _closing_on_error(found), selectors.DefaultSelector() as selector:
             selector.register(self._socket, selectors.EVENT_READ)
-            while len(found) < ranks - 1:
-                if (left := end - time.monotonic()) <= 0:
-                    raise self._missing(found, ranks, seconds)
-                for key, _ in selector.select(min(left, LOOK_SECONDS)):
-                    if key.fileobj is self._socket:
-                        self._take(selector)
-                    elif isinstance(key.fileobj, Channel) and key.fileobj in self._callers:
-                        self._hear(key.fileobj, ranks, found, selector)
-                now = time.monotonic()
-                self._drop([one for one, until in self._callers.items() if until < now], selector)
-            self._drop(list(self._callers), selector)
+            try:
+                while len(found) < ranks - 1:
+                    if (left := end - time.monotonic()) <= 0:
+                        raise self._missing(found, ranks, seconds)
+                    require()
+                    self._listen(min(left, LOOK_SECONDS), ranks, found, selector)
+            finally:
+                self._drop(list(self._callers), selector)
         return found
 
     def close(self) -> None:
         self._socket.close()
 
     def _missing(self, found: dict[int, Channel], ranks: int, seconds: float) -> InputError:
-        for channel in (*found.values(), *self._callers):
-            channel.close()
         missing = ", ".join(str(rank) for rank in range(1, ranks) if rank not in found)
         return InputError(
             f"of {ranks} ranks, {missing} did not connect to {self.address.host} within {seconds:g} s: start each with "
             "the same command, or raise --start-seconds"
         )
+
+    def _listen(self, seconds: float, ranks: int, found: dict[int, Channel], selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(seconds):
+            if key.fileobj is self._socket:
+                self._take(selector)
+            elif isinstance(key.fileobj, Channel) and key.fileobj in self._callers:
+                self._hear(key.fileobj, ranks, found, selector)
+        now = time.monotonic()
+        self._drop([one for one, until in self._callers.items() if until < now], selector)
 
     def _take(self, selector: selectors.BaseSelector) -> None:
         """A caller; of too many the oldest goes."""
@@ -183,6 +188,16 @@ class Listener:
             selector.unregister(channel)
             del self._callers[channel]
             channel.close()
+
+
+@contextlib.contextmanager
+def _closing_on_error(channels: Mapping[int, Channel]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for channel in channels.values():
+            channel.close()
+        raise
 
 
 def connect(read: Callable[[], str], rank: int, seconds: float) -> tuple[Channel, str]:

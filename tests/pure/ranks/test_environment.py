@@ -129,6 +129,24 @@ def test_a_machine_that_is_missing_is_named_within_the_time() -> None:
     channel.close()
 
 
+def test_a_rank_that_ends_before_it_connects_is_not_waited_for() -> None:
+    """Those that have connected see that rank 0 does not go on."""
+    listener, ended = Listener("127.0.0.1"), threading.Event()
+    address = listener.address.text()
+    channel, _ = connect(lambda: address, 2, 30.0)
+
+    def require() -> None:
+        if ended.is_set():
+            raise InputError("rank 1 cannot start")
+        ended.set()
+
+    with pytest.raises(InputError, match="rank 1 cannot start"):
+        listener.accept(3, 60.0, require)
+    with pytest.raises(EOFError):
+        channel.receive_one()
+    channel.close()
+
+
 def test_the_address_of_an_engine_that_is_gone_is_read_again() -> None:
     """A store keeps what a dead rank 0 has written, until the next one writes."""
     listener = Listener("127.0.0.1")
