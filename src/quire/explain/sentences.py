@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from quire.core.reasons import Reason, WayBack, Why
 from quire.core.units import format_bytes
-from quire.explain.explanation import Explanation, KindShort
+from quire.explain.explanation import ANOTHER, Explanation, KindShort
 from quire.plan.tightest import never_fits
 
 NAMED_ENDS = 3
@@ -55,7 +55,8 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _kind(one: KindShort) -> str:
-    holders = [f"{name} holds {pages:,}" for name, pages in (*one.requests, *one.others)]
+    holders = [f"{name} holds {pages:,}" for name, pages in one.requests]
+    holders += [f"{name} {'hold' if name.endswith('s') else 'holds'} {pages:,}" for name, pages in one.others]
     awaited = f", running requests are likely to take {one.awaited_pages:,}" if one.awaited_pages else ""
     short = f", {one.short_pages:,} are missing" if one.short_pages else ""
     held = ", ".join(holders) or "none is held"
@@ -65,9 +66,10 @@ def _kind(one: KindShort) -> str:
 def _when(found: Explanation) -> str:
     loads = f" and {found.load_seconds:g} s of loads" if found.load_seconds else ""
     soon = f"it runs within {found.steps:,} steps{loads}" if found.steps else "it runs in the next step"
-    more = len(found.after) - NAMED_ENDS
-    names = [*found.after[:NAMED_ENDS], *([f"{more:,} others"] if more > 0 else [])]
-    ended = f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} ended"
+    names = [name for name in found.after if name != ANOTHER][:NAMED_ENDS]
+    more = len(found.after) - len(names)
+    names += [f"{more:,} others" if more > 1 else ANOTHER] if more else []
+    ended = f"{' and '.join(names)} {'has' if len(found.after) == 1 else 'have'} ended"
     return f"there is room for it when {ended}; {soon}, whatever arrives" if names else f"{soon}, whatever arrives"
 
 
