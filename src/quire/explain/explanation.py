@@ -28,10 +28,12 @@ class KindShort:
     """(request, pages), the greatest first."""
     others: tuple[tuple[str, int], ...] = ()
     """(holder, pages): requests without names together, and `cache`, `pins` and `backend` for what only these hold."""
+    evictable_pages: int = 0
+    """That only the cache holds, for no lease: a request that needs them gets them."""
 
     @property
     def short_pages(self) -> int:
-        return max(0, self.needs_pages + self.awaited_pages - self.free_pages)
+        return max(0, self.needs_pages + self.awaited_pages - self.free_pages - self.evictable_pages)
 
 
 @dataclass(frozen=True, slots=True)

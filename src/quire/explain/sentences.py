@@ -60,7 +60,8 @@ def _kind(one: KindShort) -> str:
     awaited = f", running requests are likely to take {one.awaited_pages:,}" if one.awaited_pages else ""
     short = f", {one.short_pages:,} are missing" if one.short_pages else ""
     held = ", ".join(holders) or "none is held"
-    return f"  {one.kind}: needs {one.needs_pages:,} pages; {one.free_pages:,} are free{awaited}{short}; {held}"
+    free = f"{one.free_pages:,} are free" + (f", {one.evictable_pages:,} evictable" if one.evictable_pages else "")
+    return f"  {one.kind}: needs {one.needs_pages:,} pages; {free}{awaited}{short}; {held}"
 
 
 def _when(found: Explanation) -> str:
@@ -88,7 +89,7 @@ def _in_line(reason: Reason) -> str:
 def _running(reason: Reason) -> str:
     here = f"{_count(reason, 'hit_tokens')} tokens were reused" if reason.numbers["hit_tokens"] else ""
     there = f"{_count(reason, 'loaded_tokens')} tokens came from a tier" if reason.numbers["loaded_tokens"] else ""
-    miss = f" ({reason.because.code.value})" if reason.because else ""
+    miss = f" ({sentence(reason.because)})" if reason.because else ""
     found = ", ".join(filter(None, (here, there))) or f"nothing was reused{miss}"
     done = f"{_count(reason, 'computed')} of {_count(reason, 'known')} known tokens computed"
     return f"{done}, {found}, preempted {_count(reason, 'preemptions')} times"
@@ -123,11 +124,11 @@ _SENTENCES: Mapping[Why, Callable[[Reason], str]] = {
     Why.NEEDS_ROW: lambda one: f"{_first(one)} gets its row (batch slot): its tenant has more rows than its share",
     Why.NO_ANSWER: lambda one: f"no answer in {one.numbers['seconds']:g} s",
     Why.TIER: _tier,
-    Why.NO_OVERLAP: lambda _: "no cached prompt begins alike",
+    Why.NO_OVERLAP: lambda _: "no cached prompt starts with the same tokens",
     Why.BELOW_UNIT: lambda _: "what it shares with a cached prompt is shorter than the reuse unit",
     Why.TAIL_EVICTED: lambda _: "the window tail at the end of the cached prefix was evicted",
     Why.CHECKPOINT_ABSENT: lambda _: "no state is cached within the shared prefix",
-    Why.SCOPE: lambda _: "only another scope has computed a prompt that begins alike",
+    Why.SCOPE: lambda _: "only another scope has computed a prompt that starts with the same tokens",
     Why.DISABLED: lambda _: "prefix reuse is off",
     Why.PROMPT_LOGPROBS: lambda _: "prompt log-probabilities were asked for, so the whole prompt is computed",
 }

@@ -50,7 +50,9 @@ def test_a_tenants_own_requests_keep_their_names() -> None:
 def test_a_tenant_does_not_learn_that_another_scope_asked_the_same() -> None:
     assert without_others(Reason(Why.SCOPE), set()) == Reason(Why.NO_OVERLAP)
     running = Reason(Why.RUNNING, numbers=Sevens(hit_tokens=0, loaded_tokens=0), because=Reason(Why.SCOPE))
-    assert "(no_overlap)" in sentence(without_others(running, set()))
+    assert "nothing was reused (no cached prompt starts with the same tokens)" in sentence(
+        without_others(running, set())
+    )
 
 
 def test_an_explanation_names_no_stranger_to_a_tenant() -> None:
