@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -100,6 +101,18 @@ def test_a_key_is_kept_in_the_page_alone(browser: Browser, keyed: tuple[RunningS
     assert alice not in browser.evaluate("document.documentElement.outerHTML + location.href")
     browser.do("reload")
     browser.until("it asks again", lambda: bool(browser.evaluate("document.querySelector('#key')?.open")))
+
+
+def test_a_page_without_a_stream_says_why(chromium: Browser, keyed: tuple[RunningServer, str, str]) -> None:
+    """A key that has all its streams open reads so on one more page, instead of that the server does not answer."""
+    server, _, bob = keyed
+    with server.client(bob) as client, ExitStack() as stack:
+        for _ in range(8):
+            next(stack.enter_context(client.stream("GET", "/v1/inspect/stream")).iter_lines())
+        chromium.open(f"{server.address}/inspect")
+        enter_key(chromium, bob)
+        chromium.until_text("#banner", "8 streams of the inspector are open with this key, 8 may be: close one")
+    chromium.until("it is shown again", lambda: not chromium.text("#banner"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -121,6 +121,17 @@ def test_the_page_answers_what_a_newcomer_asks(chromium: Browser, server: Runnin
     chromium.require_quiet(server.address)
 
 
+def test_names_in_a_text_become_links_and_nothing_else_does(chromium: Browser, server: RunningServer) -> None:
+    """A name may begin another one, or be a number that stands for something else."""
+    open_page(chromium, server)
+    code = """import("/inspect/names.js").then(({ linked }) => linked(%r, ["r1", "r10", "10", "cache", "a.b"], "r1")
+      .map((part) => part.hash ?? part))"""
+    parts = chromium.evaluate(code % "r1 waits: r10 holds 10, xr1 and r1-0 and a.b and aXb hold 1, cache holds 2")
+    assert "".join(parts) == (
+        "r1 waits: #requests/r10 holds 10, xr1 and r1-0 and #requests/a.b and aXb hold 1, cache holds 2"
+    )
+
+
 def waiting_for_memory(browser: Browser) -> list[list[str]]:
     return [row for row in browser.table("List of requests") if row[6].startswith("not enough free KV memory")]
 

@@ -17,6 +17,8 @@ const page = { document: null, lost: "", view: "requests", name: "", step: null,
 
 // ── documents ───────────────────────────────────────────────────────────────
 
+const clock = () => new Date().toLocaleTimeString();
+
 async function watch() {
   for (;;) {
     if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
@@ -25,7 +27,7 @@ async function watch() {
       await follow();
       page.lost = "";
     } catch (error) {
-      page.lost ||= error.name === "AbortError" ? "" : `The server has not answered since ${new Date().toLocaleTimeString()}: what is shown is older.`;
+      if (error.name !== "AbortError") page.lost ||= error.refusal ? `There are no updates since ${clock()}: ${error.refusal}` : `The server has not answered since ${clock()}: what is shown is older.`;
       schedule();
     }
     await new Promise((done) => setTimeout(done, RETRY_MILLISECONDS));
@@ -35,7 +37,7 @@ async function watch() {
 async function follow() {
   page.stream = new AbortController();
   const answer = await ask("/v1/inspect/stream", { signal: page.stream.signal });
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(), { refusal: (await answer.json()).error?.message ?? `the server answers ${answer.status}` });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {

@@ -57,9 +57,9 @@ const RESULTS = {
 };
 export const result = (code) => RESULTS[code] ?? code;
 
-// Of a prompt's tokens: those that were not found, by cause; the rest was never computed, as far as the engine remembers.
+// Of a prompt's tokens: those that were not found, by cause.
 export function notFound(tokens, found, missed) {
   const causes = Object.entries(missed).filter(([, number]) => number);
   const fresh = tokens - found - causes.reduce((sum, [, number]) => sum + number, 0);
-  return [...causes.map(([cause, number]) => `${count(number)}: ${result(cause)}`), ...(fresh > 0 ? [`${count(fresh)} new`] : [])].join("; ");
+  return [...causes.map(([cause, number]) => `${count(number)}: ${result(cause)}`), ...(fresh > 0 ? [`${count(fresh)} not computed before`] : [])].join("; ");
 }

@@ -22,10 +22,11 @@ export const placeOf = (name) => `#requests/${encodeURIComponent(name)}`;
 // Holders that are no requests, and requests of other keys.
 export const isName = (name) => !/^(another|other keys|cache|pins|backend|[\d,]+ others?)$/.test(name);
 
-// A text of the engine with links in place of the names in it; `own`: the name that the text is about.
+// A text of the engine with links in place of the names in it; `own`: the name that the text is about. A name that is a
+// number is not sought: any number could be it.
 export function linked(text, names, own = "") {
-  const known = [...new Set(names)].filter(isName);
+  const known = [...new Set(names)].filter((name) => isName(name) && !/^\d+$/.test(name)).sort((one, other) => other.length - one.length);
   if (!known.length) return [text];
-  const pattern = new RegExp(`(${known.map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})`);
+  const pattern = new RegExp(`(?<![\\w-])(${known.map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|")})(?![\\w-])`);
   return text.split(pattern).map((part, place) => (place % 2 && part !== own ? element("a", { href: placeOf(part) }, label(part)) : label(part)));
 }

@@ -154,7 +154,7 @@ export class Reuse {
     this.chosen = element("span", { class: "quiet" });
     this.all = element("button", { type: "button", onclick: () => this.choose(null) }, "Show all");
     this.latest = new Table("The latest lookups, the newest first", ["Request", "#Step", "#Prompt tokens", "#Found", "Result", "Not found"]);
-    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, element("h3", {}, "Prefix lookups"), element("p", { class: "quiet" }, "A new token was not computed before, as far as the engine remembers. Prefixes are found in whole reuse units, and the last token of a prompt is always computed."), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
+    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, element("h3", {}, "Prefix lookups"), element("p", { class: "quiet" }, "What was computed before is known as far back as the engine remembers. Prefixes are found in whole reuse units, and the last token of a prompt is always computed."), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
     this.cause = null;
   }
 

@@ -20,7 +20,7 @@ export class Requests {
     this.range = element("span", { class: "quiet" });
     this.back = element("button", { type: "button", onclick: () => this.turn(this.first - AT_ONCE) }, "‹ Back");
     this.on = element("button", { type: "button", onclick: () => this.turn(this.first + AT_ONCE) }, "More ›");
-    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens, of its limit", "#KV memory", "#Preempted", "=Why it waits", "Starts at the latest"]);
+    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens, of its limit", "#KV memory", "#Preempted", "=Why it waits", "=Starts at the latest"]);
     const legend = element("p", { class: "legend" }, ...PARTS.map(([name, text]) => {
       const square = element("i");
       square.style.background = `var(--${name})`;
@@ -163,7 +163,7 @@ class One {
     if (!event) return found.status === "waiting" ? "Reuse: its prefix is looked up when it starts." : "";
     const { tokens, hit_tokens: hit, ...others } = event.numbers;
     const missed = Object.fromEntries(Object.entries(others).filter(([name]) => name.startsWith("missed_")).map(([name, value]) => [name.slice(7), value]));
-    const why = hit ? "" : `, because ${result(event.code)}`;
+    const why = hit || !event.code ? "" : `, because ${result(event.code)}`;
     return `Reuse: ${count(hit)} of ${count(tokens)} prompt tokens were found in the pool${why}. Not found: ${notFound(tokens, hit, missed) || "none"}.`;
   }
 }
