@@ -107,8 +107,8 @@ def test_a_page_without_a_stream_says_why(chromium: Browser, keyed: tuple[Runnin
     """A key that has all its streams open reads so on one more page, instead of that the server does not answer."""
     server, _, bob = keyed
     with server.client(bob) as client, ExitStack() as stack:
-        for _ in range(8):
-            next(stack.enter_context(client.stream("GET", "/v1/inspect/stream")).iter_lines())
+        reading = [stack.enter_context(client.stream("GET", "/v1/inspect/stream")).iter_lines() for _ in range(8)]
+        assert all(next(lines).startswith("data: ") for lines in reading)
         chromium.open(f"{server.address}/inspect")
         enter_key(chromium, bob)
         chromium.until_text("#banner", "8 streams of the inspector are open with this key, 8 may be: close one")
