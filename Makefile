@@ -117,6 +117,7 @@ bench-busy: setup  ## Decode on a CPU that two other processes use too, by what 
 
 bench-splits: setup  ## Which model types run on two ranks and on two stages: the table of docs/splits.md
 	$(BIN)/python bench/splits.py $(ARGUMENTS)
+
 bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
 	$(BIN)/python bench/packed_products.py $(ARGUMENTS)
 

@@ -77,8 +77,12 @@ def _small(document: dict[str, Any], keeps_to_it: bool) -> dict[str, Any]:
             del body["properties"][field]
         if keeps_to_it:
             _begin_with(body, "messages" if name == "ChatBody" else "prompt")
-    (frames,) = document["paths"]["/v1/inspect/stream"]["get"]["parameters"]
-    frames |= {"required": True, "schema": {"type": "integer", "minimum": 1, "maximum": 2}}  # else it never ends
+    stream = "/v1/inspect/stream"
+    if keeps_to_it:
+        (frames,) = document["paths"][stream]["get"]["parameters"]
+        frames |= {"required": True, "schema": {"type": "integer", "minimum": 1, "maximum": 2}}  # else it never ends
+    else:
+        del document["paths"][stream]  # without a number of frames it never ends
     document["components"]["schemas"]["RetainBody"]["properties"]["seconds"]["maximum"] = 3600
     body = document["components"]["schemas"]["ResponseBody"]
     body["properties"]["max_output_tokens"] = {"type": "integer", "minimum": 1, "maximum": 4}
@@ -124,3 +128,9 @@ def _try(operation: Any, mode: GenerationMode, server: RunningServer, key: str, 
     # A path without parameters cannot be called wrongly.
     with contextlib.suppress(*([Unsatisfiable] if mode is GenerationMode.NEGATIVE else [])):
         attempt()
+
+
+@pytest.mark.parametrize("frames", ["0", "-1", "x", "1.5", "1e99"])
+def test_a_stream_of_no_number_of_frames_is_refused(tiny_server: RunningServer, keys: Any, frames: str) -> None:
+    with tiny_server.client(keys.admin) as client:
+        assert client.get("/v1/inspect/stream", params={"frames": frames}).status_code == 400
