@@ -53,6 +53,8 @@ class Explanation:
     """The most seconds that requests before it wait for a tier, in addition."""
     after: tuple[str, ...] = ()
     """Requests that must have ended before there is room for it and for those queued before it."""
+    kept_share: float = 0.0
+    """The part of the pool that is kept for cached prefixes which other queued requests are about to use."""
 
 
 def explained_without_others(found: Explanation, own: Collection[str]) -> Explanation:

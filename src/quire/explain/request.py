@@ -45,6 +45,7 @@ def explain(engine: Engine, name: str) -> Explanation | None:
             overlap * tokens_left(scheduler, older),
             sum(scheduler.loads.seconds_for(one.request.limit) for one in older),
             _until(scheduler, [*ahead, ticket]),
+            scheduler.reuse.index.awaited.share(ticket.awaits),
         )
     row = scheduler.rows.row_of.get(name)
     if row is None:

@@ -29,7 +29,13 @@ def sentence(reason: Reason | None) -> str:
 def describe(found: Explanation) -> str:
     """An explanation, in several lines."""
     lines = [f"{found.request} {_VERBS[found.status]}: {why(found)}", *map(_kind, found.kinds)]
-    return "\n".join([*lines, _when(found)] if found.status == "waiting" else lines)
+    if found.status != "waiting":
+        return "\n".join(lines)
+    if found.kept_share and found.reason.code is Why.MEMORY:
+        lines.append(
+            f"{found.kept_share:.0%} of the pool is kept for cached prefixes that other queued requests will use"
+        )
+    return "\n".join([*lines, _when(found)])
 
 
 def why(found: Explanation) -> str:

@@ -71,6 +71,14 @@ def test_an_explanation_names_no_stranger_to_a_tenant() -> None:
     ]
 
 
+def test_what_is_kept_for_prefixes_is_said_to_a_request_that_lacks_memory() -> None:
+    """Much of the pool may be free then."""
+    kept = "25% of the pool is kept for cached prefixes that other queued requests will use"
+    assert kept in describe(Explanation("own", "waiting", Reason(Why.MEMORY), kept_share=0.25)).splitlines()
+    assert kept not in describe(Explanation("own", "waiting", Reason(Why.QUEUED), kept_share=0.25))
+    assert kept not in describe(Explanation("own", "running", Reason(Why.QUEUED), kept_share=0.25))
+
+
 def test_the_way_back_stands_after_the_reason() -> None:
     back = WayBack(10, 1 << 20, None, 0.001)
     found = Explanation("own", "waiting", Reason(Why.QUEUED), back)
