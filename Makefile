@@ -7,7 +7,7 @@ CLIENTS := .venv-clients
 RAY := .venv-ray
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
+.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-stages bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -117,6 +117,9 @@ bench-busy: setup  ## Decode on a CPU that two other processes use too, by what 
 
 bench-splits: setup  ## Which model types run on two ranks and on two stages: the table of docs/splits.md
 	$(BIN)/python bench/splits.py $(ARGUMENTS)
+
+bench-stages: setup  ## Two pipeline stages on this CPU, with a step in flight for each compared with one at a time
+	$(BIN)/python bench/stages.py $(ARGUMENTS)
 
 bench-packed: setup  ## Products of packed weights on this CPU, in C compared with dequantising
 	$(BIN)/python bench/packed_products.py $(ARGUMENTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -60,6 +61,30 @@ class ThreadRanks:
         self._pool.shutdown()
 
 
+class StagesInTurn:
+    """The first stage computes its layers when a step is launched, the others theirs when its result is wanted."""
+
+    def __init__(self, runners: Sequence[TorchRunner], group: ThreadGroup) -> None:
+        assert len(group.meetings) == len(runners), "a stage has one rank"
+        self._first, *self._others = runners
+        self._waiting: deque[Step] = deque()
+        self.most_waiting = 0
+
+    def launch(self, step: Step) -> None:
+        self._first.launch(step)
+        self._waiting.append(step)
+        self.most_waiting = max(self.most_waiting, len(self._waiting))
+
+    def collect(self) -> StepResult:
+        step = self._waiting.popleft()
+        for runner in self._others:
+            runner.launch(step)
+            runner.collect()
+        return self._first.collect()
+
+    def close(self) -> None: ...
+
+
 def plan_folder(folder: Path, settings: Settings, pool_bytes: int, options: RunOptions = CPU) -> Plan:
     """`pool_bytes`: of each rank."""
     return plan_checkpoint(folder, run_settings(settings, options), Budget(pool_bytes=pool_bytes), options)
@@ -82,9 +107,13 @@ def _proof_of(folder: Path, ranks: int, stages: int) -> Proof:
 
 @contextmanager
 def split_engine(
-    folder: Path, plan: Plan, options: RunOptions = CPU, listeners: Sequence[Listener] = ()
+    folder: Path,
+    plan: Plan,
+    options: RunOptions = CPU,
+    listeners: Sequence[Listener] = (),
+    join: type[ThreadRanks] | type[StagesInTurn] = ThreadRanks,
 ) -> Iterator[Engine]:
-    """The plan says how many ranks and stages there are."""
+    """The plan says how many ranks and stages there are. `join`: how they work together."""
     group = ThreadGroup(plan.tensor_parallel, plan.pipeline_parallel)
     members = {share: Member(share, *group.ports(share)) for share in group.shares}
     if len(members) == 1:
@@ -97,7 +126,7 @@ def split_engine(
         placed.arena.bytes.fill_(0xFF)  # no number, in any data type
         return make_runner(plan, placed)
 
-    ranks = ThreadRanks(group.run(runner), group)
+    ranks = join(group.run(runner), group)
     try:
         yield make_engine(plan, ranks, options, listeners=listeners)
     finally:

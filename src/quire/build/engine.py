@@ -235,10 +235,15 @@ def make_engine(
         tier=stack,
         keeper=stack,
         drafter=make_drafter(plan, options, most_step_tokens),
-        overlap=options.overlap,
+        overlap=_overlap(plan, options),
         listeners=listeners,
         failures=failures,
     )
+
+
+def _overlap(plan: Plan, options: RunOptions) -> int:
+    """On GPUs the steps of a pipeline follow one another: to divide rows among several would only make them smaller."""
+    return 1 if plan.pipeline_parallel > 1 and options.device != "cpu" else options.overlap
 
 
 def _most_step_tokens(prepared: Prepared) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from quire.engine.engine import Engine, Stream
 from quire.options.run import RunOptions
 from quire.plan.settings import Settings
 from quire.worker.pages.arena import Arena
-from split_engine import plan_folder, split_engine
+from split_engine import StagesInTurn, plan_folder, split_engine
 from split_models import QUICK, SLOW, config_of_type
 from tiny_folder import save_folder
 
@@ -52,12 +52,12 @@ def prompts() -> list[np.ndarray]:
     return [prompt.astype(np.int32) for prompt in each]
 
 
-def answers(engine: Engine) -> list[Any]:
+def answers(engine: Engine, ways: Sequence[Sampling] = WAYS) -> list[Any]:
     """Of the requests together, and of the same once more, which find their prefixes in the cache."""
     found: list[Any] = []
     for label in ("", "again "):
         streams: list[Stream] = [
-            engine.submit(Request(f"{label}{place}", prompt, OUTPUTS, sampling=WAYS[place % len(WAYS)]))
+            engine.submit(Request(f"{label}{place}", prompt, OUTPUTS, sampling=ways[place % len(ways)]))
             for place, prompt in enumerate(prompts())
         ]
         engine.drain()
@@ -93,6 +93,39 @@ def test_stages_of_any_sizes_yield_the_tokens_of_one(layers: tuple[int, ...], fo
         expected = answers(engine)
     with split_engine(folder, plan_folder(folder, settings(1, len(layers), layers), 2 << 20)) as engine:
         assert answers(engine) == expected
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_the_first_stage_begins_steps_while_the_others_compute_earlier_ones(
+    stages: int, folder_of: Callable[[str], Path]
+) -> None:
+    """As many steps as stages, before any other stage begins the first of them. Red if a launch waited for logits: it
+    would give up after a minute. (For those of prompts it does.)"""
+    folder = folder_of("llama")
+    ways = [one for one in WAYS if one.prompt_logprobs is None]
+    with split_engine(folder, plan_folder(folder, settings(), 2 << 20)) as engine:
+        expected = answers(engine, ways)
+    plan = plan_folder(folder, settings(1, stages), 2 << 20)
+    with split_engine(folder, plan, join=StagesInTurn) as engine:
+        assert answers(engine, ways) == expected
+        assert engine.runner.most_waiting == stages  # type: ignore[attr-defined]
+
+
+def test_a_row_that_changes_hands_in_flight_keeps_the_sampling_of_each(folder_of: Callable[[str], Path]) -> None:
+    """Requests are cancelled while a step has them, and the same ones take their rows. Red if the token that the step
+    draws counted as an output of the next request, which penalties then avoid."""
+    folder, found, penalty = folder_of("llama"), [], Sampling(repetition_penalty=3.0)
+    for stages in (1, 2):
+        with split_engine(folder, plan_folder(folder, settings(1, stages), 2 << 20)) as engine:
+            for place, prompt in enumerate(prompts()[:4]):
+                engine.submit(Request(f"early {place}", prompt, 40, sampling=penalty))
+            for _ in range(8):
+                engine.step()
+            assert engine.scheduler.flying
+            for place in range(4):
+                engine.cancel(f"early {place}")
+            found.append(answers(engine, [penalty]))
+    assert found[0] == found[1]
 
 
 def test_a_pool_that_is_too_small_for_all_changes_no_token(folder_of: Callable[[str], Path]) -> None:

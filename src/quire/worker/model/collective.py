@@ -6,10 +6,12 @@
 All ranks make the same calls in the same order, with tensors of the same shape. Stages have a port of their own:
 
     send, receive   hidden states go from a stage to the next, logits from the last to the first
+    expect          logits that come later: the first stage begins the next step meanwhile
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -52,10 +54,13 @@ class Line(Protocol):
     """Connects a rank with the same rank of other stages."""
 
     def send(self, tensor: torch.Tensor, stage: int) -> None:
-        """Sends a contiguous tensor; returns when it may be changed."""
+        """Sends a contiguous tensor; returns when it may be changed. On a CPU it does not wait for the other stage."""
 
     def receive(self, tensor: torch.Tensor, stage: int) -> None:
         """Fills a contiguous tensor with the one that the stage sends next."""
+
+    def expect(self, tensor: torch.Tensor, stage: int) -> Callable[[], object]:
+        """The same, in two parts: the tensor is filled when what this returns has been called."""
 
 
 class NoLine:
@@ -63,6 +68,9 @@ class NoLine:
 
     def send(self, tensor: torch.Tensor, stage: int) -> None:
         raise AssertionError(f"stage {stage} takes no tensor of {tensor.numel():,} numbers: there is one")
+
+    def expect(self, tensor: torch.Tensor, stage: int) -> Callable[[], object]:
+        raise AssertionError(f"stage {stage} sends no tensor of {tensor.numel():,} numbers: there is one")
 
     receive = send
 

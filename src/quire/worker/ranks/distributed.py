@@ -4,8 +4,11 @@ graphs: they wait for nothing, and use the current stream.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 
 import torch
 from torch import distributed
@@ -45,12 +48,30 @@ class Stages:
     """`Line` of one rank."""
 
     group: distributed.ProcessGroup
+    _sent: deque[tuple[torch.Tensor, distributed.Work | None]] = field(default_factory=deque)
+    """What the other stage may not have taken yet."""
 
     def send(self, tensor: torch.Tensor, stage: int) -> None:
-        distributed.send(tensor, group=self.group, group_dst=stage)
+        """gloo's tensors wait here until the other stage asks for them: as many as there are stages, so that one stage
+        is not held up by another that is a few steps behind."""
+        if tensor.device.type != "cpu":
+            distributed.send(tensor, group=self.group, group_dst=stage)
+            return
+        copy = tensor.clone()
+        self._sent.append((copy, distributed.isend(copy, group=self.group, group_dst=stage)))
+        while len(self._sent) > self.group.size():
+            _wait(self._sent.popleft()[1])
 
     def receive(self, tensor: torch.Tensor, stage: int) -> None:
         distributed.recv(tensor, group=self.group, group_src=stage)
+
+    def expect(self, tensor: torch.Tensor, stage: int) -> Callable[[], object]:
+        return partial(_wait, distributed.irecv(tensor, group=self.group, group_src=stage))
+
+
+def _wait(work: distributed.Work | None) -> None:
+    assert work is not None, "this process is one of the group"
+    work.wait()
 
 
 def join_group(share: Share, device: torch.device, timeout_seconds: float) -> tuple[Collective, Line]:

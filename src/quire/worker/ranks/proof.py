@@ -144,10 +144,12 @@ def _run_whole(model: Any, plan: Plan, has_stages: bool) -> tuple[torch.Tensor, 
 
 
 def _run_parts(group: ThreadGroup, parts: Sequence[SharedModel], plan: Plan) -> torch.Tensor:
+    """Of the last stage's first rank."""
+
     def run(share: Share) -> torch.Tensor:
         return _logits(parts[share.number].model, plan, stage_of(plan, share))
 
-    return group.run(run)[0]
+    return group.run(run)[-plan.tensor_parallel]
 
 
 def _require_divided(name: str, shape: ModelShape, parts: Sequence[SharedModel]) -> None:

@@ -34,6 +34,11 @@ class Share:
         return self.rank == self.stage == 0
 
     @property
+    def sends_logits(self) -> bool:
+        """Rank 0 of the last stage, where others lead."""
+        return self.rank == 0 and self.is_last and self.stage > 0
+
+    @property
     def is_last(self) -> bool:
         return self.stage == self.stages - 1
 

@@ -1,9 +1,10 @@
 """A stage's share of a model: foreign layers pass on what they are given, hidden states arrive and leave at the edges.
 
-    stage 0   embedding ─▶ own layers ─▶ send │ foreign layers … head: receives the logits of the last stage
-    stage 1   zeros ─▶ foreign layers │ receive ─▶ own layers ─▶ norm, head ─▶ logits ─▶ send to stage 0
+    stage 0   embedding ─▶ own layers ─▶ send │ foreign layers … no logits
+    stage 1   zeros ─▶ foreign layers │ receive ─▶ own layers ─▶ norm, head ─▶ logits
 
 The model's own code still counts all its layers, so masks, rotary embeddings and kinds are found by the same numbers.
+The runner sends logits to stage 0, where tokens are drawn.
 """
 
 from __future__ import annotations
@@ -47,21 +48,15 @@ class NoEmbedding(nn.Module):
         return self.weight.new_zeros(*tokens.shape, self.weight.shape[1])
 
 
-class RemoteHead(nn.Module):
-    """The first process receives the logits of the last stage; other processes have none."""
+class NoHead(nn.Module):
+    """The last stage has the logits."""
 
-    def __init__(self, member: Member, vocabulary: int, dtype: torch.dtype) -> None:
+    def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
-        self.member, self.vocabulary = member, vocabulary
         self.weight = nn.Buffer(torch.empty(0, dtype=dtype), persistent=False)
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        share = self.member.share
-        if not share.leads:
-            return hidden_states[..., :0]
-        logits = hidden_states.new_empty(*hidden_states.shape[:-1], self.vocabulary)
-        self.member.line.receive(logits, share.stages - 1)
-        return logits
+        return hidden_states[..., :0]
 
 
 def keep_stage(model: Any, table: SplitTable, layers: range, member: Member, outputs: int | None) -> None:
@@ -76,10 +71,8 @@ def keep_stage(model: Any, table: SplitTable, layers: range, member: Member, out
         _receive_before(every, layers.start, member)
     if not share.is_last:
         head = model.get_submodule(table.head)
-        _replace(model, table.head, RemoteHead(member, table.vocabulary, head.weight.dtype))
+        _replace(model, table.head, NoHead(head.weight.dtype))
         _send_after(every, max(layers.start, layers.stop - 1), member)
-    elif share.rank == 0 and share.stage:
-        model.get_submodule(table.head).register_forward_hook(partial(_send_logits, member))
 
 
 def layers_of(model: Any) -> nn.ModuleList:
@@ -127,7 +120,3 @@ def _received(member: Member, like: torch.Tensor) -> torch.Tensor:
 def _send(member: Member, _module: Any, _given: Any, found: Any) -> None:
     hidden = found[0] if isinstance(found, tuple) else found
     member.line.send(hidden.contiguous(), member.share.stage + 1)
-
-
-def _send_logits(member: Member, _module: Any, _given: Any, logits: torch.Tensor) -> None:
-    member.line.send(logits.contiguous(), 0)

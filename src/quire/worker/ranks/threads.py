@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -73,6 +74,9 @@ class ThreadLine:
 
     def receive(self, tensor: torch.Tensor, stage: int) -> None:
         tensor.copy_(self._queues[stage, self._stage].get(timeout=WAIT_SECONDS))
+
+    def expect(self, tensor: torch.Tensor, stage: int) -> Callable[[], object]:
+        return partial(self.receive, tensor, stage)
 
 
 class ThreadGroup:

@@ -43,6 +43,8 @@ class InFlight:
 class DeviceRunner(TorchRunner):
     """Queues each step on the device and returns."""
 
+    goes_on = False  # NCCL's calls follow one another on the device's stream
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._tokens_before = torch.zeros(self.plan.max_requests + 1, dtype=torch.int64, device=self.device)
@@ -81,15 +83,15 @@ class DeviceRunner(TorchRunner):
         self._last[:] = self._tokens_before[:-1].cpu().numpy()
         return super()._fill_in(step)
 
-    def _compute(self, step: Step, prompt: Targets) -> tuple[torch.Tensor, torch.Tensor, Pieces]:
+    def _compute(self, step: Step, prompt: Targets) -> tuple[Pieces, torch.Tensor | None]:
         """A recording takes the likeliest tokens itself."""
         if self.graphs is None or prompt.size or not self.graphs.takes(step):
             return super()._compute(step, prompt)
         played = self.graphs.play(step)
         copy_captures(step, self.arena)
         is_plain = self.member.share.is_whole and self.sampler.is_plain(step.rows)
-        tokens = played.tokens if is_plain else self.sample(step, played.logits)
-        return played.logits, tokens, iter(())
+        tokens = played.tokens if is_plain else None
+        return self._exchange(iter([played.logits]), [played.logits.shape[0]]), tokens
 
     def _forward(self, step: Step, places: np.ndarray) -> Pieces:
         staged = self._staged

@@ -1,14 +1,18 @@
 """A `Runner` on torch. `launch` is the path of a step on every device; `DeviceRunner` replaces parts of it.
 
-pages moved ─▶ open tokens filled in ─▶ model ─▶ tokens sampled ─▶ log-probabilities ─▶ result
+pages moved ─▶ open tokens filled in ─▶ layers ─▶ logits ─▶ tokens sampled ─▶ log-probabilities ─▶ result
+
+On the first stage of a pipeline a launch ends after its layers, and the rest follows when the result is collected: the
+other stages compute meanwhile, and this one begins the next step.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Protocol
+from functools import partial
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +30,7 @@ from quire.worker.pages.arena import Arena
 from quire.worker.pages.staging import Staging
 from quire.worker.ranks.member import NO_OTHERS, Member
 from quire.worker.ranks.share import memory_of, own_part
-from quire.worker.sampling.logprobs import Block, Scorer, Targets, join_scores, places_before, score
+from quire.worker.sampling.logprobs import NO_TARGETS, Block, Scorer, Targets, join_scores, places_before, score
 from quire.worker.sampling.sampler import Masks, Sampler
 from quire.worker.steps.drafting import verify_drafts
 
@@ -53,7 +57,7 @@ def _require_ropes(plan: Plan, model: TorchModel, draft: DraftModel | None) -> N
 
 @dataclass(eq=False, repr=False)
 class TorchRunner:
-    """Completes each step before `launch` returns."""
+    """Completes each step before `launch` returns; the first stage of a pipeline before `collect` does."""
 
     plan: Plan
     model: TorchModel
@@ -69,6 +73,9 @@ class TorchRunner:
     member: Member = NO_OTHERS
     """Every process of a group launches the same steps. The first samples, and gives the tokens to its stage."""
 
+    goes_on: ClassVar[bool] = True
+    """Whether the first stage of a pipeline goes on while the others compute its logits."""
+
     def __post_init__(self) -> None:
         self._memory = memory_of(self.plan, self.member.share)
         _require_ropes(self.plan, self.model, self.draft)
@@ -81,16 +88,43 @@ class TorchRunner:
         self._last = np.zeros(rows, dtype=np.int32)
         """The token that each row sampled last: the next step may compute it before the engine knows it."""
         self._results: list[StepResult] = []
+        self._open: deque[tuple[Step, Callable[[], None]]] = deque()
+        """Steps whose layers are computed, and what is left to do."""
 
     def launch(self, step: Step) -> None:
         step = own_part(step, self._memory)
+        if self._open and step.entered:
+            self._complete_those_of([row for row, _, _ in step.entered])
         self._prepare(step)
-        if not len(step.rows):
-            self._finish(step, torch.empty(0, dtype=torch.int64, device=self.device))
-            return
-        step = self._fill_in(step)
-        prompt = self.scorer.prompt_targets(step)
-        logits, tokens, pieces = self._compute(step, prompt)
+        prompt = NO_TARGETS
+        if len(step.rows):
+            step = self._fill_in(step)
+            prompt = self.scorer.prompt_targets(step)
+            rest = partial(self._complete, step, prompt, *self._compute(step, prompt))
+        else:
+            rest = partial(self._finish, step, torch.empty(0, dtype=torch.int64, device=self.device))
+        self._open.append((step, rest))
+        if not (self._receives_logits and self.goes_on) or prompt.size:  # logits of prompts come piece after piece
+            self._complete_all()
+
+    @property
+    def _receives_logits(self) -> bool:
+        return self.member.share.leads and self.member.share.stages > 1
+
+    def _complete_all(self) -> None:
+        while self._open:
+            self._open.popleft()[1]()
+
+    def _complete_those_of(self, rows: list[int]) -> None:
+        """Before their rows are given to other requests."""
+        if any(np.isin(step.rows, rows).any() for step, _ in self._open):
+            self._complete_all()
+
+    def _complete(self, step: Step, prompt: Targets, pieces: Pieces, tokens: torch.Tensor | None) -> None:
+        """From logits to the result. `tokens`: those that a recording has taken."""
+        logits = next(pieces)
+        if tokens is None:
+            tokens = self.sample(step, logits)
         if not self.member.share.leads:
             deque(pieces, maxlen=0)  # logits of prompts, of which the group's first process needs this part
             self._finish(step, tokens)
@@ -113,6 +147,8 @@ class TorchRunner:
         self._finish(step, torch.zeros(len(step.sample_places()[0]), dtype=torch.int64, device=self.device))
 
     def collect(self) -> StepResult:
+        if not self._results:
+            self._open.popleft()[1]()
         return self._results.pop(0)
 
     def sample(self, step: Step, logits: torch.Tensor) -> torch.Tensor:
@@ -123,7 +159,7 @@ class TorchRunner:
             tokens = self.sampler.sample(logits, step.rows[entries], positions)
         else:
             tokens = torch.zeros(len(entries), dtype=torch.int64, device=self.device)
-        if self.member.share.stage == 0:  # later stages compute hidden states, and need no tokens
+        if self.member.share.stages == 1:  # no step of a pipeline computes tokens of one that is in flight
             self.member.collective.broadcast(tokens)
         return tokens
 
@@ -135,11 +171,42 @@ class TorchRunner:
         known = np.where(step.token_ids == SAMPLED, self._last[index], step.token_ids)
         return replace(step, token_ids=known if self.draft is None else self.draft.fill(step, known))
 
-    def _compute(self, step: Step, prompt: Targets) -> tuple[torch.Tensor, torch.Tensor, Pieces]:
-        """Logits where rows sample, the tokens sampled from them, and the pieces that follow."""
-        pieces = self._forward(step, np.concatenate([step.sample_places()[1], places_before(step, prompt)]))
-        logits = next(pieces)
-        return logits, self.sample(step, logits), pieces
+    def _compute(self, step: Step, prompt: Targets) -> tuple[Pieces, torch.Tensor | None]:
+        """Logits where rows sample, then those of prompts; and the tokens, if they are known already."""
+        places = np.concatenate([step.sample_places()[1], places_before(step, prompt)])
+        counts = [len(cut) for cut in self._cut(step, torch.from_numpy(places))]
+        return self._exchange(self._forward(step, places), counts), None
+
+    def _exchange(self, pieces: Pieces, counts: Sequence[int]) -> Pieces:
+        """Logits go from the last stage to the first, whose layers are computed here. `counts`: of rows."""
+        if self._receives_logits:
+            deque(pieces, maxlen=0)
+            return self._receive(counts, self._expect(counts[0]))
+        return self._send(pieces) if self.member.share.sends_logits else pieces
+
+    def _send(self, pieces: Pieces) -> Pieces:
+        for piece in pieces:
+            if len(piece):
+                self.member.line.send(piece.to(self.model.model.dtype).contiguous(), 0)
+            yield piece
+
+    def _receive(self, counts: Sequence[int], first: Callable[[], torch.Tensor]) -> Pieces:
+        yield first()
+        for count in counts[1:]:
+            yield self._expect(count)()
+
+    def _expect(self, count: int) -> Callable[[], torch.Tensor]:
+        """Logits of so many rows, once they are waited for."""
+        share, dtype = self.member.share, self.model.model.dtype
+        logits = torch.empty(count, self.model.vocab_size, dtype=dtype, device=self.device)
+        wait = self.member.line.expect(logits, share.stages - 1) if count else None
+
+        def arrived() -> torch.Tensor:
+            if wait is not None:
+                wait()
+            return logits.float()
+
+        return arrived
 
     def _forward(self, step: Step, places: np.ndarray) -> Pieces:
         """Logits at these places of the packed tokens."""
