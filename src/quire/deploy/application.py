@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -165,4 +165,5 @@ def gateway_of(deployment: Deployment) -> Any:
         logging_config=LOGGING,
         **HEALTH,
     )
-    return configured.bind(deployment.served)
+    keys = deployment.served.keys
+    return configured.bind(replace(deployment.served, keys=keys and deployment.folder / keys))

@@ -10,6 +10,7 @@ import logging
 import os
 import queue
 import re
+import secrets
 import signal
 import socket
 import threading
@@ -30,6 +31,8 @@ from quire.deploy.places import require_places
 
 OBJECT_STORE_BYTES = 80 << 20
 """Next to nothing passes through it; less than this Ray refuses."""
+TOKEN = "RAY_AUTH_TOKEN"
+"""What calls of Ray's processes prove, which listen at all addresses and run code that they are sent."""
 LOOK_SECONDS = 0.5
 CONNECT_SECONDS = 5.0
 FAILURE = re.compile(r"ReplicaFailed: (.+)")
@@ -47,6 +50,7 @@ def cluster(address: str | None) -> Iterator[None]:
     _require_reachable(address)
     try:
         if address is None:
+            os.environ.setdefault(TOKEN, secrets.token_hex(32))  # else Ray writes one to a file that others may read
             ray.init(
                 address="local",
                 include_dashboard=False,

@@ -40,9 +40,6 @@ from quire.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from quire.serve.spans.spans import CallSpan, Spans
 
-SMALL_BYTES = 16_384
-"""Bodies up to this size are read at once, larger ones in a thread."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shared:
@@ -121,9 +118,7 @@ class Service:
 
     async def read(self, read: Callable[[], Read], tenant: Tenant, body_bytes: int, has_grammar: bool = False) -> Read:
         """Long bodies and grammars are read in a thread, one after another, with tenants taking turns."""
-        if body_bytes <= SMALL_BYTES and not has_grammar:
-            return read()
-        return await self._turns.read(read, tenant.name)
+        return await self._turns.read_body(read, tenant.name, body_bytes, has_grammar)
 
     async def open_call(self, read: Callable[[], Question], request: Request, has_grammar: bool = False) -> Call:
         """`read`: makes the question of the request's body."""

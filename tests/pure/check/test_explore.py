@@ -60,7 +60,7 @@ def test_the_long_list_keeps_within_what_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "small", rest_in_soak([MIXED, GUESSING, TIGHT, AWAY], [MIXED, GUESSING, AWAY]), ids=lambda small: small.name
+    "small", rest_in_soak([MIXED, GUESSING, TIGHT, AWAY], [MIXED, GUESSING]), ids=lambda small: small.name
 )
 def test_states_that_are_merged_have_the_same_future(small: Small) -> None:
     """Whatever happens next leads from both to states that are merged as well."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import branches as bench
+from examples import rest_in_soak
 from quire.core.errors import NeverFits
 from quire.core.events import RequestAdmitted
 from quire.core.request import Request
@@ -46,7 +47,7 @@ def forked(engine: Engine, forks: Forks, name: str, parent: str, at: int | None,
     return forks.note(engine.submit(Request(name, tokens, outputs, is_branch=True)))
 
 
-@pytest.mark.parametrize("overlap", [1, 2, 3])
+@pytest.mark.parametrize("overlap", rest_in_soak([1, 2, 3], [2]))
 @pytest.mark.parametrize("kinds", MIXES, ids="-".join)
 def test_a_prompt_is_computed_once_for_all_its_branches(kinds: list[str], overlap: int) -> None:
     """Each branch starts before the prompt's last token, whatever kinds the model has."""
@@ -83,7 +84,7 @@ def test_branches_hold_the_prompt_once_and_one_state_and_one_page_each(kinds: li
     run(engine, 200)
 
 
-@pytest.mark.parametrize("kinds", MIXES, ids="-".join)
+@pytest.mark.parametrize("kinds", rest_in_soak(MIXES, MIXES[-2:]), ids="-".join)
 def test_64_branches_end_in_the_smallest_pool(kinds: list[str]) -> None:
     """A pool that holds one request of the longest length: branches run one after another if they must."""
     engine, _ = engine_for(small_plan(kinds, None, rows=64, budget=32))
@@ -111,7 +112,7 @@ def test_a_fork_at_the_end_of_a_running_request_computes_nothing_again(kinds: li
     assert is_empty(engine)
 
 
-@pytest.mark.parametrize("at", [2, 64, 65, 101, 117])
+@pytest.mark.parametrize("at", rest_in_soak([2, 64, 65, 101, 117], [2, 65, 117]))
 @pytest.mark.parametrize("kinds", MIXES, ids="-".join)
 def test_a_fork_continues_from_any_token_of_a_running_request(kinds: list[str], at: int) -> None:
     """Its reads find the parent's tokens, wherever the nearest boundary is."""

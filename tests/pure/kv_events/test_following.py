@@ -7,6 +7,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from examples import rest_in_soak
 from kv_follower import KvFollower
 from quire.core.request import Request
 from quire.engine.engine import Engine
@@ -75,8 +76,13 @@ def _request(name: str, random: Random) -> Request:
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("names", [["full"], ["full", "window"], ["full", "state"]])
-@pytest.mark.parametrize("losses", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("names", "losses"),
+    rest_in_soak(
+        [(names, losses) for names in (["full"], ["full", "window"], ["full", "state"]) for losses in (0.0, 0.3)],
+        [(["full", "window"], 0.0), (["full", "state"], 0.3)],
+    ),
+)
 def test_a_follower_of_the_events_has_the_index_after_every_step_or_after_a_replay(
     names: list[str], losses: float
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from examples import rest_in_soak
 from quire.cache.pool import Holder
 from quire.engine.engine import Engine
 from quire.explain.status import status_of
@@ -25,6 +26,11 @@ from talks import Talk, Turn
 TURNS = 20
 LONGEST = 2560
 MIXES = (["full"], ["full", "window"], ["full", "state"])
+STYLES = rest_in_soak(
+    [(style, has_tools) for style in ("qwen", "harmony") for has_tools in (False, True)],
+    [("qwen", False), ("harmony", True)],
+)
+"""Of thinking, with tools or without."""
 
 
 @cache
@@ -69,9 +75,8 @@ def _after_call(talk: Talk) -> list[Turn]:
     return [turn for number, turn in enumerate(talk.turns) if number % 3 == 2]
 
 
-@pytest.mark.parametrize("kinds", MIXES, ids="+".join)
-@pytest.mark.parametrize("has_tools", [False, True], ids=["chat", "tools"])
-@pytest.mark.parametrize("style", ["qwen", "harmony"])
+@pytest.mark.parametrize("kinds", rest_in_soak(MIXES, MIXES[1:]), ids="+".join)
+@pytest.mark.parametrize(("style", "has_tools"), STYLES)
 def test_with_idle_time_all_that_was_known_to_come_is_found(style: str, has_tools: bool, kinds: list[str]) -> None:
     talk = _talk(style, kinds, has_tools, is_idle=True)
     assert [turn.found for turn in talk.turns[1:]] == [_whole(talk, turn.expected) for turn in talk.turns[1:]]
@@ -80,9 +85,8 @@ def test_with_idle_time_all_that_was_known_to_come_is_found(style: str, has_tool
     assert talk.said == []
 
 
-@pytest.mark.parametrize("kinds", MIXES, ids="+".join)
-@pytest.mark.parametrize("has_tools", [False, True], ids=["chat", "tools"])
-@pytest.mark.parametrize("style", ["qwen", "harmony"])
+@pytest.mark.parametrize("kinds", rest_in_soak(MIXES, MIXES[1:]), ids="+".join)
+@pytest.mark.parametrize(("style", "has_tools"), STYLES)
 def test_without_idle_time_all_that_recurs_is_found_where_the_point_was_known(
     style: str, has_tools: bool, kinds: list[str]
 ) -> None:

@@ -57,17 +57,19 @@ def test_the_phases_of_a_request_follow_one_another_and_add_up_to_its_time(trace
 
 
 def test_each_event_of_a_request_is_in_its_row(recorded: tuple[Path, list[Event]], trace: Trace) -> None:
+    """A request that is preempted and admitted again by one step has no time between, and no slice of it."""
     _, events = recorded
-    requests = trace.requests()
+    requests, shown = trace.requests(), 0
     assert set(requests) == set(times(events, RequestAccepted))
     ended = {event.request: event for event in events if isinstance(event, RequestEnded)}
     for name, whole in requests.items():
         found = Counter(one.name for one in whole.inner)
-        assert found["preempted"] == whole.args["preemptions"] == times(events, RequestPreempted)[name]
+        assert found["preempted"] <= whole.args["preemptions"] == times(events, RequestPreempted)[name]
+        shown += found["preempted"]
         assert found["load"] == times(events, LoadStarted)[name]
         assert (whole.args["ending"], whole.args.get("outputs", 0)) == (ended[name].ending, ended[name].outputs)
     assert times(events, LoadStarted).total() > 0
-    assert times(events, RequestPreempted).total() > 0
+    assert shown > 0
 
 
 def test_a_request_decodes_from_its_first_token_on(recorded: tuple[Path, list[Event]], trace: Trace) -> None:

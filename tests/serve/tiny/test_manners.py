@@ -133,7 +133,7 @@ def test_a_refusal_does_not_wait_for_those_who_stream(tiny_server: RunningServer
     words = {"messages": [{"role": "user", "content": "the fox " * 400}]}
 
     def stream(_: int) -> bool:
-        with client.stream("POST", CHAT, json=body(max_tokens=80, stream=True, ignore_eos=True)) as answer:
+        with client.stream("POST", CHAT, json=body(max_tokens=400, stream=True, ignore_eos=True)) as answer:
             return "[DONE]" in "".join(answer.iter_lines())
 
     with ThreadPoolExecutor(50) as pool:

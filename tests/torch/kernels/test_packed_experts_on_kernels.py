@@ -9,15 +9,17 @@ from packed_case import FORMS, weight
 from paged_case import DEVICE
 from torch.nn import functional
 
+from examples import rest_in_soak
 from quire.worker.kernels.experts import CLAMPED, HALVES, INTERLEAVED, SILU, Gate, Tile, by_experts
 from quire.worker.kernels.few import Cut, few
 from quire.worker.model.packed_kernels import product_of
 
+TILES = (Tile(16, 16, 32), Tile(16, 16, 64, swaps=True), Tile(32, 32, 128, group=3))
 CUTS = (Cut(8, 32), Cut(4, 64, stages=2), Cut(16, 128))
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize("cut", rest_in_soak([(cut,) for cut in CUTS], [(CUTS[1],)]))
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), [(1, 77, 96), (3, 40, 160), (4, 64, 64)])
 def test_a_few_tokens_are_multiplied_as_by_the_dequantised_weight(
     form: str, cut: Cut, tokens: int, outputs: int, inputs: int
@@ -31,8 +33,13 @@ def test_a_few_tokens_are_multiplied_as_by_the_dequantised_weight(
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("tile", [Tile(16, 16, 32), Tile(16, 16, 64, swaps=True), Tile(32, 32, 128, group=3)])
-@pytest.mark.parametrize("is_interleaved", [False, True])
+@pytest.mark.parametrize(
+    ("tile", "is_interleaved"),
+    rest_in_soak(
+        [(tile, is_interleaved) for tile in TILES for is_interleaved in (False, True)],
+        [(TILES[1], False), (TILES[2], True)],
+    ),
+)
 def test_experts_whose_weights_stay_packed(form: str, tile: Tile, is_interleaved: bool) -> None:
     up, down = weight(form, 5, 96, 160), weight(form, 5, 160, 48)
     given, chosen = torch.randn(11, 160, device=DEVICE), torch.stack([torch.randperm(5)[:3] for _ in range(11)])

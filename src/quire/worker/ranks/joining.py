@@ -50,12 +50,17 @@ def file_store(path: Path, processes: int) -> Any:
 
 
 def network_store(host: str, port: int, serves: bool, seconds: float) -> Any:
-    """Where processes of several machines do. `serves`: this process keeps it."""
+    """Where processes of several machines do. `serves`: this process keeps it, at that address alone: by itself torch
+    would listen at all addresses of the machine."""
+    more: dict[str, Any] = {}
     try:
+        if serves:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            more = {"master_listen_fd": socket.create_server((host, port), family=family).detach()}
         return distributed.TCPStore(  # type: ignore[attr-defined]
-            host, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False
+            host, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False, **more
         )
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         what = "is taken, or no port of this machine" if serves else f"did not answer within {seconds:g} s"
         text = str(error).splitlines()[0]
         raise InputError(f"MASTER_ADDR:MASTER_PORT {host}:{port} {what}: {text}") from error
