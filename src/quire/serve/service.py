@@ -22,6 +22,7 @@ from quire.serve.allowance import Allowances
 from quire.serve.calls import Call
 from quire.serve.client import EngineClient
 from quire.serve.errors import dumps
+from quire.serve.inspector_limits import OpenStreams, PlannerQuestions
 from quire.serve.keys import KeyRing, Tenant
 from quire.serve.lease_register import LeaseRegister
 from quire.serve.metrics import HttpMetrics
@@ -97,7 +98,8 @@ class Service:
         self.leases, self.views = leases, views
         self._folder, self._options = folder, options
         self._shape: ModelShape | None = None
-        self.subject, self.watchers = Subject.of(plan), 0
+        self.subject = Subject.of(plan)
+        self.inspector_streams, self.planner_questions = OpenStreams(), PlannerQuestions()
         self._identity = {"model": self.model, "system_fingerprint": "fp_" + self.subject.fingerprint[:12]}
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._turns = Turns()
