@@ -53,7 +53,7 @@ tests/browsers/node_modules/.installed: tests/browsers/package.json tests/browse
 browsers: setup tests/browsers/node_modules/.installed  ## The inspector's page in Chromium and Firefox
 	$(BIN)/python -m pytest tests/browsers $(ARGUMENTS)
 
-ray:  ## quire deploy on Ray, in .venv-ray; skipped, with a word, where Ray cannot be installed
+ray:  ## quire deploy and ranks on Ray, in .venv-ray; skipped, with a word, where Ray cannot be installed
 	tests/ray/install $(PYTHON) $(RAY)
 	if [ -e $(RAY)/.installed ]; then $(RAY)/bin/python -m pytest tests/ray $(ARGUMENTS); fi
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -33,6 +37,21 @@ FOCUSABLE = """(() => {
 })()"""
 NUMBER_FOCUS = """(() => { window.met ??= new Set(); const one = document.activeElement;
   if (one && one !== document.body) window.met.add(one); return window.met.size; })()"""
+
+
+NOTE_SPEECH = """(() => {
+  window.spoken = [];
+  window.frames = 0;
+  const note = (changes) => changes.forEach(({ target }) => {
+    const one = target.nodeType === 1 ? target : target.parentElement;
+    const live = one?.closest("[role=status], [role=alert], [role=log], [aria-live]");
+    if (live) window.spoken.push(live.textContent);
+    if (one?.closest("#status")) window.frames++;
+  });
+  const everything = { subtree: true, childList: true, characterData: true };
+  new MutationObserver(note).observe(document.body, everything);
+})()"""
+LONG = body(max_tokens=440, stream=True, ignore_eos=True)
 
 
 def enter_key(browser: Browser, key: str) -> None:
@@ -84,6 +103,18 @@ def test_a_key_is_kept_in_the_page_alone(browser: Browser, keyed: tuple[RunningS
     browser.until("it asks again", lambda: bool(browser.evaluate("document.querySelector('#key')?.open")))
 
 
+def test_a_page_without_a_stream_says_why(chromium: Browser, keyed: tuple[RunningServer, str, str]) -> None:
+    """A key that has all its streams open reads so on one more page, instead of that the server does not answer."""
+    server, _, bob = keyed
+    with server.client(bob) as client, ExitStack() as stack:
+        reading = [stack.enter_context(client.stream("GET", "/v1/inspect/stream")).iter_lines() for _ in range(8)]
+        assert all(next(lines).startswith("data: ") for lines in reading)
+        chromium.open(f"{server.address}/inspect")
+        enter_key(chromium, bob)
+        chromium.until_text("#banner", "8 streams of the inspector are open with this key, 8 may be: close one")
+    chromium.until("it is shown again", lambda: not chromium.text("#banner"))
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing_in_any_view(chromium: Browser, server: RunningServer, scheme: str) -> None:
     with (
@@ -129,7 +160,34 @@ def test_the_tab_key_reaches_everything_that_can_be_used(browser: Browser, serve
     assert browser.evaluate("met.size") >= count
 
 
+def test_a_screen_reader_is_told_of_a_state_once_and_of_no_frame(browser: Browser, server: RunningServer) -> None:
+    """Counts, seconds and drawings change twice a second, and no live region with them. That the engine is frozen is
+    said once, however long it lasts, and so is its recovery."""
+    browser.open(f"{server.address}/inspect#pool")
+    browser.until_text("#status", "ready")
+    browser.evaluate(NOTE_SPEECH)
+    with server.client() as client, client.stream("POST", CHAT, json=LONG) as stream:
+        wait_for_tokens(_lines := stream.iter_lines(), 2)  # kept: the client would leave without it
+        browser.until("frames come", lambda: browser.evaluate("frames") > 4)
+        assert browser.evaluate("spoken") == []
+        os.kill(server.engine, signal.SIGSTOP)
+        try:
+            browser.until_text("#banner", "frozen: the engine has finished no step for")
+            before = browser.text("#banner")
+            browser.until("seconds pass", lambda: browser.text("#banner") != before)
+        finally:
+            os.kill(server.engine, signal.SIGCONT)
+    browser.until("it is ready", lambda: browser.text("#status").startswith("ready"))
+    spoken = browser.evaluate("spoken")
+    states = [text.split(":")[0] for text in spoken]
+    assert states.count("frozen") == 1
+    assert states[-1] == "The engine is ready."
+    assert set(states) <= {"silent", "frozen", "The engine is ready."}
+    assert all(one != other for one, other in pairwise(states))
+
+
 def test_the_map_is_used_by_keys_and_says_what_is_there(browser: Browser, server: RunningServer) -> None:
+    """It takes keys, so it is no picture: its role, its name, how it is used, and each square that is moved to."""
     with server.client() as client:
         chat(client, max_tokens=60, messages=[{"role": "user", "content": "the lazy dog " * 20}])
     browser.open(f"{server.address}/inspect#pool")
@@ -137,10 +195,17 @@ def test_the_map_is_used_by_keys_and_says_what_is_there(browser: Browser, server
         "it is drawn", lambda: bool(browser.evaluate("document.querySelector('canvas')?.getAttribute('aria-label')"))
     )
     browser.evaluate("document.querySelector('canvas').focus()")
+    assert browser.evaluate("document.activeElement.getAttribute('role')") == "application"
+    described = "document.getElementById(document.activeElement.getAttribute('aria-describedby')).innerText"
+    assert "arrow keys" in browser.evaluate(described)
     browser.press("ArrowRight")
     browser.until_text("#pointed", "Sheet 0")
+    browser.press("End")
+    browser.until_text("#pointed", f"Sheet {server.metric('quire_sheets') - 1:.0f}")
+    browser.press("Home")
     browser.press("ArrowRight", times=2)
     browser.until_text("#pointed", "Sheet 2")
+    assert browser.text("#announce") == browser.text("#pointed")
     browser.press("Enter")
     browser.until_text(".one h2", "Sheet 2 of stage 0")
     assert browser.evaluate("location.hash") == "#pool/0/2"

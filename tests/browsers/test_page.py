@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,12 +84,81 @@ def test_a_running_request_is_listed_explained_and_lit(browser: Browser, server:
     with streaming(server, **{"x-request-id": "lit-one"}) as name:
         browser.until("it is listed", lambda: any(row[0] == "lit-one" for row in browser.table("List of requests")))
         browser.click("th a", "lit-one")
-        browser.until_text(".one pre", "runs:")
+        browser.until_text(".one pre", "lit-one runs:")
+        assert name in browser.text(".one .lines")
         assert name in browser.evaluate("decodeURIComponent(location.hash)")
         assert browser.table("Its latest events")[0][0] == "accepted"
         assert number(browser.table("Pages that it holds")[0][3]) > 0
     browser.until_text(".one pre", "ended")
     browser.require_quiet(server.address)
+
+
+def test_the_page_answers_what_a_newcomer_asks(chromium: Browser, server: RunningServer) -> None:
+    """Which request holds most memory? Why does this one wait, until when, and for whom? Why was this prefix not
+    reused? What if the pool were half? Requests have the names that their clients gave them."""
+    with crowded(server, 12) as everyone:
+        open_page(chromium, server)
+        chromium.until("some wait for memory", lambda: bool(waiting_for_memory(chromium)))
+        greatest = chromium.text("#view .counts a")
+        chromium.evaluate(ORDER_BY_MEMORY)
+        chromium.until(
+            "it is first", lambda: chromium.table("List of requests")[0][0] == chromium.text("#view .counts a")
+        )
+        assert greatest in everyone
+        row = waiting_for_memory(chromium)[-1]
+        assert re.fullmatch(r"after [\d,]+ steps?(, about .*)?", row[7])
+        chromium.click("th a", row[0])
+        chromium.until_text(".one pre", f"{row[0]} waits: ")
+        assert set(chromium.evaluate("[...document.querySelectorAll('.one pre a')].map((one) => one.text)")) <= everyone
+        assert "Until when: it starts after" in chromium.text(".one .lines")
+        chromium.evaluate("location.hash = 'reuse'")
+        chromium.until("there are lookups", lambda: bool(chromium.table("The latest lookups")))
+        chromium.click("#view th a", next(row[0] for row in chromium.table("The latest lookups") if row[0] in everyone))
+        chromium.until_text(".one .lines", "prompt tokens were found in the pool")
+    chromium.evaluate("location.hash = 'what-if'")
+    chromium.until("there are answers", lambda: len(chromium.table("The planner's answers")) > 1)
+    assert chromium.table("The planner's answers")[1][0] == "half the pool"
+    chromium.require_quiet(server.address)
+
+
+def test_names_in_a_text_become_links_and_nothing_else_does(chromium: Browser, server: RunningServer) -> None:
+    """A name may begin another one, or be a number that stands for something else."""
+    open_page(chromium, server)
+    code = """import("/inspect/names.js").then(({ linked }) => linked(%r, ["r1", "r10", "10", "cache", "a.b"], "r1")
+      .map((part) => part.hash ?? part))"""
+    parts = chromium.evaluate(code % "r1 waits: r10 holds 10, xr1 and r1-0 and a.b and aXb hold 1, cache holds 2")
+    assert "".join(parts) == (
+        "r1 waits: #requests/r10 holds 10, xr1 and r1-0 and #requests/a.b and aXb hold 1, cache holds 2"
+    )
+
+
+def waiting_for_memory(browser: Browser) -> list[list[str]]:
+    return [row for row in browser.table("List of requests") if row[6].startswith("not enough free KV memory")]
+
+
+ORDER_BY_MEMORY = """(() => {
+  const one = document.querySelector("#order");
+  one.value = "memory";
+  one.dispatchEvent(new Event("change"));
+})()"""
+
+
+@contextmanager
+def crowded(server: RunningServer, count: int) -> Iterator[set[str]]:
+    """More long requests than fit at once, named by their clients."""
+    names = {f"client-{number}" for number in range(count)}
+
+    def ask(name: str) -> None:
+        prompt = [{"role": "user", "content": f"{name} sees the lazy dog " * 6}]
+        asked = body(messages=prompt, max_tokens=300, ignore_eos=True)
+        with server.client() as client:
+            client.post(CHAT, json=asked, headers={"x-request-id": name}).raise_for_status()
+
+    with ThreadPoolExecutor(count) as threads, server.slowed():
+        asked = [threads.submit(ask, name) for name in names]
+        yield names
+    for one in asked:
+        one.result()
 
 
 def test_a_killed_engine_shows_a_banner_and_comes_back(browser: Browser, server: RunningServer) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +18,8 @@ from deployed import WAIT_SECONDS, Deployed
 MODEL = "smollm2-135m-instruct"
 ASKED: dict[str, Any] = {"model": MODEL, "temperature": 0}
 QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+PAUSE_SECONDS = 0.2
+"""Of a client, so that replicas that start get some of a small machine."""
 LONG = {"max_tokens": 600, "extra_body": {"ignore_eos": True}}
 
 
@@ -41,6 +45,16 @@ def test_streams_are_not_buffered_and_a_client_that_leaves_ends_its_request(depl
         assert running(deployment) == 1
         stream.close()
     deployment.until("the request has ended", lambda: running(deployment) == 0)
+
+
+def test_rays_own_processes_have_a_token_that_is_in_no_file(deployment: Deployed) -> None:
+    """They run code that they are sent. Ray wrote their token to a file in the user's home that others may read. Red: a
+    token that is not in their environment."""
+    processes = deployment.processes("ray::")
+    assert processes
+    for process in processes:
+        environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+        assert any(re.fullmatch(rb"RAY_AUTH_TOKEN=[0-9a-f]{64}", one) for one in environment)
 
 
 def running(deployment: Deployed) -> int:
@@ -119,6 +133,7 @@ def test_replicas_start_again_one_after_another_while_requests_are_answered(depl
                 body = {**ASKED, "messages": QUESTION, "max_tokens": 8, "ignore_eos": True}
                 answer = client.post("/v1/chat/completions", json=body)
                 count += 1
+                is_over.wait(PAUSE_SECONDS)
                 if answer.status_code != 200:
                     failures.append(answer.text)
 

@@ -19,8 +19,8 @@ from quire.serve.body_route import BodyRoute, parsed
 from quire.serve.direct import DirectRoutes
 from quire.serve.errors import ApiError, json_response
 from quire.serve.keys import EVERYBODY
-from quire.serve.service import SMALL_BYTES, Service
-from quire.serve.turns import Turns
+from quire.serve.service import Service
+from quire.serve.turns import SMALL_BYTES, Turns
 from running_server import WAIT_SECONDS
 
 IS_HELD_AFTER_SECONDS = 5.0

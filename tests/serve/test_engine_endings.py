@@ -1,13 +1,15 @@
-"""The end of an engine that still writes to its tiers."""
+"""The end of an engine that still writes to its tiers, or has not started yet."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from quire.options.child import python
 from quire.options.run import RunOptions
 from quire.serve.client import EngineClient
 from quire.serve.frames import FramePipe
@@ -46,3 +48,30 @@ def test_an_engine_that_still_writes_to_its_tiers_is_waited_for_unless_somebody_
         return process
 
     assert asyncio.run(closed()).is_killed is is_killed
+
+
+STARTING = """
+import sys, threading
+from multiprocessing.connection import Connection
+from quire.serve.shared_pipe import ending_with_parent
+with ending_with_parent(Connection(int(sys.argv[1]))):
+    print("starting", flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_an_engine_that_starts_ends_with_its_server() -> None:
+    """A command that waits in the pipe does not end it. Red: an engine that holds its device, its ranks or its place on
+    a cluster for minutes after its server was killed."""
+    ours, theirs = socket.socketpair()
+    command = python("-c", STARTING, str(theirs.fileno()))
+    with theirs:
+        process = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdout=subprocess.PIPE)
+    with process, ours:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ours.sendall(b"a command")
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.0)
+        ours.close()
+        assert process.wait(60) == 1

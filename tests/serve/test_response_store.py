@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +17,7 @@ from quire.serve.errors import ApiError
 from quire.serve.keys import Tenant
 from quire.serve.responses.conversation import Conversation
 from quire.serve.responses.items import CallItem, MessageItem
-from quire.serve.responses.routes import is_stored
+from quire.serve.responses.routes import input_items, is_stored
 from quire.serve.responses.schemas import ResponseBody
 from quire.serve.responses.store import ENTRY_BYTES, ResponseStore, Stored
 from quire.serve.settings import ServeSettings
@@ -165,3 +169,21 @@ def test_what_is_stored_cannot_be_changed() -> None:
     stored = Stored(b'{"output":[]}', b"[]")
     stored.document()["output"].append(1)
     assert stored.conversation() == []
+
+
+@pytest.mark.story
+def test_items_of_a_long_conversation_are_not_read_on_the_event_loop() -> None:
+    """16 calls for one item each held up all others for 3 s. Red: a list that is read where it is asked for."""
+    store, read = filled(1 << 20, "resp_1"), list[tuple[str, int]]()
+
+    async def in_turn(work: Callable[[], Any], tenant: Tenant, size_bytes: int) -> Any:
+        read.append((tenant.name, size_bytes))
+        return work()
+
+    service = SimpleNamespace(responses=store, read=in_turn)
+    request: Any = SimpleNamespace(
+        app=SimpleNamespace(state=SimpleNamespace(service=service)), state=SimpleNamespace(tenant=ALICE)
+    )
+    answer = asyncio.run(input_items(request=request, response="resp_1", limit=20, order="asc", after=None))
+    assert json.loads(bytes(answer.body))["data"] == [USER]
+    assert read == [("alice", len(store.get(ALICE, "resp_1").input))]

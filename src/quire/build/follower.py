@@ -18,7 +18,7 @@ import traceback
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from quire.build.launch import CONTROL, RankSetup, file_store, life_of_store, open_store
 from quire.build.machine import let_threads_sleep
@@ -32,6 +32,7 @@ from quire.ranks.environment import connect, place_of
 from quire.ranks.memory import FollowedMemory
 from quire.ranks.message import decode as decode_step
 from quire.ranks.tables import Tables, empty_tables
+from quire.worker.ranks.interfaces import loopback
 from quire.worker.ranks.share import Share, shares_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Rank:
         while (message := inbox.take()) is not None and message.kind is Kind.RECORD:
             self._follow_order(message, channel)
 
-    def run(self, inbox: Inbox, channel: Channel) -> None:
+    def run(self, inbox: Inbox, channel: Channel) -> NoReturn:
         """Launches steps as they come, so that a device always has the next one, and confirms those that are done."""
         launched: deque[int] = deque()
         while True:
@@ -99,22 +100,34 @@ def main(descriptor: int | None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     setup: RankSetup = pickle.load(sys.stdin.buffer)
-    channel = None
+    if descriptor is None:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
-        if descriptor is not None:
-            channel = Channel(socket.socket(fileno=descriptor))
-            _follow(setup, channel, None)
-        else:
-            threading.Thread(target=_end_with_parent, daemon=True).start()
-            place, seconds = place_of(), setup.options.ranks.start_seconds
-            store = open_store(place, seconds)
-            channel, life = connect(lambda: store.get(CONTROL).decode(), place.rank, seconds)
-            _follow(setup, channel, life_of_store(store, life))
+        follow(setup, None if descriptor is None else Channel(socket.socket(fileno=descriptor)))
     except QuireError as error:
-        _fail(channel, str(error), error.exit_code)
+        _end(str(error), error.exit_code)
     except Exception as error:
         traceback.print_exc()
-        _fail(channel, repr(error), 1)
+        _end(repr(error), 1)
+
+
+def follow(setup: RankSetup, channel: Channel | None = None) -> NoReturn:
+    """Makes this process a rank, until rank 0 ends. `channel`: to rank 0; None: the environment says where it is. What
+    is raised, rank 0 has been told."""
+    store = None
+    if channel is None:
+        place, seconds = place_of(), setup.options.ranks.start_seconds
+        network = open_store(place, seconds)
+        address = setup.address.text() if setup.address is not None else ""
+        channel, life = connect(lambda: address or network.get(CONTROL).decode(), place.rank, seconds)
+        store = life_of_store(network, life)
+    try:
+        _follow(setup, channel, store)
+    except Exception as error:
+        why = str(error) if isinstance(error, QuireError) else repr(error)
+        with contextlib.suppress(OSError):
+            channel.send_json({"failed": _one_line(why)})
+        raise
 
 
 def _end_with_parent() -> None:
@@ -123,16 +136,16 @@ def _end_with_parent() -> None:
     os._exit(LOST_RANK_0)
 
 
-def _fail(channel: Channel | None, why: str, exit_code: int) -> None:
-    why = " ".join(why.split())
-    print(f"quire: a rank ends: {why}", file=sys.stderr, flush=True)
-    if channel is not None:
-        with contextlib.suppress(OSError):
-            channel.send_json({"failed": why})
+def _end(why: str, exit_code: int) -> None:
+    print(f"quire: a rank ends: {_one_line(why)}", file=sys.stderr, flush=True)
     os._exit(exit_code)
 
 
-def _follow(setup: RankSetup, channel: Channel, store: Any) -> None:
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _follow(setup: RankSetup, channel: Channel, store: Any) -> NoReturn:
     inbox, options = Inbox(channel), setup.options
     if options.device == "cpu":
         let_threads_sleep()
@@ -173,7 +186,8 @@ def _build(setup: RankSetup, plan: Plan, share: Share, store: Any) -> tuple[Rank
     if options.device != "cpu":
         use_gpu(share.number if is_local else place_of().local_rank)
     store = store if setup.meeting is None else file_store(setup.meeting, len(plan.ranks))
-    collective, line = join(share, options.device, store, is_local, options.ranks.start_seconds)
+    interface = loopback() if is_local else ""
+    collective, line = join(share, options.device, store, interface, options.ranks.start_seconds)
     meter = meter_of(options, share)
     weights = read_weights(setup.folder, plan, options, meter, share=share, collective=collective, line=line)
     placed = place_model(plan, weights, options, meter)

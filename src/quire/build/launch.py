@@ -1,4 +1,5 @@
-"""How the other ranks come to be: as processes of this machine, or started elsewhere and connecting here."""
+"""How the other ranks come to be: as processes of this machine, or started elsewhere and connecting here. As actors of
+Ray: `ray_ranks.py`."""
 
 from __future__ import annotations
 
@@ -22,8 +23,9 @@ from quire.options.tiers import Tiers
 from quire.plan.file import encode
 from quire.plan.plan import Plan
 from quire.ranks.channel import Channel, Json
-from quire.ranks.environment import Listener, Place, place_of
+from quire.ranks.environment import Address, Listener, Place, place_of
 from quire.ranks.group import Link
+from quire.worker.ranks.interfaces import loopback
 from quire.worker.ranks.share import Share
 
 CONTROL = "quire/control"
@@ -42,6 +44,8 @@ class RankSetup:
     """None: the environment says which rank this is."""
     meeting: Path | None
     """A file in which the processes of one machine find each other; None: the environment says where."""
+    address: Address | None = None
+    """Rank 0's, if it is known; None: the store that the environment names has it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,7 +55,8 @@ class Launched:
     links: Sequence[Link]
     store: Callable[[], Any]
     """Opened once torch is there, which takes seconds."""
-    is_local: bool
+    interface: str
+    """On which gloo listens; empty: that of the host's name."""
     close: Callable[[], None]
     gpu: int = 0
     """Of this machine, that rank 0 uses."""
@@ -70,7 +75,7 @@ def launch_here(folder: Path, plan: Plan, options: RunOptions, shares: Sequence[
         shutil.rmtree(ours, ignore_errors=True)
         raise
     store = partial(file_store, meeting, len(shares))
-    return Launched(links, store, True, partial(shutil.rmtree, ours, ignore_errors=True))
+    return Launched(links, store, loopback(), partial(shutil.rmtree, ours, ignore_errors=True))
 
 
 def _start(setup: RankSetup) -> Link:
@@ -113,7 +118,7 @@ def await_others(plan: Plan, options: RunOptions, shares: Sequence[Share]) -> La
     links = [Link(rank, found[rank]) for rank in sorted(found)]
     for link in links:
         link.channel.send_json({"plan": encode(plan)})
-    return Launched(links, partial(life_of_store, store, listener.address.token), False, lambda: None, place.local_rank)
+    return Launched(links, partial(life_of_store, store, listener.address.token), "", lambda: None, place.local_rank)
 
 
 def require_place(place: Place, ranks: int) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from quire.core.errors import InputError
 from quire.models.quantisation import section_of
+from quire.options.extras import require_ray
+from quire.options.ranks import RAY
 from quire.options.run import RunOptions
 from quire.plan.settings import Settings
 
@@ -14,6 +16,8 @@ def require_ranks(tensor_parallel: int, pipeline_parallel: int, options: RunOpti
     ranks = tensor_parallel * pipeline_parallel
     if ranks == 1:
         return
+    if options.ranks.launch == RAY:
+        require_ray("--launch ray")
     for flag, what in _refused(pipeline_parallel, options):
         raise InputError(f"{what} does not run on {ranks} ranks yet: leave {flag} out, or run the model on one")
 

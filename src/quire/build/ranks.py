@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from quire.build.bundles import cpus_of
 from quire.build.identity import weights_sample
 from quire.build.launch import Launched, await_others, launch_here
 from quire.build.tiers import Order
@@ -22,7 +23,7 @@ from quire.cache.memory import StageMemory
 from quire.core.errors import InputError
 from quire.core.step import Runner
 from quire.core.tier import StagingMemory
-from quire.options.ranks import LOCAL
+from quire.options.ranks import ENVIRONMENT, LOCAL, RAY
 from quire.options.run import RunOptions
 from quire.plan.plan import Plan
 from quire.ranks.channel import Json
@@ -93,8 +94,8 @@ class RankZero(OneRank):
             self.group.refuse(str(error))
             raise
         self.group.send_json({"go": True})
-        store, is_local = self._launched.store(), self._launched.is_local
-        self.ports = self.group.watched(lambda: join(self.share, device, store, is_local, self._seconds))
+        store, interface = self._launched.store(), self._launched.interface
+        self.ports = self.group.watched(lambda: join(self.share, device, store, interface, self._seconds))
 
     @property
     def order(self) -> Order:
@@ -132,8 +133,7 @@ def open_ranks(folder: Path, plan: Plan, options: RunOptions, on_lost: OnLost) -
     shares = shares_of(plan)
     if len(shares) == 1:
         return OneRank()
-    is_local = options.ranks.launch == LOCAL
-    launched = launch_here(folder, plan, options, shares) if is_local else await_others(plan, options, shares)
+    launched = _launch(folder, plan, options, shares)
     ranks = RankZero(shares[0], launched, options.ranks.start_seconds, on_lost)
     try:
         ranks.begin(rank_facts(folder, plan, options), options.device)
@@ -146,6 +146,16 @@ def open_ranks(folder: Path, plan: Plan, options: RunOptions, on_lost: OnLost) -
     return ranks
 
 
+def _launch(folder: Path, plan: Plan, options: RunOptions, shares: Sequence[Share]) -> Launched:
+    if options.ranks.launch == ENVIRONMENT:
+        return await_others(plan, options, shares)
+    if options.ranks.launch == RAY:
+        from quire.build.ray_ranks import launch_on_ray
+
+        return launch_on_ray(folder, plan, options, shares)
+    return launch_here(folder, plan, options, shares)
+
+
 def rank_facts(folder: Path, plan: Plan, options: RunOptions) -> Json:
     """What all ranks must have in common."""
     run = f"{options.device}, {options.weights_dtype.value}, {plan.kv_dtype}, compile {options.compile}"
@@ -153,8 +163,11 @@ def rank_facts(folder: Path, plan: Plan, options: RunOptions) -> Json:
 
 
 def for_this_rank(options: RunOptions, ranks: int) -> RunOptions:
-    """Ranks on one machine divide its cores, unless the number of threads is given."""
+    """Ranks on one machine divide its cores, unless the number of threads is given. On Ray each has those that it
+    reserves (`bundles.py`)."""
     if options.device != "cpu" or options.threads is not None or ranks == 1:
         return options
+    if options.ranks.launch == RAY:
+        return replace(options, threads=cpus_of(options))
     here = ranks if options.ranks.launch == LOCAL else place_of().local_ranks
     return replace(options, threads=max(1, (os.cpu_count() or 1) // here))

@@ -91,6 +91,7 @@ class Drops(Actor):
 
     def do(self) -> None:
         scope = self.random.choice((None, *SCOPES))
+        self.episode.jobs.drop(scope)  # first, as the server does: a chunk that gives way leaves something
         before, own = state.nodes(self.scheduler).by_key, self._own(scope)
         self.episode.leased.dropping = ALL_SCOPES if scope is None else scope
         self.episode.engine.drop_cache(scope)

@@ -103,7 +103,9 @@ class Forkers(Actor):
         row = state.running(self.scheduler).get(parent.name)
         if row is None or at < 2 or self.prefixes.is_disabled or state.is_loading(self.scheduler, row):
             return
-        if int(self.scheduler.rows.computed[row]) != at - 1:
+        if (computed := int(self.scheduler.rows.computed[row])) >= at:
+            raise Violation(f"request {parent.name} is forked at its end of {at} tokens, and has {computed} computed")
+        if computed < at - 1:
             return
         boundary = self.prefixes.boundary(parent, at - 1)
         is_kept = boundary is not None and self.prefixes.is_proved(boundary)

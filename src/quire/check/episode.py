@@ -18,6 +18,7 @@ from quire.check.doubles import ErringDrafter, PinningStore
 from quire.check.fairness import Fairness
 from quire.check.faulty import FaultyTier
 from quire.check.host import HostTier
+from quire.check.jobs import Jobs
 from quire.check.large import EVERY, is_large, large_system, large_traffic
 from quire.check.laws import Law
 from quire.check.leaks import check_owners
@@ -131,7 +132,8 @@ class Episode:
         self.warm = WarmWork(self.engine, FixedPace(Random(f"pace {seed}").choice((1, 3, 8))))
         policy = self._policy()
         warmed = Warmed(self.scheduler, self.accepted, self.warm, self.requests, self.prefixes)
-        self.laws += [Lives(), self.loading, self.progress, *policy, self.leased, warmed, stages_law]
+        self.jobs = Jobs(self.scheduler, self.warm, self.requests)
+        self.laws += [Lives(), self.loading, self.progress, *policy, self.leased, warmed, self.jobs, stages_law]
         self.forkers = Forkers(self)
         self.actors = [*(actor(self) for actor in (*ACTORS, Warmers)), self.forkers]
         self.actors.append(Sessions(self))
@@ -303,7 +305,7 @@ class Episode:
         self.requests[request.name] = request
         try:
             if not is_late(request, self.now):
-                self.warm.give_way()
+                self.jobs.give_way()
                 stream = self.forkers.forks.note(self.engine.submit(request))
                 self._accept(request, stream)
                 self.leased.note_booked(request, stream.lease)

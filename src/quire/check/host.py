@@ -173,7 +173,8 @@ class HostTier:
 
     def names(self) -> set[bytes]:
         """Of records that can be loaded, or will be."""
-        return {*self.stack.held.cache._records, *(one.record.name for one in self.stack.stores._open.values())}
+        coming = {one.record.name for one in self.stack.stores._open.values() if not one.record.is_forgotten}
+        return {*self.stack.held.cache._records, *coming}
 
     def check_empty(self) -> None:
         """After the last request, and when every transfer has ended: nothing is pinned, promised or on its way."""

@@ -20,9 +20,11 @@ from quire.check import state
 from quire.check.actors import Actor
 from quire.check.coverage import Mechanism
 from quire.check.definitions import Violation
+from quire.check.jobs import job_of
 from quire.check.laws import Law
 from quire.check.prefixes import Prefixes
 from quire.check.progress import Accepted
+from quire.check.requests import SCOPES, TENANTS
 from quire.core.events import Event, RequestAccepted, StepLaunched
 from quire.core.request import Request, Tokens
 from quire.scheduler.scheduler import Scheduler
@@ -84,6 +86,10 @@ class Warmed(Law):
             raise Violation(f"warm work reports {self._reported} tokens and has computed {self._launched}")
 
 
+AGAIN_RATE = 0.2
+"""How often something similar is announced together with a prompt."""
+
+
 class Warmers(Actor):
     """Turns end, and tokens of some request, or new ones after them, are announced."""
 
@@ -93,7 +99,7 @@ class Warmers(Actor):
 
     def __init__(self, episode: Episode) -> None:
         super().__init__(episode)
-        self.random = Random(f"warm {episode.seed}")
+        self.random, self.again = Random(f"warm {episode.seed}"), Random(f"warm again {episode.seed}")
         self.rate = self.random.choice(self.rates)
 
     def act(self) -> None:
@@ -109,15 +115,24 @@ class Warmers(Actor):
         request = self.episode.requests[self.random.choice(names)]
         tokens = self.episode.runner.scripts[request.name].tokens.astype(np.int32)
         if self.random.random() < 0.5:
-            self._announce(self._next(tokens), request)
+            warm = Warm(self._next(tokens), request.scope, request.tenant)
+            both = [warm, *([self._similar(warm)] if self.again.random() < AGAIN_RATE else [])]
+            for one in self.again.sample(both, len(both)):
+                self._announce(one)
             self.episode.coverage.mechanism(self.episode.kinds, Mechanism.WARM)
         else:
             self._end_turn(request, tokens[: self.random.randint(1, len(tokens))])
 
-    def _announce(self, tokens: Tokens, request: Request) -> None:
-        warm = Warm(tokens, request.scope, request.tenant)
+    def _announce(self, warm: Warm) -> None:
         self.episode.announced.append(warm)
+        before = self.episode.jobs.waiting()
         self.episode.warm.add(warm)
+        self.episode.jobs.check_asked(before, [job_of(warm)])
+
+    def _similar(self, warm: Warm) -> Warm:
+        """A beginning of it, or the same in another scope or for another tenant."""
+        tokens = warm.tokens[: self.again.randint(1, len(warm.tokens))]
+        return Warm(tokens, self.again.choice((warm.scope, *SCOPES)), self.again.choice((warm.tenant, *TENANTS)))
 
     def _next(self, tokens: Tokens) -> Tokens:
         """Some of these tokens and others; now and then more than ever fits."""
@@ -132,9 +147,11 @@ class Warmers(Actor):
         nexts = tuple(self._next(now[:recurs]) for recurs in recurring)
         prefixes = Prefixes(self.scheduler, lambda _name: now)
         probe = Request("a turn", now, 1, scope=request.scope)
-        self.episode.announced += [Warm(one, request.scope, request.tenant) for one in nexts]
-        before = [self._found(prefixes, probe, recurs) for recurs in recurring]
+        announced = [Warm(one, request.scope, request.tenant) for one in nexts]
+        self.episode.announced += announced
+        before, jobs = [self._found(prefixes, probe, recurs) for recurs in recurring], self.episode.jobs.waiting()
         self.episode.warm.end_turn(TurnEnd(now, recurring, nexts, request.scope, request.tenant))
+        self.episode.jobs.check_asked(jobs, [job_of(one) for one in announced])
         if [self._found(prefixes, probe, recurs) for recurs in recurring] != before:
             raise Violation(f"a turn of {request.name} ended, and what recurs of it is no longer there")
         self._check_order(prefixes, probe, recurring)

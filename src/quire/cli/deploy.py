@@ -18,13 +18,14 @@ from quire.cli import serve as serving
 from quire.cli.boot import boot_plan
 from quire.cli.configuration import complete
 from quire.cli.flags import add_flags, run_options
-from quire.core.errors import InputError, MissingPackage
+from quire.core.errors import InputError
 from quire.deploy.places import needs, requests_at_once
 from quire.deploy.process import THREADS
 from quire.deploy.settings import DeploySettings
-from quire.options.extras import how_to_install
+from quire.options.extras import require_ray
 from quire.options.flags import flags, from_flags
 from quire.options.peer import Role
+from quire.options.ranks import ENVIRONMENT
 from quire.options.run import RunOptions
 from quire.serve.settings import ServeSettings
 
@@ -51,7 +52,7 @@ def run(typed: argparse.Namespace) -> None:
     options, served = run_options(parsed), from_flags(ServeSettings, vars(parsed))
     settings = from_flags(DeploySettings, vars(parsed))
     _require_many(options)
-    _require_ray()
+    require_ray("deploy")
     if served.keys is not None:
         read_keys(served.keys)
     with listen(served.host, served.port) as listener:  # so that an address in use is reported at once
@@ -76,7 +77,7 @@ def _deploy(parsed: argparse.Namespace, options: RunOptions, served: ServeSettin
         served,
         _passed_on(parsed),
         Path.cwd(),
-        needs(plan, options.device != "cpu"),
+        needs(plan, options),
         many,
         os.environ.get(THREADS),
         is_local=address is None,
@@ -85,16 +86,13 @@ def _deploy(parsed: argparse.Namespace, options: RunOptions, served: ServeSettin
     deploy(deployment, address, model, partial(print, flush=True))
 
 
-def _require_ray() -> None:
-    """Before anything is planned."""
-    try:
-        import ray.serve  # noqa: F401
-    except ImportError as error:
-        raise MissingPackage(f"deploy needs ray[serve]: {how_to_install('ray')}") from error
-
-
 def _require_many(options: RunOptions) -> None:
     """Raises for what several replicas cannot do with the same options."""
+    if options.ranks.launch == ENVIRONMENT:
+        raise InputError(
+            "--launch environment starts the ranks of one server, and Ray starts the replicas: leave it out for ranks "
+            "that are processes of their replica, or choose --launch ray"
+        )
     if options.record is not None:
         raise InputError(f"--record {options.record} names one file: {ALONE}")
     if options.kv_events is not None and options.kv_events.is_bound:

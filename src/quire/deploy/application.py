@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,10 @@ import ray
 from ray import serve
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
+from quire.build.bundles import GROUP
 from quire.deploy.gateway import Gateway
 from quire.deploy.members import Members, Replica
+from quire.deploy.places import Need
 from quire.deploy.process import KILL_SECONDS, ReplicaProcess
 from quire.deploy.scaling import CALLS, by_calls
 from quire.deploy.settings import DeploySettings
@@ -49,7 +51,7 @@ class Deployment:
     """Parsed options of `quire serve`, by name."""
     folder: Path
     """Where relative paths begin."""
-    need: Mapping[str, float]
+    need: Need
     """Of one replica, as Ray calls it."""
     requests_at_once: int
     """That one replica runs, of the expected length."""
@@ -64,7 +66,8 @@ class ReplicaActor:
         self._drain_seconds, self._calls = deployment.served.drain_seconds, 0
         host = "127.0.0.1" if deployment.is_local else ray.util.get_node_ip_address()
         options = {**deployment.options, "host": host, "port": 0, "config": None}
-        self._process = ReplicaProcess(options, deployment.folder, deployment.threads)
+        variables = _reserved() if deployment.need.has_actors else {}
+        self._process = ReplicaProcess(options, deployment.folder, deployment.threads, variables)
         self._process.wait_ready(deployment.settings.deploy_seconds)
 
     async def exchange(self, calls: Mapping[str, int]) -> Address | None:
@@ -83,6 +86,12 @@ class ReplicaActor:
         """Ray has told the gateway already: no more calls come."""
         if hasattr(self, "_process"):
             await asyncio.to_thread(self._process.stop, self._drain_seconds)
+
+
+def _reserved() -> dict[str, str]:
+    """Where the replica's engine finds places for its ranks."""
+    context = ray.get_runtime_context()
+    return {"RAY_ADDRESS": context.gcs_address, GROUP: context.get_placement_group_id()}
 
 
 class GatewayActor:
@@ -123,8 +132,10 @@ def replicas_of(deployment: Deployment) -> Any:
     count: dict[str, Any] = {"num_replicas": settings.replicas.fewest}
     if settings.replicas.scales:
         count = {"autoscaling_config": _scaling(deployment)}
-    need = deployment.need
-    actor = {"num_cpus": need["CPU"], "num_gpus": need.get("GPU", 0), "memory": need.get("memory", 0)}
+    need, own = deployment.need, deployment.need.own
+    actor = {"num_cpus": own["CPU"], "num_gpus": own.get("GPU", 0), "memory": own.get("memory", 0)}
+    if need.has_actors:
+        count["placement_group_bundles"] = [dict(bundle) for bundle in need.bundles]
     configured = serve.deployment(
         ReplicaActor,
         name=REPLICA,
@@ -165,4 +176,5 @@ def gateway_of(deployment: Deployment) -> Any:
         logging_config=LOGGING,
         **HEALTH,
     )
-    return configured.bind(deployment.served)
+    keys = deployment.served.keys
+    return configured.bind(replace(deployment.served, keys=keys and deployment.folder / keys))

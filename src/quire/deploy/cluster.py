@@ -10,8 +10,8 @@ import logging
 import os
 import queue
 import re
+import secrets
 import signal
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -24,14 +24,16 @@ os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 import ray
 from ray import serve
 
+from quire.build.ray_driver import LOCAL, join_ray
 from quire.core.errors import InputError, QuireError
 from quire.deploy.application import GATEWAY, LOGGING, REPLICAS, Deployment, gateway_of, replicas_of
 from quire.deploy.places import require_places
 
 OBJECT_STORE_BYTES = 80 << 20
 """Next to nothing passes through it; less than this Ray refuses."""
+TOKEN = "RAY_AUTH_TOKEN"
+"""What calls of Ray's processes prove, which listen at all addresses and run code that they are sent."""
 LOOK_SECONDS = 0.5
-CONNECT_SECONDS = 5.0
 FAILURE = re.compile(r"ReplicaFailed: (.+)")
 STOP = (signal.SIGINT, signal.SIGTERM)
 Announce = Callable[[str], None]
@@ -44,44 +46,22 @@ class NotDeployed(QuireError):
 @contextmanager
 def cluster(address: str | None) -> Iterator[None]:
     """Ray, started here for as long as this lasts, or a cluster that is joined."""
-    _require_reachable(address)
-    try:
-        if address is None:
-            ray.init(
-                address="local",
-                include_dashboard=False,
-                object_store_memory=OBJECT_STORE_BYTES,
-                logging_level="WARNING",
-                log_to_driver=True,
-            )
-        else:
-            ray.init(address=address, logging_level="WARNING", log_to_driver=True)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = "on this machine" if address is None else f"at {address}"
-        raise InputError(f"Ray cannot be used {where}: {str(error).strip().splitlines()[0]}") from None
+    if address is None:
+        os.environ.setdefault(TOKEN, secrets.token_hex(32))  # else Ray writes one to a file that others may read
+        join_ray(LOCAL, include_dashboard=False, object_store_memory=OBJECT_STORE_BYTES)
+    else:
+        join_ray(address)
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _require_reachable(address: str | None) -> None:
-    """Ray itself would try for minutes."""
-    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal():
-        return  # `auto`, or none
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-    except OSError as error:
-        why = error.strerror or str(error)
-        raise InputError(f"no Ray cluster answers at {address}: {why}; check --ray-address or RAY_ADDRESS") from None
-
-
 def run(deployment: Deployment, address: str | None, model: str, announce: Announce) -> None:
     with cluster(address):
         signals = _signals()
         machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        require_places(machines, deployment.need, deployment.settings.replicas.fewest)
+        require_places(machines, deployment.need.bundles, deployment.settings.replicas.fewest)
         _require_free(address)
         served = deployment.served
         where = {"host": served.host, "port": served.port}

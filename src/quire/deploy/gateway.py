@@ -1,6 +1,6 @@
 """The gateway: an ASGI application that passes each call to a replica and its answer back, both as they are.
 
-    call ──▶ body, within its limits ──▶ destination ──▶ replicas in order ──▶ the first that takes it ──▶ answer
+    call ──▶ key, body (`calls.py`) ──▶ destination ──▶ replicas in order ──▶ the first that takes it ──▶ answer
 
 A call goes on to the next replica only if the one before has computed nothing for it: it takes no connections, drains,
 starts, or its queue is full. A client that leaves ends its call there too.
@@ -10,32 +10,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import quote
 
 from starlette.types import Receive, Scope, Send
 
-from quire.deploy.destinations import Destination, Json, Kind, destination, is_generating
+from quire.deploy.calls import REPLICA_HEADER, Call, CallReader, json_object
+from quire.deploy.destinations import Destination, Kind, destination, is_generating
 from quire.deploy.failures import last_event
 from quire.deploy.members import Members, Replica
 from quire.deploy.merging import merged
 from quire.deploy.placing import Placing, most_reused
-from quire.deploy.prompts import question_of, session_of
-from quire.deploy.upstream import Answer, Broken, Headers, Outgoing, Unreachable, Upstream
+from quire.deploy.upstream import Answer, Broken, Headers, Unreachable, Upstream
 from quire.serve import logs
 from quire.serve.anthropic.errors import error_response
-from quire.serve.bodies import Bodies, header
+from quire.serve.bodies import header
+from quire.serve.edge import request_id_of
 from quire.serve.errors import ApiError, internal_error
 from quire.serve.settings import ServeSettings
 from quire.serve.streams import ClientLeft, ClientWatch
 
-REPLICA_HEADER = b"x-quire-replica"
-"""Of an answer: which replica gave it. Of a call: which one is to answer."""
 READY = ("/health", "/health/ready", "/ping")
 RETRY_SECONDS = 2
 ELSEWHERE = ("draining", "engine_starting", "queue_full")
@@ -44,23 +39,6 @@ NOT_HERE = ("previous_response_not_found", "item_not_found")
 """Errors, besides 404, of a replica that does not have what a call names."""
 SMALL = (400, 404, 429, 503)
 """Statuses whose code decides."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Call:
-    scope: Scope
-    outgoing: Outgoing
-    body: Json | None
-    """Its JSON object, if it has one."""
-
-    @property
-    def path(self) -> str:
-        return str(self.scope["path"])
-
-    @property
-    def asking_headers(self) -> Headers:
-        """For questions about it: with its key, without its id."""
-        return [pair for pair in self.outgoing.headers if pair[0] in (b"authorization", b"host", b"x-api-key")]
 
 
 class Gateway:
@@ -72,7 +50,7 @@ class Gateway:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._members, self._placing, self._clock = members, placing or Placing(), clock
-        self._bodies = Bodies(settings.body_bytes, settings.bodies_bytes, settings.body_seconds)
+        self._reader = CallReader(settings)
         self._upstream: Upstream | None = None
         self.is_draining = False
         self.calls = 0
@@ -98,13 +76,11 @@ class Gateway:
                 return
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request_id = header(scope, b"x-request-id") or f"req_{secrets.token_hex(12)}"
+        request_id = request_id_of(scope)
         scope["state"] = {**scope.get("state", {}), "request_id": request_id}
         writer = _Writer(send)
         try:
-            with self._bodies.receiving(scope, receive) as body:
-                whole = await body.received()
-                call = _call(scope, (await whole())["body"])
+            async with self._reader.reading(scope, receive) as call:
                 await self._answer_unless_left(call, receive, writer)
         except ApiError as error:
             if writer.has_begun:
@@ -154,17 +130,15 @@ class Gateway:
         """The one for this prompt first, then the others."""
         if goal.lease and (home := await self._home(call, goal.lease, replicas)):
             return _first(home, replicas)
-        question = question_of(call.path, call.body)
-        if question is None:
+        asked = await self._reader.asked_about(call)
+        if asked is None:
             return replicas
-        asked = [self._up().room(one, question, call.asking_headers) for one in replicas]
-        rooms = dict(zip((one.name for one in replicas), await asyncio.gather(*asked), strict=True))
+        asking = [self._up().room(one, asked.question, call.asking_headers) for one in replicas]
+        rooms = dict(zip((one.name for one in replicas), await asyncio.gather(*asking), strict=True))
         if goal.by_reuse:
             chosen = most_reused(rooms)
         else:
-            is_session = is_generating(call.outgoing.method, call.path)
-            session = session_of(_texts(call.outgoing.headers), call.body, question) if is_session else ""
-            chosen = self._placing.choose(session, rooms, self._members.calls, self._clock())
+            chosen = self._placing.choose(asked.session, rooms, self._members.calls, self._clock())
         return _first(chosen, replicas)
 
     async def _home(self, call: Call, lease: str, replicas: Sequence[Replica]) -> str | None:
@@ -262,33 +236,13 @@ class _Writer:
         await self._send({"type": "http.response.start", "status": answer.status, "headers": [*headers, *own]})
 
 
-def _call(scope: Scope, content: bytes) -> Call:
-    raw = scope.get("raw_path") or quote(scope["path"]).encode()
-    query = scope.get("query_string") or b""
-    target = (raw + (b"?" + query if query else b"")).decode("latin-1")
-    headers = [pair for pair in scope["headers"] if pair[0] != REPLICA_HEADER]
-    return Call(scope, Outgoing(scope["method"], target, headers, content), _object(content))
-
-
-def _object(content: bytes) -> Json | None:
-    try:
-        found: Any = json.loads(content) if content else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _texts(headers: Headers) -> dict[str, str]:
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-
-
 def _first(name: str | None, replicas: Sequence[Replica]) -> list[Replica]:
     return sorted(replicas, key=lambda one: one.name != name)
 
 
 def _leaves_it(goal: Destination, status: int, content: bytes) -> bool:
     """Whether another replica may answer instead."""
-    body = _object(content) or {}
+    body = json_object(content) or {}
     error = body.get("error")
     error = error if isinstance(error, dict) else {}
     code = error.get("code") or (error.get("details") or {}).get("error_code")

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from quire.build.bundles import Resources, amount_of, bundles_of, needs_of_ranks, sum_of
 from quire.core.errors import PlanError
-from quire.core.units import format_bytes
+from quire.options.ranks import RAY
+from quire.options.run import RunOptions
 from quire.plan import bound
 from quire.plan.plan import Plan
 
-Resources = Mapping[str, float]
-"""Ray's: by CPU, GPU or memory."""
 FIXES = {"GPU": "", "CPU": "", "memory": "give each less with --memory-fraction or --pool, "}
 
 
-def needs(plan: Plan, is_accelerator: bool) -> dict[str, float]:
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Of one replica. Ray never divides a bundle among machines."""
+
+    bundles: tuple[Resources, ...]
+    own: Resources
+    """Of the first bundle, what the replica's own processes take. The rest is for ranks that are actors."""
+
+    @property
+    def has_actors(self) -> bool:
+        return self.bundles != (self.own,)
+
+
+def needs(plan: Plan, options: RunOptions) -> Need:
     """Of one replica: a GPU for each of its ranks, or else its part of main memory."""
-    if is_accelerator:
-        return {"CPU": 1, "GPU": len(plan.ranks)}
-    host = plan.host.budget_bytes if plan.host else 0
-    return {"CPU": 1, "memory": host + sum(line.bytes for rank in plan.ranks for line in rank.ledger)}
+    ranks = needs_of_ranks(plan, options)
+    if options.ranks.launch == RAY and len(ranks) > 1:
+        return Need(bundles_of(plan, options), ranks[0])
+    own = {**sum_of(ranks), "CPU": 1}
+    return Need((own,), own)
 
 
 def requests_at_once(plan: Plan, request_tokens: int) -> int:
@@ -29,24 +43,27 @@ def requests_at_once(plan: Plan, request_tokens: int) -> int:
     return max(1, min(plan.max_requests, bound.concurrency(plan, length)))
 
 
-def places(machines: Sequence[Resources], need: Resources) -> int:
-    """How many replicas the machines hold together; one is never divided among machines."""
-    return sum(min(math.floor(one.get(name, 0) / amount) for name, amount in need.items()) for one in machines)
+def places(machines: Sequence[Resources], bundles: Sequence[Resources], most: int) -> int:
+    """How many replicas the machines hold together, as far as `most`: each bundle goes to the first with room."""
+    free = [dict(one) for one in machines]
+    for count in range(most):
+        for bundle in bundles:
+            room = (one for one in free if all(one.get(name, 0) >= amount for name, amount in bundle.items()))
+            if (chosen := next(room, None)) is None:
+                return count
+            chosen.update({name: chosen[name] - amount for name, amount in bundle.items() if name in chosen})
+    return most
 
 
-def require_places(machines: Sequence[Resources], need: Resources, replicas: int) -> None:
-    """Raises before anything is started if the fewest replicas cannot run at once."""
-    found = places(machines, need)
+def require_places(machines: Sequence[Resources], bundles: Sequence[Resources], replicas: int) -> None:
+    """Raises before anything is started if the fewest replicas cannot run at once. `bundles`: of one."""
+    found, need = places(machines, bundles, replicas), sum_of(bundles)
     if found >= replicas:
         return
-    short = min(need, key=lambda name: sum(one.get(name, 0) // need[name] for one in machines))
+    short = min(need, key=lambda name: sum(one.get(name, 0) // bundles[0][name] for one in machines))
     here = sum(one.get(short, 0) for one in machines)
     fewer = f"lower --replicas to {found}" if found else "use another machine"
-    one, all_of_them = _amount(short, need[short]), _amount(short, replicas * need[short])
+    one, all_of_them = amount_of(short, need[short]), amount_of(short, replicas * need[short])
     asked = f"{replicas} replicas need {all_of_them}, {one} each," if replicas > 1 else f"the replica needs {one},"
     where = f"{len(machines)} machine{'s' * (len(machines) != 1)}"
-    raise PlanError(f"{asked} and Ray has {_amount(short, here)} on {where}: {FIXES[short]}{fewer} or add machines")
-
-
-def _amount(name: str, amount: float) -> str:
-    return f"{format_bytes(int(amount))} of memory" if name == "memory" else f"{amount:g} {name}{'s' * (amount != 1)}"
+    raise PlanError(f"{asked} and Ray has {amount_of(short, here)} on {where}: {FIXES[short]}{fewer} or add machines")

@@ -20,6 +20,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from quire.core.errors import QuireError
@@ -40,9 +41,16 @@ class ReplicaFailed(QuireError):
 
 
 class ReplicaProcess:
-    def __init__(self, options: Mapping[str, Any], folder: Path, threads: str | None = None) -> None:
+    def __init__(
+        self,
+        options: Mapping[str, Any],
+        folder: Path,
+        threads: str | None = None,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """`options`: parsed options of `quire serve`, by name; `folder`: where relative paths begin; `threads`: the
-        operator's OMP_NUM_THREADS. Ray sets its own, which would leave a replica one thread."""
+        operator's OMP_NUM_THREADS. Ray sets its own, which would leave a replica one thread. `variables`: more of its
+        environment."""
         environment = {name: value for name, value in os.environ.items() if name != THREADS}
         self._process = subprocess.Popen(
             python("-m", "quire.cli.replica"),
@@ -50,7 +58,7 @@ class ReplicaProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder if folder.is_dir() else None,
-            env=environment | ({THREADS: threads} if threads else {}),
+            env={**environment, **({THREADS: threads} if threads else {}), **variables},
             start_new_session=True,  # a signal for the terminal's processes is not for this one
         )
         self.address = ""

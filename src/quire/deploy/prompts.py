@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
@@ -24,6 +25,25 @@ from quire.serve.responses.translation import input_items, messages_of
 Json = dict[str, Any]
 SESSION_HEADER = "x-session-id"
 LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """About a call."""
+
+    question: bytes
+    """The body of POST /v1/room."""
+    session: str
+
+
+def asked_about(path: str, headers: Mapping[str, str], body: Json | None, has_session: bool) -> Asked | None:
+    try:
+        question = question_of(path, body)
+        if question is None:
+            return None
+        return Asked(json.dumps(question).encode(), session_of(headers, body, question) if has_session else "")
+    except RecursionError:  # nested too deeply
+        return None
 
 
 def question_of(path: str, body: Json | None) -> Json | None:

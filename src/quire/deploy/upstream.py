@@ -117,9 +117,9 @@ class Upstream:
         finally:
             response.close()
 
-    async def room(self, replica: Replica, question: Json, headers: Headers) -> Room | None:
+    async def room(self, replica: Replica, question: bytes, headers: Headers) -> Room | None:
         """What would happen to a request with this prompt there; None: the replica does not say."""
-        call = Outgoing("POST", "/v1/room", headers, json.dumps(question).encode())
+        call = Outgoing("POST", "/v1/room", headers, question)
         try:
             async with asyncio.timeout(ASK_SECONDS), self.calling(replica, call) as answer:
                 content = await answer.whole()

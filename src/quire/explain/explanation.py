@@ -9,6 +9,8 @@ from quire.core.reasons import Reason, WayBack, Why
 
 ANOTHER = "another"
 """Stands for a request whose name the reader may not see."""
+OTHER_KEYS = "other keys"
+"""Stands for all such requests together, where what they hold is added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +27,13 @@ class KindShort:
     requests: tuple[tuple[str, int], ...]
     """(request, pages), the greatest first."""
     others: tuple[tuple[str, int], ...] = ()
-    """(holder, pages): `cache`, `pins` and `backend` for what only these hold, and all other requests together."""
+    """(holder, pages): requests without names together, and `cache`, `pins` and `backend` for what only these hold."""
+    evictable_pages: int = 0
+    """That only the cache holds, for no lease: a request that needs them gets them."""
 
     @property
     def short_pages(self) -> int:
-        return max(0, self.needs_pages + self.awaited_pages - self.free_pages)
+        return max(0, self.needs_pages + self.awaited_pages - self.free_pages - self.evictable_pages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +53,21 @@ class Explanation:
     """The most seconds that requests before it wait for a tier, in addition."""
     after: tuple[str, ...] = ()
     """Requests that must have ended before there is room for it and for those queued before it."""
+    kept_share: float = 0.0
+    """The part of the pool that is kept for cached prefixes which other queued requests are about to use."""
 
 
 def explained_without_others(found: Explanation, own: Collection[str]) -> Explanation:
-    """The same for a whole explanation."""
+    """The same for a whole explanation: of what other requests hold, the sum is left."""
+    kinds = tuple(_short_without_others(one, own) for one in found.kinds)
+    after = tuple(name if name in own else ANOTHER for name in found.after)
+    return replace(found, reason=without_others(found.reason, own), kinds=kinds, after=after)
 
-    def shown(name: str) -> str:
-        return name if name in own else ANOTHER
 
-    kinds = [replace(one, requests=tuple((shown(name), pages) for name, pages in one.requests)) for one in found.kinds]
-    reason, after = without_others(found.reason, own), tuple(map(shown, found.after))
-    return replace(found, reason=reason, kinds=tuple(kinds), after=after)
+def _short_without_others(one: KindShort, own: Collection[str]) -> KindShort:
+    kept = tuple((name, pages) for name, pages in one.requests if name in own)
+    hidden = sum(pages for name, pages in one.requests if name not in own)
+    return replace(one, requests=kept, others=(*([(OTHER_KEYS, hidden)] if hidden else []), *one.others))
 
 
 def without_others(reason: Reason, own: Collection[str]) -> Reason:

@@ -20,6 +20,7 @@ from quire.engine.engine import Engine
 from quire.explain.explanation import Explanation, KindShort
 from quire.kinds import counts
 from quire.plan import bound
+from quire.prefix.lease_pages import leased_pages
 from quire.scheduler.queue import Ticket
 from quire.scheduler.scheduler import Scheduler
 
@@ -44,6 +45,7 @@ def explain(engine: Engine, name: str) -> Explanation | None:
             overlap * tokens_left(scheduler, older),
             sum(scheduler.loads.seconds_for(one.request.limit) for one in older),
             _until(scheduler, [*ahead, ticket]),
+            scheduler.reuse.index.awaited.share(ticket.awaits),
         )
     row = scheduler.rows.row_of.get(name)
     if row is None:
@@ -99,13 +101,18 @@ def _kind(scheduler: Scheduler, memory: StageMemory, stage: int, kind: int, need
     held = [(request.name, len(table.held(row))) for row, request in scheduler.rows.requests.items()]
     held = sorted((one for one in held if one[1]), key=lambda one: (-one[1], one[0]))
     rest = sum(pages for _, pages in held[NAMED_HOLDERS:])
-    others = [(f"{len(held) - NAMED_HOLDERS} others", rest)] if rest else []
+    more = len(held) - NAMED_HOLDERS
+    others = [(f"{more:,} others" if more > 1 else "1 other", rest)] if rest else []
     by_request = shelf.count(Holder.REQUEST) > 0
     for holder, name in ((Holder.CACHE, "cache"), (Holder.PIN, "pins"), (Holder.BACKEND, "backend")):
         alone = int(((shelf.count(holder) > 0) & ~by_request).sum())
         others += [(name, alone)] if alone else []
     named = tuple(held[:NAMED_HOLDERS])
-    return KindShort(stage, memory.stage.kinds[kind].name, need, free, awaited, named, tuple(others))
+    leased = np.unique(leased_pages(memory, kind, scheduler.reuse.index.nodes))
+    evictable = (shelf.count(Holder.CACHE) > 0) & ~by_request
+    evictable[leased] = False
+    name, spare = memory.stage.kinds[kind].name, int(evictable.sum())
+    return KindShort(stage, name, need, free, awaited, named, tuple(others), spare)
 
 
 def _until(scheduler: Scheduler, newcomers: Sequence[Ticket]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 from quire.core.reasons import Reason, WayBack, Why
 from quire.core.units import format_bytes
-from quire.explain.explanation import Explanation, KindShort
+from quire.explain.explanation import ANOTHER, Explanation, KindShort
 from quire.plan.tightest import never_fits
 
 NAMED_ENDS = 3
@@ -29,7 +29,13 @@ def sentence(reason: Reason | None) -> str:
 def describe(found: Explanation) -> str:
     """An explanation, in several lines."""
     lines = [f"{found.request} {_VERBS[found.status]}: {why(found)}", *map(_kind, found.kinds)]
-    return "\n".join([*lines, _when(found)] if found.status == "waiting" else lines)
+    if found.status != "waiting":
+        return "\n".join(lines)
+    if found.kept_share and found.reason.code is Why.MEMORY:
+        lines.append(
+            f"{found.kept_share:.0%} of the pool is kept for cached prefixes that other queued requests will use"
+        )
+    return "\n".join([*lines, _when(found)])
 
 
 def why(found: Explanation) -> str:
@@ -55,19 +61,22 @@ def _milliseconds(seconds: float | None) -> str:
 
 
 def _kind(one: KindShort) -> str:
-    holders = [f"{name} holds {pages:,}" for name, pages in (*one.requests, *one.others)]
+    holders = [f"{name} holds {pages:,}" for name, pages in one.requests]
+    holders += [f"{name} {'hold' if name.endswith('s') else 'holds'} {pages:,}" for name, pages in one.others]
     awaited = f", running requests are likely to take {one.awaited_pages:,}" if one.awaited_pages else ""
     short = f", {one.short_pages:,} are missing" if one.short_pages else ""
     held = ", ".join(holders) or "none is held"
-    return f"  {one.kind}: needs {one.needs_pages:,} pages; {one.free_pages:,} are free{awaited}{short}; {held}"
+    free = f"{one.free_pages:,} are free" + (f", {one.evictable_pages:,} evictable" if one.evictable_pages else "")
+    return f"  {one.kind}: needs {one.needs_pages:,} pages; {free}{awaited}{short}; {held}"
 
 
 def _when(found: Explanation) -> str:
     loads = f" and {found.load_seconds:g} s of loads" if found.load_seconds else ""
     soon = f"it runs within {found.steps:,} steps{loads}" if found.steps else "it runs in the next step"
-    more = len(found.after) - NAMED_ENDS
-    names = [*found.after[:NAMED_ENDS], *([f"{more:,} others"] if more > 0 else [])]
-    ended = f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} ended"
+    names = [name for name in found.after if name != ANOTHER][:NAMED_ENDS]
+    more = len(found.after) - len(names)
+    names += [f"{more:,} others" if more > 1 else ANOTHER] if more else []
+    ended = f"{' and '.join(names)} {'has' if len(found.after) == 1 else 'have'} ended"
     return f"there is room for it when {ended}; {soon}, whatever arrives" if names else f"{soon}, whatever arrives"
 
 
@@ -86,7 +95,7 @@ def _in_line(reason: Reason) -> str:
 def _running(reason: Reason) -> str:
     here = f"{_count(reason, 'hit_tokens')} tokens were reused" if reason.numbers["hit_tokens"] else ""
     there = f"{_count(reason, 'loaded_tokens')} tokens came from a tier" if reason.numbers["loaded_tokens"] else ""
-    miss = f" ({reason.because.code.value})" if reason.because else ""
+    miss = f" ({sentence(reason.because)})" if reason.because else ""
     found = ", ".join(filter(None, (here, there))) or f"nothing was reused{miss}"
     done = f"{_count(reason, 'computed')} of {_count(reason, 'known')} known tokens computed"
     return f"{done}, {found}, preempted {_count(reason, 'preemptions')} times"
@@ -121,11 +130,11 @@ _SENTENCES: Mapping[Why, Callable[[Reason], str]] = {
     Why.NEEDS_ROW: lambda one: f"{_first(one)} gets its row (batch slot): its tenant has more rows than its share",
     Why.NO_ANSWER: lambda one: f"no answer in {one.numbers['seconds']:g} s",
     Why.TIER: _tier,
-    Why.NO_OVERLAP: lambda _: "no cached prompt begins alike",
+    Why.NO_OVERLAP: lambda _: "no cached prompt starts with the same tokens",
     Why.BELOW_UNIT: lambda _: "what it shares with a cached prompt is shorter than the reuse unit",
     Why.TAIL_EVICTED: lambda _: "the window tail at the end of the cached prefix was evicted",
     Why.CHECKPOINT_ABSENT: lambda _: "no state is cached within the shared prefix",
-    Why.SCOPE: lambda _: "only another scope has computed a prompt that begins alike",
+    Why.SCOPE: lambda _: "only another scope has computed a prompt that starts with the same tokens",
     Why.DISABLED: lambda _: "prefix reuse is off",
     Why.PROMPT_LOGPROBS: lambda _: "prompt log-probabilities were asked for, so the whole prompt is computed",
 }

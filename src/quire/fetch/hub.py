@@ -22,7 +22,6 @@ from quire.fetch.folder import read_object
 from quire.fetch.hub_errors import HubAway, endpoint, hub_errors
 from quire.fetch.hub_files import (
     CONFIG,
-    INDEX,
     ONLY_WEIGHTS,
     QUANTISATION,
     TEXT_FILES,
@@ -30,10 +29,11 @@ from quire.fetch.hub_files import (
     HubFile,
     choose_gguf,
     choose_weights,
-    read_index,
+    is_outside,
 )
 from quire.fetch.hub_headers import CLIENT, SECONDS, gguf_header, tensors_of
 from quire.fetch.hub_names import COMMIT, HubId
+from quire.models.checkpoint import INDEX, read_index
 from quire.models.quantisation import format_of, section_in
 from quire.models.stored_bits import add_stored_bits, with_stored_bits
 
@@ -89,6 +89,8 @@ def _asked(hub_id: HubId) -> HubModel:
     if info.sha is None or not COMMIT.fullmatch(info.sha):
         raise HubError(f"{endpoint()} names no commit of {hub_id}: check HF_ENDPOINT")
     listed = {one.rfilename: HubFile.of_listing(one) for one in info.siblings or ()}
+    if outside := [name for name in listed if is_outside(name)]:
+        raise HubError(f"{endpoint()} lists {outside[0]!r} in {hub_id}, which lies outside of it: check HF_ENDPOINT")
     if ggufs := choose_gguf(hub_id, listed):
         return HubModel(hub_id, info.sha, ggufs)
     model = HubModel(hub_id, info.sha, tuple(listed[name] for name in TEXT_FILES if name in listed))

@@ -5,17 +5,16 @@ No pickle is ever downloaded, and no code: both could run whatever their author 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from quire.core.errors import ModelError
 from quire.core.units import format_bytes
 from quire.fetch.errors import HubError
 from quire.fetch.hub_names import HubId
+from quire.models.checkpoint import INDEX
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import RepoSibling
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 QUANTISATION = "hf_quant_config.json"
 """Of ModelOpt."""
-INDEX, ONLY_WEIGHTS = "model.safetensors.index.json", "model.safetensors"
+ONLY_WEIGHTS = "model.safetensors"
 TEXT_FILES = (
     CONFIG, INDEX, TOKENIZER, "tokenizer_config.json", "chat_template.jinja", "generation_config.json",
     "special_tokens_map.json", "added_tokens.json", "quantize_config.json", "quant_config.json", QUANTISATION,
@@ -55,6 +54,12 @@ class HubFile:
         """The cache names contents by their digests, and links to them."""
         stored = path.resolve().name
         return cls(name, None, stored if _DIGEST.fullmatch(stored) else "")
+
+
+def is_outside(name: str) -> bool:
+    """Whether a name that a hub lists would lead out of the repository's folder."""
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts
 
 
 def choose_gguf(hub_id: HubId, listed: Mapping[str, HubFile]) -> tuple[HubFile, ...]:
@@ -115,18 +120,6 @@ def _without_weights(listed: Mapping[str, HubFile]) -> str:
     size = sum(listed[name].bytes or 0 for name in pickles)
     held = f"{_shown(pickles)}, {format_bytes(size)}"
     return f"has weights as pickles alone ({held}), which can run code: choose one with safetensors or GGUF files"
-
-
-def read_index(path: Path) -> tuple[str, ...]:
-    """The files that the index of a checkpoint names, in order."""
-    try:
-        named = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()
-        names = tuple(sorted({str(name) for name in named}))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        raise ModelError(f"{path} is not the index of a checkpoint: download it again") from None
-    if odd := [name for name in names if "/" in name or "\\" in name or not name.endswith(".safetensors")]:
-        raise ModelError(f"{path} names {odd[0]!r}, which is no file of safetensors next to it")
-    return names
 
 
 def _shown(names: Sequence[str]) -> str:

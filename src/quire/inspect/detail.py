@@ -121,6 +121,7 @@ def _kind(one: KindShort) -> Json:
         "kind": one.kind,
         "needs_pages": one.needs_pages,
         "free_pages": one.free_pages,
+        "evictable_pages": one.evictable_pages,
         "awaited_pages": one.awaited_pages,
         "holders": [list(holder) for holder in holders],
     }

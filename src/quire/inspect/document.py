@@ -10,6 +10,7 @@ object of columns of equal length. docs/inspector.md has every field.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -72,20 +73,22 @@ class Subject:
 def document(subject: Subject, server: ServerView, view: EngineView | None, reader: Reader | None = None) -> Json:
     """`view` None: the engine has not shown itself yet. `reader` None: one who may see everything."""
     plan, others = subject.plan, Others()
-    if reader is not None:
-        server = replace(server, audit_error="")  # it may name a request
+    waiting_by = server.waiting
     if view is not None and reader is not None:
         view, others = for_reader(view, reader)
+    if reader is not None:
+        server = replace(server, audit_error="")  # it may name a request
+        waiting_by = {} if view is None else _waiting_by(view.requests)
     return {
         **_head(subject, server, view),
         "reader": {"tenant": None if reader is None else reader.tenant, "is_admin": reader is None},
-        "status": _status(server),
+        "status": _status(server, waiting_by),
         "memory": _memory(plan, server, view),
         "pool": None if view is None else {"stages": [_stage(one) for one in view.stages]},
         "requests": None if view is None else _requests(view.requests, others, view.rows),
         "reuse": None if view is None else _reuse(view.lookups, plan),
         "sessions": None if view is None else _sessions(view),
-        "tiers": _tiers(server.tiers),
+        "tiers": _tiers(server.tiers, shows_lookups=reader is None),
         "ranks": list(subject.ranks),
         "recording": None,
     }
@@ -116,7 +119,13 @@ def table(columns: Mapping[str, Sequence[Any]]) -> Json:
 # ── views ────────────────────────────────────────────────────────────────
 
 
-def _status(server: ServerView) -> Json:
+def _waiting_by(view: RequestsView) -> Mapping[str, int]:
+    """Requests that wait, by the code of their reason."""
+    waits = view.reason[view.reason < len(view.reasons)]
+    return Counter(view.reasons[place].code.value for place in waits.tolist())
+
+
+def _status(server: ServerView, waiting_by: Mapping[str, int]) -> Json:
     since, step = server.seconds_since_step, server.step_seconds
     return {
         "state": server.state,
@@ -129,7 +138,7 @@ def _status(server: ServerView) -> Json:
         "audit_error": server.audit_error,
         "running": server.running,
         "waiting": sum(server.waiting.values()),
-        "waiting_by": {code: count for code, count in server.waiting.items() if count},
+        "waiting_by": {code: count for code, count in waiting_by.items() if count},
     }
 
 
@@ -260,13 +269,14 @@ def _sessions(view: EngineView) -> Json:
     }
 
 
-def _tiers(tiers: Sequence[TierStatus]) -> Json:
+def _tiers(tiers: Sequence[TierStatus], *, shows_lookups: bool) -> Json:
+    """`shows_lookups`: whether the reader may know how often all requests together found something there."""
     columns: dict[str, list[Any]] = {
         "name": [one.name for one in tiers],
         "can_read": [one.can_read for one in tiers],
         "can_write": [one.can_write for one in tiers],
-        "hits": [one.hits for one in tiers],
-        "misses": [one.misses for one in tiers],
+        "hits": [one.hits if shows_lookups else None for one in tiers],
+        "misses": [one.misses if shows_lookups else None for one in tiers],
     }
     for way in ("read", "write"):
         columns |= {

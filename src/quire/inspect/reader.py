@@ -1,11 +1,12 @@
 """Who reads a document: what belongs to other tenants is left out before anything is encoded.
 
 An admin, the only tenant of a server without keys and the owner of a recording see everything. Others see their own
-requests, lookups and leases; of all others they see sums, without names.
+requests, lookups and leases; of all others they see how many there are and the memory that they hold, without names.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from quire.core.reasons import Why
-from quire.explain.explanation import ANOTHER, explained_without_others, without_others
+from quire.explain.explanation import OTHER_KEYS, explained_without_others, without_others
 from quire.inspect.views import (
     WAITING,
     EngineView,
@@ -64,9 +65,9 @@ def request_for_reader(view: RequestView, reader: Reader) -> RequestView:
 
 
 def sheet_for_reader(view: SheetView, reader: Reader) -> SheetView:
-    own = [one for one in view.requests if one[0] in reader.own]
+    own = tuple(one for one in view.requests if one[0] in reader.own)
     rest = sum(pages for name, pages in view.requests if name not in reader.own)
-    return replace(view, requests=(*own, *([(ANOTHER, rest)] if rest else [])))
+    return replace(view, requests=own, others=(*([(OTHER_KEYS, rest)] if rest else []), *view.others))
 
 
 def _own_requests(view: RequestsView, reader: Reader) -> tuple[RequestsView, Others]:
@@ -74,20 +75,35 @@ def _own_requests(view: RequestsView, reader: Reader) -> tuple[RequestsView, Oth
     waits = view.state == WAITING
     sizes = int(view.size_bytes[~own].sum())
     others = Others(int((~own & ~waits).sum()), int((~own & waits).sum()), sizes)
-    reasons = tuple(without_others(reason, reader.own) for reason in view.reasons)
-    return replace(_chosen(view, own, len(view.names)), reasons=reasons), others
+    return _own_reasons(_chosen(view, own, len(view.names)), reader), others
+
+
+def _own_reasons(view: RequestsView, reader: Reader) -> RequestsView:
+    """With the reasons of the requests that are left alone: the others' say why and after what other tenants wait."""
+    has_reason = view.reason < len(view.reasons)
+    kept, places = np.unique(view.reason[has_reason], return_inverse=True)
+    reason = np.full(len(view.reason), len(kept))
+    reason[has_reason] = places
+    reasons = tuple(without_others(view.reasons[place], reader.own) for place in kept.tolist())
+    return replace(view, reason=reason, reasons=reasons)
 
 
 def _own_lookups(view: LookupsView, reader: Reader) -> LookupsView:
-    """That another scope has the same prefix is nobody else's business."""
+    """Sums are of the reader's lookups among the latest: those of all tenants would show, from one moment to the next,
+    the length of a stranger's prompt and what of it was cached. That another scope has a prefix is not shown either."""
     own = np.array([name in reader.own for name in view.names], dtype=bool)
     chosen = _chosen(view, own, len(view.names))
-    missed = {cause: column[own] for cause, column in view.missed_tokens.items()}
+    missed = {cause: column[own] for cause, column in view.missed_tokens.items() if column[own].any()}
     result = tuple(map(_without_scope, chosen.result))
-    results: dict[str, int] = {}
-    for name, count in view.results.items():
-        results[_without_scope(name)] = results.get(_without_scope(name), 0) + count
-    return replace(chosen, missed_tokens=missed, result=result, results=results)
+    return replace(
+        chosen,
+        result=result,
+        results=dict(Counter(result)),
+        prompt_tokens=int(chosen.tokens.sum()),
+        found_tokens=int(chosen.found.sum()),
+        missed={cause: int(missed[cause].sum()) if cause in missed else 0 for cause in view.missed},
+        missed_tokens=missed,
+    )
 
 
 def _without_scope(result: str) -> str:

@@ -22,7 +22,7 @@ from quire.engine.engine import Engine
 from quire.inspect.detail import request_document, request_view, sheet_document, sheet_view
 from quire.inspect.document import Json, ServerView, Subject, document
 from quire.inspect.look import look
-from quire.inspect.what_if import what_if_document
+from quire.inspect.what_if import MOST_LENGTH, MOST_POOL_BYTES, what_if_document
 from quire.models.shape import ModelShape
 from quire.planner.whatif import REFERENCE_LENGTHS
 from quire.recording.replay import Player
@@ -103,6 +103,9 @@ class Recorded:
         return None if found is None else sheet_document(found)
 
     def what_if(self, length: int | None = None, pool_bytes: int | None = None) -> Json:
+        for name, number, most in (("length", length, MOST_LENGTH), ("pool_bytes", pool_bytes, MOST_POOL_BYTES)):
+            if number is not None and not 1 <= number <= most:
+                raise InputError(f"{name} is {number:,}: give a number from 1 to {most:,}")
         plan = self._subject.plan
         return what_if_document(plan, min(length or REFERENCE_LENGTHS[0], plan.max_length), pool_bytes, self._model)
 

@@ -14,7 +14,7 @@ from quire.cache.memory import StageMemory
 from quire.cache.pool import BITS, Holder, Pages, Pool
 from quire.engine.engine import Engine
 from quire.inspect.views import NOTHING, Column, KindView, Squares, StageView
-from quire.kinds import Keeps
+from quire.prefix.lease_pages import leased_pages
 from quire.prefix.nodes import Nodes
 
 STATES = ("used", "cached", "leased", "transfer", "pinned", "backend")
@@ -82,7 +82,7 @@ def _counts(
         left &= ~held
         found[state] = held.sum(axis=1)
     found["backend"] = left.sum(axis=1)
-    leased = NO_PAGES if nodes is None else _leased(memory, kind, nodes)
+    leased = NO_PAGES if nodes is None else leased_pages(memory, kind, nodes)
     transfer = [memory.tables[kind].held(row) for row in loading]
     found["leased"] = _in_sheets(memory.pool, kind, leased, sheets)
     found["transfer"] = _in_sheets(memory.pool, kind, np.concatenate([NO_PAGES, *transfer]), sheets)
@@ -91,16 +91,6 @@ def _counts(
 
 def _is_held(words: Pages, holder: Holder) -> Marks:
     return np.asarray(words & HELD[holder] != 0, dtype=np.bool_)
-
-
-def _leased(memory: StageMemory, kind: int, nodes: Nodes) -> Pages:
-    """Pages that leases keep: along the whole prefix, at its end, or the state there."""
-    own = memory.stage.kinds[kind].kind
-    marks = nodes.leased if own.grows else nodes.lease_ends if own.keeps is Keeps.STATE else nodes.leased_tail
-    chain = np.flatnonzero(marks > 0)
-    kept = memory.kept[kind]
-    pages: Pages = kept.pages[chain][kept.present[chain]].ravel()
-    return pages
 
 
 def _in_sheets(pool: Pool, kind: int, pages: Pages, sheets: Pages) -> Column:

@@ -218,4 +218,4 @@ class SheetView:
     requests: tuple[tuple[str, int], ...]
     """(request, pages)."""
     others: tuple[tuple[str, int], ...]
-    """(`cache`, `pins` or `backend`, pages that only these hold)."""
+    """(`cache`, `pins` or `backend`, pages that only these hold); for a key, those of other keys' requests added up."""

@@ -17,6 +17,7 @@ from quire.plan.settings import Budget
 from quire.planner.again import settings_of, with_pool
 
 Json = dict[str, Any]
+MOST_LENGTH, MOST_POOL_BYTES = 1 << 31, 1 << 50
 FACTORS = ((0.5, "half the pool"), (2.0, "twice the pool"))
 
 

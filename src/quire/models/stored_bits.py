@@ -41,6 +41,7 @@ SIDES = (".scales", ".minimums", ".factors", ".order", "_scale_inv", "_scale", "
 NO_MATRICES = re.compile(r"norm|conv|kv_b_proj|\bgate\.weight|router|bias|\bmlp\.gate\b|shared_expert_gate")
 """Names of parameters of several dimensions that plans count apart, or that are not parameters."""
 LARGEST_HEADER = 100 << 20
+MOST_DIMENSIONS, LARGEST_SIZE = 16, 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,20 @@ def parse_header(beginning: bytes, name: str) -> dict[str, Tensor]:
         if len(header) < header_bytes(beginning):
             raise ValueError(f"its header of {header_bytes(beginning):,} bytes is cut off")
         return {
-            name: Tensor(str(entry["dtype"]), tuple(int(size) for size in entry["shape"]))
+            name: Tensor(str(entry["dtype"]), _shape(entry["shape"]))
             for name, entry in json.loads(header).items()
             if name != "__metadata__"
         }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _unreadable(name, error) from None
+
+
+def _shape(sizes: list[object]) -> tuple[int, ...]:
+    """Raises ValueError for what no tensor can have."""
+    found = tuple(size for size in sizes if type(size) is int and 0 <= size < LARGEST_SIZE)
+    if len(found) != len(sizes) or len(sizes) > MOST_DIMENSIONS:
+        raise ValueError(f"a shape of {len(sizes)} sizes is none: they are whole, and at most {MOST_DIMENSIONS}")
+    return found
 
 
 def _unreadable(name: str, error: Exception) -> ModelError:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
 
 from quire.core.errors import MissingPackage
 
@@ -23,6 +26,20 @@ PACKAGES = {
 ON_GPU = {"torch": "gpu", "serve": "gpu,serve"}
 """Extras that include torch, and what to install for a GPU instead: any torch from 2.11 on, not the version of the
 tests."""
+
+
+OLDEST_RAY = (2, 60)
+
+
+def require_ray(who: str) -> None:
+    """Without importing it, which takes seconds."""
+    lacking = [name for name in PACKAGES["ray"] if find_spec(name) is None]
+    if lacking:
+        raise MissingPackage(f"{who} needs {lacking[0]}: {how_to_install('ray')}")
+    found = version("ray")
+    if tuple(map(int, re.findall(r"\d+", found)[:2])) < OLDEST_RAY:
+        oldest = ".".join(map(str, OLDEST_RAY))
+        raise MissingPackage(f"{who} needs Ray {oldest} or newer, and {found} is here: {how_to_install('ray')}")
 
 
 def how_to_install(extra: str) -> str:

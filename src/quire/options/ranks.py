@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from quire.core.errors import InputError
 from quire.options.flags import option, read_texts
 
-LOCAL, ENVIRONMENT = LAUNCHES = ("local", "environment")
+LOCAL, ENVIRONMENT, RAY = LAUNCHES = ("local", "environment", "ray")
 START_SECONDS = 120.0
 
 
@@ -17,14 +17,14 @@ class RankOptions:
         LOCAL,
         "device",
         "how ranks are started: local, as processes of this machine; environment, by torchrun or Slurm, each with "
-        "python -m quire.rank (default local)",
+        "python -m quire.rank; ray, as actors of the Ray cluster of RAY_ADDRESS or of this machine (default local)",
         choices=LAUNCHES,
     )
     start_seconds: float = option(
         START_SECONDS,
         "device",
-        f"seconds after which a rank that has not connected, or is silent while it starts, is given up (default "
-        f"{START_SECONDS:g})",
+        f"seconds after which a rank that has no place on Ray, has not connected, or is silent while it starts, is "
+        f"given up (default {START_SECONDS:g})",
         parse=float,
         metavar="S",
     )

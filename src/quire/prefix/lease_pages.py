@@ -9,14 +9,26 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from quire.cache.memory import StageMemory
 from quire.core.units import ceil_div
-from quire.kinds import counts
+from quire.kinds import Keeps, counts
 from quire.plan import bound
 from quire.prefix.boundaries import Boundaries
 from quire.prefix.coverage import Coverage
 from quire.prefix.lease_sizes import Pages, most_pages
 from quire.prefix.nodes import NO_NODES, Chain, Nodes
+
+
+def leased_pages(memory: StageMemory, kind: int, nodes: Nodes) -> npt.NDArray[np.int64]:
+    """Pages of a kind that leases keep: along the whole prefix, at its end, or the state there."""
+    own = memory.stage.kinds[kind].kind
+    marks = nodes.leased if own.grows else nodes.lease_ends if own.keeps is Keeps.STATE else nodes.leased_tail
+    chain = np.flatnonzero(marks > 0)
+    kept = memory.kept[kind]
+    pages: npt.NDArray[np.int64] = kept.pages[chain][kept.present[chain]].ravel()
+    return pages
 
 
 class LeasePages:

@@ -68,6 +68,11 @@ class Channel:
     def send_done(self, number: int) -> None:
         self.send(Kind.DONE, _NUMBER.pack(number))
 
+    @property
+    def waiting_bytes(self) -> int:
+        """Of a message that is not complete, as far as it has arrived."""
+        return len(self._received)
+
     def receive(self) -> Iterator[Message]:
         """Waits for bytes, and yields the messages that are complete. Raises EOFError if the other end is gone."""
         self._fill()

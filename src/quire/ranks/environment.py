@@ -10,13 +10,14 @@ import contextlib
 import json
 import os
 import secrets
+import selectors
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from quire.core.errors import InputError
-from quire.ranks.channel import Channel
+from quire.ranks.channel import Channel, Message
 
 NAMES = {
     "RANK": ("RANK", "SLURM_PROCID"),
@@ -30,6 +31,8 @@ NAMES = {
 LOOK_SECONDS = 0.2
 HELLO_SECONDS = 5.0
 """In which a rank that has connected says who it is."""
+MOST_HELLO_BYTES, MOST_CALLERS = 4096, 64
+"""Of a caller before it has said who it is, and how many of these are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,8 @@ def address_of(text: str) -> Address:
 
 
 class Listener:
-    """Rank 0's: accepts the other ranks."""
+    """Rank 0's: accepts the other ranks. Each caller has a time and a few bytes to say who it is, and callers that do
+    not are read next to each other, so that no stranger keeps a rank out."""
 
     def __init__(self, host: str) -> None:
         try:
@@ -108,44 +112,92 @@ class Listener:
             why = os.strerror(error.errno or 0)
             raise InputError(f"rank 0 cannot listen at {host}: {why}; give MASTER_ADDR as its own address") from None
         self.address = Address(host, self._socket.getsockname()[1], secrets.token_hex(16))
+        self._callers: dict[Channel, float] = {}
+        """Those that have not said who they are, the oldest first: until when each may."""
 
-    def accept(self, ranks: int, seconds: float) -> dict[int, Channel]:
-        """Channels of ranks 1, 2, … Raises InputError if some do not connect in time."""
+    def accept(self, ranks: int, seconds: float, require: Callable[[], None] = lambda: None) -> dict[int, Channel]:
+        """Channels of ranks 1, 2, … Raises InputError if some do not connect in time. `require`: raises if one of them
+        never will."""
         found: dict[int, Channel] = {}
         end = time.monotonic() + seconds
-        with self._socket:
-            while len(found) < ranks - 1:
-                if (left := end - time.monotonic()) <= 0:
-                    raise self._missing(found, ranks, seconds)
-                self._socket.settimeout(min(left, LOOK_SECONDS))
-                with contextlib.suppress(OSError):
-                    self._welcome(self._socket.accept()[0], ranks, found)
+        with self._socket, _closing_on_error(found), selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            try:
+                while len(found) < ranks - 1:
+                    if (left := end - time.monotonic()) <= 0:
+                        raise self._missing(found, ranks, seconds)
+                    require()
+                    self._listen(min(left, LOOK_SECONDS), ranks, found, selector)
+            finally:
+                self._drop(list(self._callers), selector)
         return found
 
     def close(self) -> None:
         self._socket.close()
 
     def _missing(self, found: dict[int, Channel], ranks: int, seconds: float) -> InputError:
-        for channel in found.values():
-            channel.close()
         missing = ", ".join(str(rank) for rank in range(1, ranks) if rank not in found)
         return InputError(
             f"of {ranks} ranks, {missing} did not connect to {self.address.host} within {seconds:g} s: start each with "
             "the same command, or raise --start-seconds"
         )
 
-    def _welcome(self, connection: socket.socket, ranks: int, found: dict[int, Channel]) -> None:
+    def _listen(self, seconds: float, ranks: int, found: dict[int, Channel], selector: selectors.BaseSelector) -> None:
+        for key, _ in selector.select(seconds):
+            if key.fileobj is self._socket:
+                self._take(selector)
+            elif isinstance(key.fileobj, Channel) and key.fileobj in self._callers:
+                self._hear(key.fileobj, ranks, found, selector)
+        now = time.monotonic()
+        self._drop([one for one, until in self._callers.items() if until < now], selector)
+
+    def _take(self, selector: selectors.BaseSelector) -> None:
+        """A caller; of too many the oldest goes."""
+        with contextlib.suppress(OSError):
+            channel = Channel(self._socket.accept()[0])
+            selector.register(channel, selectors.EVENT_READ)
+            self._callers[channel] = time.monotonic() + HELLO_SECONDS
+            self._drop(list(self._callers)[:-MOST_CALLERS], selector)
+
+    def _hear(self, channel: Channel, ranks: int, found: dict[int, Channel], selector: selectors.BaseSelector) -> None:
         """Whoever does not know the token is sent away."""
-        channel = Channel(connection)
-        connection.settimeout(HELLO_SECONDS)
-        with contextlib.suppress(EOFError, ValueError, KeyError, TypeError):
-            hello = channel.receive_one().json()
-            rank = int(hello["rank"])
-            if secrets.compare_digest(str(hello["token"]), self.address.token) and 0 < rank < ranks:
-                connection.settimeout(None)
-                found[rank] = channel
-                return
-        channel.close()
+        try:
+            hello = next(channel.receive(), None)
+            rank = None if hello is None else self._rank_in(hello, ranks)
+        except (EOFError, ValueError):
+            hello, rank = None, 0
+        if rank:
+            selector.unregister(channel)
+            del self._callers[channel]
+            found[rank] = channel
+        elif rank == 0 or channel.waiting_bytes > MOST_HELLO_BYTES:
+            self._drop([channel], selector)
+
+    def _rank_in(self, hello: Message, ranks: int) -> int:
+        """0: it is none of ours."""
+        try:
+            said = hello.json()
+            rank, token = said["rank"], str(said["token"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return 0
+        is_ours = secrets.compare_digest(token.encode(), self.address.token.encode())
+        return rank if is_ours and isinstance(rank, int) and 0 < rank < ranks else 0
+
+    def _drop(self, callers: list[Channel], selector: selectors.BaseSelector) -> None:
+        for channel in callers:
+            selector.unregister(channel)
+            del self._callers[channel]
+            channel.close()
+
+
+@contextlib.contextmanager
+def _closing_on_error(channels: Mapping[int, Channel]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        for channel in channels.values():
+            channel.close()
+        raise
 
 
 def connect(read: Callable[[], str], rank: int, seconds: float) -> tuple[Channel, str]:

@@ -36,7 +36,8 @@ class RankLost(QuireError):
 
 @dataclass(eq=False)
 class Link:
-    """One rank. `process`: of a rank on this machine that this process has started."""
+    """One rank. `process`: of a rank on this machine that this process has started. Ranks that others start for it are
+    a subclass."""
 
     number: int
     channel: Channel
@@ -45,6 +46,20 @@ class Link:
     confirmed: int = 0
     """The last step that it has launched."""
     heard_at: float = field(default_factory=time.monotonic)
+
+    def end(self) -> None:
+        """On purpose."""
+        with contextlib.suppress(OSError):
+            self.channel.send(Kind.END)
+
+    def reap(self) -> None:
+        """Returns when its process has ended."""
+        if self.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(REAP_SECONDS)
+        self.kill()
+        if self.process is not None:
+            self.process.wait()
 
     def kill(self) -> None:
         if self.process is not None:
@@ -187,15 +202,9 @@ class Group:
         """Ends all ranks; returns when their processes have ended."""
         is_refused, self._is_closing = self._is_closing, True
         for link in self.links if not is_refused else ():
-            with contextlib.suppress(OSError):
-                link.channel.send(Kind.END)
+            link.end()
         for link in self.links:
-            if link.process is not None:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    link.process.wait(REAP_SECONDS)
-            link.kill()
-            if link.process is not None:
-                link.process.wait()
+            link.reap()
 
     # ── the thread ────────────────────────────────────────────────────────
 

@@ -28,6 +28,9 @@ from quire.recording.answers import decode_answer
 from quire.recording.recorder import FORMAT, Line, checksum
 from quire.warm.actions import perform
 
+LONGEST_LINE = 1 << 26
+"""Characters. A short file may unpack to a line without an end."""
+
 
 class Diverged(QuireError):
     """A replay differs from its recording: another version of Quire, or a bug."""
@@ -135,18 +138,23 @@ class Player:
         head = next(self._lines, {})
         if head.get("quire_recording") != FORMAT:
             raise InputError(f"{path} is not a recording of format {FORMAT}: record one with quire serve --record")
-        rules = Rules(**{**head["rules"], "policy": Policy(head["rules"]["policy"])})
+        try:
+            rules = Rules(**{**head["rules"], "policy": Policy(head["rules"]["policy"])})
+            plan = decode(head["plan"])
+            overlap, *has = (head[name] for name in ("overlap", "tier", "keeper", "drafter"))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{path} is damaged in line 1 ({error!r}): copy it again") from None
         self._played = played = _Played()
         self.when: Interval | None = None
         """Of the last call or iteration that was played; None: none was."""
         self.engine = Engine(
-            decode(head["plan"]),
+            plan,
             played,
             rules=rules,
-            tier=played if head["tier"] else None,
-            keeper=played if head["keeper"] else None,
-            drafter=played if head["drafter"] else None,
-            overlap=head["overlap"],
+            tier=played if has[0] else None,
+            keeper=played if has[1] else None,
+            drafter=played if has[2] else None,
+            overlap=overlap,
             clock=played.clock,
             pause=lambda: None,
             listeners=listeners,
@@ -246,7 +254,7 @@ def _lines(path: Path, say: Callable[[str], None]) -> Iterator[Line]:
     number = 0
     try:
         with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
-            for number, line in enumerate(file, 1):
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE), ""), 1):
                 parsed = _parsed(line)
                 if parsed is not None:
                     yield parsed
@@ -262,10 +270,14 @@ def _lines(path: Path, say: Callable[[str], None]) -> Iterator[Line]:
 
 def _parsed(line: str) -> Line | None:
     """None: the recording process was ended while it wrote this line, the last one."""
+    if len(line) == LONGEST_LINE:
+        raise ValueError(f"a line has more than {LONGEST_LINE:,} characters")
     try:
         parsed: Line = json.loads(line)
     except ValueError:
         if line.endswith("\n"):
             raise
         return None
+    if not isinstance(parsed, dict):
+        raise ValueError("a line is no object")
     return parsed

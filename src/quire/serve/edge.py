@@ -70,7 +70,7 @@ class Edge:
             await self._app(scope, receive, send)
             return
         ignored = Ignored(self._settings.strict_fields)
-        answer = _Answer(send, _request_id(scope), self._origins.headers(scope), ignored)
+        answer = _Answer(send, request_id_of(scope), self._origins.headers(scope), ignored)
         record: dict[str, Any] = {}
         begin = time.monotonic()
         scope["state"] = {**scope.get("state", {}), "record": record, "request_id": answer.request_id}
@@ -139,7 +139,7 @@ class Edge:
     def _tenant(self, scope: Scope) -> Tenant:
         if self._ring.is_open:
             return EVERYBODY
-        key = _key(scope)
+        key = key_of(scope)
         tenant = self._ring.find(key) if key else None
         self._tell_key_problem()
         if tenant is None:
@@ -207,14 +207,14 @@ def _may_still_be_sent(scope: Scope) -> bool:
     return not length.isdigit() or int(length) > SMALL_BODY_BYTES
 
 
-def _key(scope: Scope) -> str:
+def key_of(scope: Scope) -> str:
     """The key without the word before it; from x-api-key if there is no bearer key."""
     given = header(scope, b"authorization")
     word, _, key = given.partition(" ")
     return key.strip() if word.lower() == "bearer" else header(scope, b"x-api-key")
 
 
-def _request_id(scope: Scope) -> str:
+def request_id_of(scope: Scope) -> str:
     """The client's own id if it is valid."""
     given = header(scope, b"x-request-id")
     return given if _SANE_ID.match(given) else f"req_{secrets.token_hex(12)}"

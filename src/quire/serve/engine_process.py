@@ -63,7 +63,7 @@ from quire.serve.messages import (
     Submit,
     WarmUp,
 )
-from quire.serve.shared_pipe import SharedPipe
+from quire.serve.shared_pipe import SharedPipe, ending_with_parent
 from quire.traces.traced import TracedRequests
 from quire.warm.work import NAME, WarmWork
 
@@ -84,7 +84,8 @@ def main(connection: Connection) -> None:
     logs.set_up(setup.log_level, setup.log_format)
     updates, pipe = Updates(), SharedPipe(connection)
     try:
-        built = _boot(setup, updates, pipe.end)
+        with ending_with_parent(connection):
+            built = _boot(setup, updates, pipe.end)
     except QuireError as error:
         pipe.send(Failed(str(error), error.exit_code))
         sys.exit(error.exit_code)

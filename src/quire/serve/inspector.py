@@ -13,13 +13,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request
 from starlette.responses import RedirectResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from quire.inspect.detail import request_document, sheet_document
 from quire.inspect.difference import difference
 from quire.inspect.document import VIEWS, Json, ServerView, document, view_of
 from quire.inspect.reader import Reader
 from quire.inspect.views import RequestView, SheetView
-from quire.inspect.what_if import what_if_document
+from quire.inspect.what_if import MOST_LENGTH, MOST_POOL_BYTES, what_if_document
 from quire.planner.whatif import REFERENCE_LENGTHS
 from quire.serve.away import EngineAway
 from quire.serve.calls import unavailable
@@ -36,11 +37,11 @@ router = APIRouter()
 ANSWER_SECONDS = 2.0
 SILENT_SECONDS = 1.2
 """An engine that has not answered for this long is in a long step, or frozen."""
-MOST_WATCHERS = 64
-"""Open streams of one HTTP process."""
 View = Annotated[str, Path(json_schema_extra={"enum": list(VIEWS)})]
-Length = Annotated[int | None, Query(ge=1, le=1 << 31, description="Of each request; default 8192, or the longest.")]
-PoolBytes = Annotated[int | None, Query(ge=1, le=1 << 50, description="A further size of the pool to compare.")]
+Length = Annotated[
+    int | None, Query(ge=1, le=MOST_LENGTH, description="Of each request; default 8192, or the longest.")
+]
+PoolBytes = Annotated[int | None, Query(ge=1, le=MOST_POOL_BYTES, description="A further size of the pool to compare.")]
 Frames = Annotated[int | None, Query(ge=1, le=1 << 20, description="End after this many events; default: never.")]
 
 
@@ -53,12 +54,7 @@ async def whole(request: Request) -> Response:
 @router.get("/v1/inspect/stream")
 async def stream(request: Request, frames: Frames = None) -> Response:
     """The document, then its differences as server-sent events, at most two a second."""
-    service = _service(request)
-    if service.watchers >= MOST_WATCHERS:
-        message = f"{MOST_WATCHERS} streams of the inspector are open already: close one, or ask for /v1/inspect"
-        raise ApiError(429, message, "too_many_watchers", retry_seconds=1)
-    pieces = _pieces(service, request.state.tenant, frames)
-    return EventStream(pieces, lambda _writer: None, ClientWatch(request.receive))
+    return InspectorStream(_service(request), request.state.tenant, frames, ClientWatch(request.receive))
 
 
 @router.get("/v1/inspect/requests/{name}")
@@ -88,10 +84,16 @@ async def one_sheet(
 @router.get("/v1/inspect/what-if")
 async def what_if(request: Request, length: Length = None, pool_bytes: PoolBytes = None) -> Response:
     """How many requests of a length another pool, or keys and values of another width, would hold."""
+    if shown := _to_page(request, "what-if"):
+        return shown
     service = _service(request)
-    length = min(length or REFERENCE_LENGTHS[0], service.plan.max_length)
-    found = await asyncio.to_thread(what_if_document, service.plan, length, pool_bytes, service.shape())
-    return _to_page(request, "what-if") or json_response(found)
+    plan = service.plan
+    length = min(length or REFERENCE_LENGTHS[0], plan.max_length)
+
+    def ask() -> Json:
+        return what_if_document(plan, length, pool_bytes, service.shape())
+
+    return json_response(await service.planner_questions.answer(ask, request.state.tenant))
 
 
 @router.get("/v1/inspect/{view}")
@@ -134,24 +136,35 @@ async def frame(service: Service, tenant: Tenant, patience_seconds: float = ANSW
     return document(service.subject, server_view(service, seen, progress), seen.view, await reader_of(service, tenant))
 
 
+class InspectorStream(EventStream):
+    """The document and its differences. It counts as open for as long as it is sent."""
+
+    def __init__(self, service: Service, tenant: Tenant, frames: int | None, watch: ClientWatch) -> None:
+        super().__init__(_pieces(service, tenant, frames), lambda _writer: None, watch)
+        self._streams, self._tenant = service.inspector_streams, tenant
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with self._streams.opened(self._tenant):
+                await super().__call__(scope, receive, send)
+        finally:
+            self._watch.end()
+
+
 async def _pieces(service: Service, tenant: Tenant, frames: int | None) -> AsyncIterator[Piece]:
     """An event for each frame that differs from the one before it."""
-    service.watchers += 1
     known: Json | None = None
-    try:
-        while True:
-            pause = asyncio.ensure_future(asyncio.sleep(FRAME_SECONDS))
-            now = await frame(service, tenant, FRAME_SECONDS)
-            change = difference(known, now)
-            frames = None if frames is None else frames - 1
-            if change is not None:
-                yield f"data: {dumps(change)}\n\n".encode(), frames != 0
-            known = now
-            if frames == 0:
-                return
-            await pause
-    finally:
-        service.watchers -= 1
+    while True:
+        pause = asyncio.ensure_future(asyncio.sleep(FRAME_SECONDS))
+        now = await frame(service, tenant, FRAME_SECONDS)
+        change = difference(known, now)
+        frames = None if frames is None else frames - 1
+        if change is not None:
+            yield f"data: {dumps(change)}\n\n".encode(), frames != 0
+        known = now
+        if frames == 0:
+            return
+        await pause
 
 
 # ── what is known without the engine ─────────────────────────────────────

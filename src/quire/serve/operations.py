@@ -188,6 +188,7 @@ def _event(event: RequestEvent, reason: Reason | None) -> dict[str, Any]:
 def _kind(one: KindShort) -> dict[str, Any]:
     holders = [*one.requests, *one.others]
     pages = {"needs_pages": one.needs_pages, "free_pages": one.free_pages, "awaited_pages": one.awaited_pages}
+    pages["evictable_pages"] = one.evictable_pages
     return {"stage": one.stage, "kind": one.kind, **pages, "holders": holders}
 
 

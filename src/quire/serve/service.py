@@ -22,6 +22,7 @@ from quire.serve.allowance import Allowances
 from quire.serve.calls import Call
 from quire.serve.client import EngineClient
 from quire.serve.errors import dumps
+from quire.serve.inspector_limits import OpenStreams, PlannerQuestions
 from quire.serve.keys import KeyRing, Tenant
 from quire.serve.lease_register import LeaseRegister
 from quire.serve.metrics import HttpMetrics
@@ -38,9 +39,6 @@ from quire.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from quire.serve.spans.spans import CallSpan, Spans
-
-SMALL_BYTES = 16_384
-"""Bodies up to this size are read at once, larger ones in a thread."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,7 +98,8 @@ class Service:
         self.leases, self.views = leases, views
         self._folder, self._options = folder, options
         self._shape: ModelShape | None = None
-        self.subject, self.watchers = Subject.of(plan), 0
+        self.subject = Subject.of(plan)
+        self.inspector_streams, self.planner_questions = OpenStreams(), PlannerQuestions()
         self._identity = {"model": self.model, "system_fingerprint": "fp_" + self.subject.fingerprint[:12]}
         self.plan_json = dumps(document(plan) | {"planned_for": planned_for})
         self._turns = Turns()
@@ -119,9 +118,7 @@ class Service:
 
     async def read(self, read: Callable[[], Read], tenant: Tenant, body_bytes: int, has_grammar: bool = False) -> Read:
         """Long bodies and grammars are read in a thread, one after another, with tenants taking turns."""
-        if body_bytes <= SMALL_BYTES and not has_grammar:
-            return read()
-        return await self._turns.read(read, tenant.name)
+        return await self._turns.read_body(read, tenant.name, body_bytes, has_grammar)
 
     async def open_call(self, read: Callable[[], Question], request: Request, has_grammar: bool = False) -> Call:
         """`read`: makes the question of the request's body."""

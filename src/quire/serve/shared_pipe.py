@@ -4,13 +4,38 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import threading
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 
 from quire.serve.messages import RankLost
 
 RANK_LOST = 76
 """Exit code after the loss of a rank."""
+
+
+LOOK_SECONDS = 0.5
+
+
+@contextlib.contextmanager
+def ending_with_parent(connection: Connection) -> Iterator[None]:
+    """While this process starts it reads no commands. If the HTTP process closes the pipe meanwhile, or is gone, this
+    one ends: it may be waiting for other ranks, or for a place on a cluster, for minutes."""
+    is_over = threading.Event()
+
+    def watch() -> None:
+        poller = select.poll()
+        poller.register(connection.fileno(), 0)  # the other end's closing is always reported
+        while not is_over.is_set():
+            if poller.poll(LOOK_SECONDS * 1000) and not is_over.is_set():
+                os._exit(1)
+
+    threading.Thread(target=watch, name="start", daemon=True).start()
+    try:
+        yield
+    finally:
+        is_over.set()
 
 
 class SharedPipe:

@@ -58,8 +58,12 @@ def _tokens(body: TokenizeBody, service: Service) -> Tokens:
 @router.post("/detokenize", operation_id="detokenize_unversioned")
 @router.post("/v1/detokenize", operation_id="detokenize")
 async def detokenize(body: DetokenizeBody, request: Request) -> Response:
-    """The text of tokens, special tokens included."""
+    """The text of tokens, special tokens included; of as many as a request may have."""
     service = _service(request, body.model)
+    count, most = len(body.tokens), service.plan.max_length
+    if count > most:
+        message = f"tokens has {count:,} numbers, and a request here has at most {most:,} tokens: send fewer at a time"
+        raise ApiError(400, message, "invalid_value", "tokens")
 
     def read() -> str:
         with naming_field("tokens"):

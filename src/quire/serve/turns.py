@@ -11,6 +11,8 @@ from typing import TypeVar
 from weakref import WeakValueDictionary
 
 Read = TypeVar("Read")
+SMALL_BYTES = 16_384
+"""Bodies up to this size are read at once, larger ones in the thread."""
 
 
 class Turns:
@@ -18,6 +20,10 @@ class Turns:
         self._thread = ThreadPoolExecutor(1, "asking")
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By tenant, as long as one of its readings runs or waits."""
+
+    async def read_body(self, read: Callable[[], Read], tenant: str, body_bytes: int, is_long: bool = False) -> Read:
+        """`is_long`: reading takes time, however small the body is."""
+        return await self.read(read, tenant) if is_long or body_bytes > SMALL_BYTES else read()
 
     async def read(self, read: Callable[[], Read], tenant: str) -> Read:
         """The turn ends with the reading, even if its caller no longer waits for it."""

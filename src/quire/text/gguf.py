@@ -80,7 +80,7 @@ def tokenizer_of(fields: Mapping[str, Any]) -> Tokenizer:
 def require_known(fields: Mapping[str, Any]) -> None:
     """Refuses a tokenizer of another sort by its name."""
     sort, split = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", _GPT2_NAME)
-    if sort != _SENTENCEPIECE and (sort != "gpt2" or split not in _SPLITS):
+    if sort != _SENTENCEPIECE and (sort != "gpt2" or split not in list(_SPLITS)):
         known = ", ".join(_SPLITS)
         raise ModelError(
             f"the file's tokenizer is {sort} / {split}; read are {_SENTENCEPIECE}, and gpt2 with one of {known}: "

@@ -127,7 +127,7 @@ def _request(row: Json, view: Json, is_narrow: bool) -> tuple[str, ...]:
 
 
 def reuse(document: Json) -> list[RenderableType]:
-    """Since the engine started."""
+    """Since the engine started; for a key that is no admin's, of its latest lookups."""
     view = document["reuse"]
     if view is None or not view["prompt_tokens"]:
         return []
@@ -171,7 +171,12 @@ def _tier(row: Json) -> tuple[str, ...]:
     up = ("up" if row[can] else "down" for can in ("can_read", "can_write"))
     flying = (f"{row[way]:,}" for way in ("read_in_flight", "write_in_flight"))
     sizes = (format_bytes(row[way]) for way in ("read_bytes", "write_bytes"))
-    return row["name"], *up, *flying, *sizes, *(f"{row[count]:,}" for count in ("hits", "misses", "failures"))
+    return row["name"], *up, *flying, *sizes, *(_count(row[count]) for count in ("hits", "misses", "failures"))
+
+
+def _count(number: int | None) -> str:
+    """None: the key may not see it."""
+    return "–" if number is None else f"{number:,}"
 
 
 def _rows(table: Mapping[str, Sequence[Any]], most: int | None = None) -> list[Json]:

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from quire.core.errors import QuireError
+from quire.core.errors import InputError, QueueFull
 from quire.core.events import Event, RequestEvent, StepLaunched
 from quire.core.request import Request, Tokens
 from quire.engine.engine import Engine
@@ -197,7 +197,7 @@ class WarmWork:
             tokens, scope = job.warm.tokens[:end], job.warm.scope
             try:  # it may find less than now, and compute more: then in several steps
                 self.engine.submit(Request(NAME, tokens, 1, scope=scope, tenant=NAME, chunk_tokens=end - begin))
-            except QuireError:
+            except (InputError, QueueFull):
                 self._end("refused")
                 continue
             act(self.engine, uncounted(NAME))

@@ -57,6 +57,23 @@ def test_a_load_that_finishes_saves_its_tokens(names: list[str]) -> None:
     assert is_empty(engine)
 
 
+def test_of_a_load_only_what_the_pool_lacked_is_said_to_come_from_the_tier() -> None:
+    tier = silent_tier(3)
+    engine, _, _ = loading_engine(["full"], tier)
+    unit = engine.scheduler.reuse.index.unit
+    engine.submit(request("first", unit + 1, 1, shared=unit))
+    engine.step()
+    tier.answer(TransferDone(0))
+    run(engine, 50)
+    engine.submit(request("again", 3 * unit + 1, 2, shared=unit))
+    engine.step()
+    tier.answer(TransferDone(1))
+    engine.step()
+    assert engine.scheduler.running.tickets[engine.scheduler.rows.row_of["again"]].hit_tokens == unit
+    assert explain(engine, "again").reason.numbers["loaded_tokens"] == 2 * unit  # type: ignore[union-attr]
+    run(engine, 50)
+
+
 @pytest.mark.parametrize("names", MIXES)
 @pytest.mark.parametrize("ending", ["failed", "late", "cancelled"])
 def test_a_load_that_does_not_finish_costs_nothing_but_time(names: list[str], ending: str) -> None:

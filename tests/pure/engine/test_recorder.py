@@ -6,6 +6,7 @@ import gzip
 import json
 import logging
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from quire.core.sampling import Grammar, GrammarSort, Sampling
 from quire.core.step import Capture, Step, StepResult
 from quire.engine import history
 from quire.engine.engine import Engine
+from quire.recording import replay as replaying
 from quire.recording.recorder import RecordingEngine, checksum, open_recording, require_recordable
 from quire.recording.replay import Diverged, replay
 from shadow import ShadowRunner
@@ -206,6 +208,27 @@ def test_a_torn_recording_is_played_up_to_where_it_is_torn(tmp_path: Path, capsy
     path.write_text(text[:300] + text[400:])
     with pytest.raises(InputError, match="is not a recording"):
         replay(path)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("5\n", "is not a recording: a line is no object"),
+        ('{"quire_recording": 5}\n', "is damaged in line 1 (KeyError('rules'))"),
+        ('{"quire_recording": 5, "rules": {"policy": "evil"}}\n', "is damaged in line 1 (ValueError("),
+        ("a" * 200, "is not a recording: a line has more than 100 characters"),
+    ],
+    ids=["no object", "no rules", "no policy", "no end"],
+)
+def test_a_file_of_a_stranger_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, why: str
+) -> None:
+    """These were tracebacks, and 3 MB that unpack to one line of 3 GB were read whole."""
+    monkeypatch.setattr(replaying, "LONGEST_LINE", 100)
+    (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(content.encode()))
+    with pytest.raises(InputError, match=re.escape(why)):
+        replay(tmp_path / "run.jsonl.gz")
 
 
 WHOLE = gzip.compress(json.dumps({"quire_recording": 3}).encode() * 1000, mtime=0)

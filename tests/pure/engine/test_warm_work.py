@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cached_traffic import Traffic, with_leases, words
 from quire.core.events import Event, PrefixEvicted, RequestAccepted, StepLaunched
 from quire.models.shape import ModelShape
 from quire.plan import bound
@@ -17,8 +18,8 @@ from quire.plan.settings import Budget, Settings
 from quire.recording.recorder import RecordingEngine, open_recording
 from quire.recording.replay import replay
 from quire.text.next_turn import NextTurns, Spoken
-from quire.warm.pace import Pace
-from quire.warm.work import Warm
+from quire.warm.pace import FixedPace, Pace
+from quire.warm.work import Warm, WarmWork, announced
 from small_engines import engine_for, request, run, small_plan
 from small_kinds import KINDS
 from talks import Talk, prompts_of
@@ -65,6 +66,24 @@ def test_a_step_computes_no_more_of_a_request_than_it_says(chunk: int | None, mo
 def _note_tokens(launched: list[int], event: Event) -> None:
     if isinstance(event, StepLaunched):
         launched.append(event.tokens)
+
+
+@pytest.mark.parametrize("names", [("full", "window"), ("full", "state")])
+def test_a_request_with_an_announced_prompt_computes_its_last_token_alone(names: tuple[str, ...]) -> None:
+    """Windows and states are kept where it goes on: before that token, not after it."""
+    traffic, prompt = Traffic(with_leases(*names)), words("announced", 45)
+    work = WarmWork(traffic.engine, FixedPace(16))
+    work.add(announced(prompt))
+    while work.step():
+        pass
+    assert traffic.ask("asked", prompt)["hit_tokens"] == len(prompt) - 1
+
+
+def test_a_longer_prompt_takes_the_place_of_none_in_another_scope() -> None:
+    work = WarmWork(Traffic(with_leases("full")).engine, FixedPace(16))
+    for count, scope in ((16, "one"), (32, "two"), (48, "one")):
+        work.add(Warm(words("talk", count), scope))
+    assert len(work) == 2
 
 
 @pytest.mark.story

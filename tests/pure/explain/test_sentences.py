@@ -50,22 +50,33 @@ def test_a_tenants_own_requests_keep_their_names() -> None:
 def test_a_tenant_does_not_learn_that_another_scope_asked_the_same() -> None:
     assert without_others(Reason(Why.SCOPE), set()) == Reason(Why.NO_OVERLAP)
     running = Reason(Why.RUNNING, numbers=Sevens(hit_tokens=0, loaded_tokens=0), because=Reason(Why.SCOPE))
-    assert "(no_overlap)" in sentence(without_others(running, set()))
+    assert "nothing was reused (no cached prompt starts with the same tokens)" in sentence(
+        without_others(running, set())
+    )
 
 
 def test_an_explanation_names_no_stranger_to_a_tenant() -> None:
-    kinds = (KindShort(0, "full", 9, 4, 2, (("stranger", 5), ("own", 1)), (("cache", 3),)),)
-    after = ("stranger", "own")
+    """What strangers hold is added up: how much each of two holds is not shown either."""
+    kinds = (KindShort(0, "full", 9, 4, 2, (("stranger", 5), ("own", 1), ("stranger-2", 2)), (("cache", 3),)),)
+    after = ("stranger", "own", "stranger-2")
     found = Explanation("own", "waiting", reason_of(Why.PREFIX), None, kinds, 12, 0.5, after)
     hidden = explained_without_others(found, {"own"})
     assert "stranger" not in repr(hidden)
     assert describe(hidden).splitlines() == [
         "own waits: another is computing its prefix",
         "  full: needs 9 pages; 4 are free, running requests are likely to take 2, 7 are missing; "
-        "another holds 5, own holds 1, cache holds 3",
-        "there is room for it when another and own have ended; it runs within 12 steps and 0.5 s of loads, "
+        "own holds 1, other keys hold 7, cache holds 3",
+        "there is room for it when own and 2 others have ended; it runs within 12 steps and 0.5 s of loads, "
         "whatever arrives",
     ]
+
+
+def test_what_is_kept_for_prefixes_is_said_to_a_request_that_lacks_memory() -> None:
+    """Much of the pool may be free then."""
+    kept = "25% of the pool is kept for cached prefixes that other queued requests will use"
+    assert kept in describe(Explanation("own", "waiting", Reason(Why.MEMORY), kept_share=0.25)).splitlines()
+    assert kept not in describe(Explanation("own", "waiting", Reason(Why.QUEUED), kept_share=0.25))
+    assert kept not in describe(Explanation("own", "running", Reason(Why.QUEUED), kept_share=0.25))
 
 
 def test_the_way_back_stands_after_the_reason() -> None:

@@ -114,6 +114,8 @@ def test_the_local_server_has_the_page_and_the_documents(recorded: Recorded, add
         ("/v1/inspect/requests/nobody", 404),
         ("/v1/inspect/sheets/9/9", 404),
         ("/v1/inspect/sheets/x/9", 400),
+        ("/v1/inspect/what-if?length=0", 400),
+        (f"/v1/inspect/what-if?pool_bytes={10**400}", 400),
         ("/inspect/../../etc/passwd", 404),
         ("/v2", 404),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from quire.core.dtypes import DType
+from quire.core.units import format_bytes
 from quire.inspect.what_if import what_if_document
 from quire.models.read import read_model
 from quire.plan import bound
@@ -34,6 +35,14 @@ def test_each_answer_is_that_of_a_plan_made_so() -> None:
     for option, (settings, pool) in asked.items():
         plan = make_plan(MODEL, settings, Budget(pool_bytes=pool))
         assert list(found[option]) == [bound.concurrency(plan, 8192), plan.max_length], option
+
+
+def test_a_pool_of_any_size_has_an_answer() -> None:
+    """From none that holds anything to one of a pebibyte."""
+    for pool_bytes in (1, 1 << 50):
+        found = by_option(what_if_document(PLAN, 8192, pool_bytes, MODEL)["table"])
+        requests, longest = found[f"--pool {format_bytes(pool_bytes)}"]
+        assert (requests == 0) == (longest == 0) == (pool_bytes == 1)
 
 
 def test_without_a_configuration_only_the_pool_is_asked_about() -> None:

@@ -46,5 +46,5 @@ def test_host_memory_on_cpus_and_drafts_from_earlier_tokens_run_on_ranks() -> No
 def test_a_start_takes_some_time() -> None:
     with pytest.raises(InputError, match="--start-seconds is 0: give more than 0"):
         RankOptions(start_seconds=0)
-    with pytest.raises(InputError, match="launch 'ray' is not known: choose one of local, environment"):
-        RankOptions(launch="ray")
+    with pytest.raises(InputError, match="launch 'spark' is not known: choose one of local, environment, ray"):
+        RankOptions(launch="spark")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import struct
 import threading
 
 import pytest
 
 from quire.core.errors import InputError
 from quire.ranks.channel import Channel, Kind
-from quire.ranks.environment import Address, Listener, address_of, connect, place_of
+from quire.ranks.environment import MOST_CALLERS, Address, Listener, address_of, connect, place_of
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "node-a"}
 SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1", "SLURM_NTASKS_PER_NODE": "2"}
@@ -63,6 +65,60 @@ def test_ranks_connect_in_any_order_and_strangers_are_sent_away() -> None:
         channel.close()
 
 
+def said(data: bytes) -> bytes:
+    return struct.pack("<cI", Kind.JSON.value, len(data)) + data
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    "sent",
+    [
+        said(b"[" * 4000),
+        said(b'{"rank": Infinity, "token": "x"}'),
+        said(b'{"rank": 1, "token": "\xc3\xa9"}'),
+        said(b"[1]"),
+        struct.pack("<cI", b"Z", 1) + b"x",
+        struct.pack("<cI", Kind.JSON.value, (1 << 32) - 1) + bytes(8192),
+    ],
+    ids=["nested", "infinite", "not ascii", "a list", "another kind", "without an end"],
+)
+def test_whatever_a_stranger_says_it_is_sent_away_and_a_rank_is_taken(sent: bytes) -> None:
+    """Nested too deeply, or with an infinite rank, it ended rank 0; without an end, up to 4 GiB of it were kept."""
+    listener = Listener("127.0.0.1")
+    with socket.create_connection(("127.0.0.1", listener.address.port)) as stranger:
+        stranger.sendall(sent)
+        found = accepting(listener)
+        stranger.settimeout(30.0)
+        with contextlib.suppress(ConnectionResetError):  # it had sent more than was read
+            assert stranger.recv(1) == b""
+    assert sorted(found) == [1]
+
+
+@pytest.mark.story
+def test_strangers_that_say_nothing_do_not_keep_a_rank_out() -> None:
+    """One that sent a byte now and then was listened to for ever, whatever the time limit; others were heard one after
+    another. The oldest go when there are too many. Red: a rank that waits behind them."""
+    listener = Listener("127.0.0.1")
+    address = ("127.0.0.1", listener.address.port)
+    strangers = [socket.create_connection(address) for _ in range(MOST_CALLERS + 2)]
+    strangers[-1].sendall(b"J")
+    assert sorted(accepting(listener)) == [1]
+    for one in strangers:
+        one.close()
+
+
+def accepting(listener: Listener) -> dict[int, Channel]:
+    """Of two ranks; the other one connects."""
+    text, joined = listener.address.text(), list[Channel]()
+    thread = threading.Thread(target=lambda: joined.append(connect(lambda: text, 1, 30.0)[0]))
+    thread.start()
+    found = listener.accept(2, 30.0)
+    thread.join()
+    for channel in (*found.values(), *joined):
+        channel.close()
+    return found
+
+
 def test_a_machine_that_is_missing_is_named_within_the_time() -> None:
     listener = Listener("127.0.0.1")
     address = listener.address.text()
@@ -70,6 +126,24 @@ def test_a_machine_that_is_missing_is_named_within_the_time() -> None:
     assert life == listener.address.token
     with pytest.raises(InputError, match=r"of 4 ranks, 1, 3 did not connect to 127\.0\.0\.1 within 0\.2 s: start each"):
         listener.accept(4, 0.2)
+    channel.close()
+
+
+def test_a_rank_that_ends_before_it_connects_is_not_waited_for() -> None:
+    """Those that have connected see that rank 0 does not go on."""
+    listener, ended = Listener("127.0.0.1"), threading.Event()
+    address = listener.address.text()
+    channel, _ = connect(lambda: address, 2, 30.0)
+
+    def require() -> None:
+        if ended.is_set():
+            raise InputError("rank 1 cannot start")
+        ended.set()
+
+    with pytest.raises(InputError, match="rank 1 cannot start"):
+        listener.accept(3, 60.0, require)
+    with pytest.raises(EOFError):
+        channel.receive_one()
     channel.close()
 
 

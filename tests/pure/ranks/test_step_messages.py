@@ -145,6 +145,14 @@ def test_numbers_that_follow_a_rule_take_no_bytes_of_their_own() -> None:
     assert len(set(sizes)) == 1
 
 
+@pytest.mark.parametrize("spread", [1, 255, 256, 65_535, 65_536, (1 << 32) - 1, 1 << 32])
+def test_numbers_come_back_as_they_were_however_far_apart(spread: int) -> None:
+    """Also where the greatest is the first that a byte, two or four cannot hold."""
+    values, writer = np.array([7, 7 + spread, 7]), IntWriter()
+    writer.add(values)
+    assert IntReader(writer.bytes()).take().tolist() == values.tolist()
+
+
 def test_a_prompt_does_not_travel_but_how_much_of_it_is_scored_does() -> None:
     """Followers compute logits where a prompt is scored; what its tokens are, and how others are drawn, they never
     learn."""

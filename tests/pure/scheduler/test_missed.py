@@ -40,6 +40,19 @@ def test_what_was_evicted_before_the_request_came_is_reported_as_evicted(kinds: 
     assert traffic.missed("again") == {"evicted": 96}
 
 
+def test_of_what_was_dropped_nothing_is_remembered() -> None:
+    """Not even that it was there: of another scope all is."""
+    traffic = Traffic(plan_of("full"))
+    for scope in ("", "secret"):
+        traffic.ask(f"first {scope}", words("a", 100), scope=scope)
+    traffic.evict_all()
+    traffic.engine.drop_cache("secret")
+    for scope in ("", "secret"):
+        traffic.ask(f"again {scope}", words("a", 100), scope=scope)
+    assert traffic.missed("again secret") == {}
+    assert traffic.missed("again ") == {"evicted": 96}
+
+
 @pytest.mark.parametrize("kinds", [["full"], ["full", "window"], ["full", "state"]])
 def test_what_was_evicted_after_the_request_had_come_is_reported_apart(kinds: list[str]) -> None:
     traffic = Traffic(plan_of(*kinds, rows=1))

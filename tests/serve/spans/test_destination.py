@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from quire.core.errors import InputError, MissingPackage
-from quire.serve.spans.destination import destination
+from quire.serve.spans.destination import destination, without_password
 
 BASE, TRACES = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 
@@ -45,6 +45,23 @@ def test_an_option_overrides_the_environment(given: str | None, environment: dic
 def test_what_cannot_be_sent_to_is_refused(given: str | None, environment: dict[str, str], why: str) -> None:
     with pytest.raises(InputError, match=why):
         destination(given, environment)
+
+
+@pytest.mark.story
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("http://me:sesame@collector:4318/v1/traces", "http://collector:4318/v1/traces"),
+        ("http://me:ses@me@collector", "http://collector"),
+        ("me:sesame@collector", "collector"),
+        ("http://collector/a@b", "http://collector/a@b"),
+    ],
+)
+def test_a_password_in_the_address_is_in_no_log_and_no_error(address: str, shown: str) -> None:
+    assert without_password(address) == shown
+    with pytest.raises(InputError) as refused:
+        destination(address.replace("http", "grpc"), {})
+    assert "sesame" not in str(refused.value)
 
 
 @pytest.mark.parametrize(("given", "environment"), [("http://x", {}), (None, {BASE: "http://x"})])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from collector import Collector, collector
 from fronts_kit import client_of_each, three_fronts
@@ -131,6 +132,16 @@ def test_spans_contain_no_prompt_no_answer_and_no_key(server: RunningServer, key
     assert text.encode() not in received
     assert keys.alice.encode() not in received
     assert set(spans.paths) == {"/v1/traces"}
+
+
+@pytest.mark.story
+def test_a_path_that_a_client_made_up_is_short(server: RunningServer, keys: Keys, spans: Collector) -> None:
+    """Each span had as much of it as a head may have, 16 KiB, and whatever letters."""
+    trace, headers = parent_headers()
+    with server.client() as client:
+        client.get("/v1/" + "a" * 5000, headers={**headers, "authorization": f"Bearer {keys.alice}"})
+    (span,) = spans.until(trace, 1)
+    assert len(span.attributes["url.path"]) < 300
 
 
 def test_a_refused_call_has_an_error_and_no_phases(server: RunningServer, keys: Keys, spans: Collector) -> None:

@@ -42,6 +42,15 @@ def test_tokens_that_the_model_does_not_have_are_refused(client: httpx.Client) -
     assert "the model's tokens are 0 to" in error["message"]
 
 
+@pytest.mark.story
+def test_no_more_tokens_become_text_than_a_request_may_have(client: httpx.Client) -> None:
+    """A body of 4 MB became a text of 22 MB, and held up all other calls for half a second."""
+    most = client.get("/v1/models").json()["data"][0]["max_length"]
+    assert client.post("/detokenize", json={"tokens": [5] * most}).status_code == 200
+    refused = client.post("/detokenize", json={"tokens": [5] * (most + 1)})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "tokens")
+
+
 def test_a_rendered_chat_is_the_prompt_that_a_call_has(client: httpx.Client) -> None:
     found = client.post("/v1/chat/completions/render", json=body(max_tokens=3)).json()
     answer = chat(client, max_tokens=3).json()

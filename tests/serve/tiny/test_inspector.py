@@ -156,17 +156,36 @@ def test_a_stream_sends_the_whole_and_then_differences(tiny_server: RunningServe
         assert last["pool"] == admin.get(INSPECT).json()["pool"]
 
 
-def test_a_server_has_streams_for_a_few_dozen_readers(tiny_server: RunningServer, keys: Any) -> None:
-    """One more is refused with a code; when one leaves, there is room again."""
+def test_a_key_with_all_its_streams_open_leaves_room_for_others(tiny_server: RunningServer, keys: Any) -> None:
+    """One more is refused with a code, and Bob and an admin are not; when one leaves, there is room again."""
     path = f"{INSPECT}/stream"
-    with tiny_server.client(keys.admin, limits=httpx.Limits(max_connections=99)) as admin:
+    with tiny_server.client(keys.alice) as alice:
         with ExitStack() as stack:
-            reading = [stack.enter_context(admin.stream("GET", path)).iter_lines() for _ in range(64)]
+            reading = [stack.enter_context(alice.stream("GET", path)).iter_lines() for _ in range(8)]
             for lines in reading:
                 assert next(lines).startswith("data: ")
-            refused = admin.get(path)
+            refused = alice.get(path)
             assert (refused.status_code, refused.json()["error"]["code"]) == (429, "too_many_watchers")
-        tiny_server.until("there is room", lambda: admin.get(path, params={"frames": 1}).status_code == 200)
+            assert "8 streams" in refused.json()["error"]["message"]
+            for key in (keys.bob, keys.admin):
+                with tiny_server.client(key) as other:
+                    assert other.get(path, params={"frames": 1}).status_code == 200
+        tiny_server.until("there is room", lambda: alice.get(path, params={"frames": 1}).status_code == 200)
+
+
+def test_questions_to_the_planner_are_limited_by_key_and_size(tiny_server: RunningServer, keys: Any) -> None:
+    path = f"{INSPECT}/what-if"
+    with tiny_server.client(keys.hoarder) as client:
+        for asked in ({"length": 0}, {"length": 1 << 32}, {"pool_bytes": 0}, {"pool_bytes": 1 << 51}):
+            assert client.get(path, params=asked).status_code == 400
+        largest = client.get(path, params={"length": 1 << 31, "pool_bytes": 1 << 50}).json()
+        assert largest["length"] == client.get("/v1/plan").json()["max_length"]
+        answers = (client.get(path) for _ in range(99))
+        refused = next(answer for answer in answers if answer.status_code != 200)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "planner_limit")
+        assert refused.headers["retry-after"] == "1"
+        with tiny_server.client(keys.alice) as alice:
+            assert alice.get(path).status_code == 200
 
 
 @pytest.mark.parametrize(

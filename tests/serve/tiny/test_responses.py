@@ -230,3 +230,18 @@ def test_items_are_listed_page_by_page_and_a_stored_response_is_not_streamed(cli
     wrong = client.get(f"{PATH}/{name}/input_items", params={"after": "x"})
     assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "after")
     assert client.get(f"{PATH}/{name}", params={"stream": True}).json()["error"]["param"] == "stream"
+
+
+@pytest.mark.story
+def test_a_conversation_is_continued_up_to_the_size_of_one_that_is_sent_whole(client: httpx.Client) -> None:
+    """Reasoning that the template leaves out counts for no prompt: 15 short calls made a conversation of 28 MB, whose
+    reading held up all other calls, and which took the place of what others had stored."""
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "x" * 150_000}]}
+    turn = {"model": "tiny", "input": [thought, {"role": "user", "content": "hi"}], "max_output_tokens": 1}
+    first = client.post(PATH, json=turn)
+    assert first.status_code == 200, first.text
+    refused = client.post(PATH, json={**turn, "previous_response_id": first.json()["id"]})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "body_too_large")
+    short = {"model": "tiny", "input": "hi", "max_output_tokens": 1, "previous_response_id": first.json()["id"]}
+    assert client.post(PATH, json=short).status_code == 200
+    client.delete(f"{PATH}/{first.json()['id']}")

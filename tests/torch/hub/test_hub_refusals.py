@@ -185,3 +185,17 @@ def test_a_disk_that_fills_up_leaves_no_half_file(hub: SmallHub, tiny: Path, tmp
     assert ended.stderr == f"quire: File too large in {tmp_path}/home/hub: free some space there, or set HF_HOME\n"
     left = [path.name for path in (tmp_path / "home").rglob("*") if path.is_file() and path.stat().st_size > 64 << 10]
     assert left == []
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_a_name_that_leads_out_of_the_cache_touches_no_file(
+    hub: SmallHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_absolute: bool
+) -> None:
+    """A file of the user was taken for a download that is not what the hub states, and removed."""
+    mine = tmp_path / "mine.gguf"
+    mine.write_bytes(b"precious")
+    name = str(mine) if is_absolute else "../../../../mine.gguf"
+    hub.add("org/odd", {name: b"GGUF of a stranger"})
+    assert f"lists '{name}' in org/odd, which lies outside of it" in refused(capsys, "fetch", "org/odd")
+    assert mine.read_bytes() == b"precious"

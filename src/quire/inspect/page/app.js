@@ -2,10 +2,11 @@
 // draw; a new one comes at most twice a second.
 import { ask, json } from "./ask.js";
 import { Chat } from "./chat.js";
-import { applied, count, plural, seconds } from "./document.js";
-import { element, write } from "./dom.js";
+import { applied, count, milliseconds, plural, seconds, waits } from "./document.js";
+import { announce, element, write } from "./dom.js";
 import { drawWith, go, schedule } from "./frame.js";
 import { PoolMap } from "./map.js";
+import { learn } from "./names.js";
 import { Memory, Pool, Ranks, Reuse, Sessions, Tiers, WhatIf } from "./panels.js";
 import { Requests } from "./requests.js";
 import { Time } from "./time.js";
@@ -16,6 +17,8 @@ const page = { document: null, lost: "", view: "requests", name: "", step: null,
 
 // ── documents ───────────────────────────────────────────────────────────────
 
+const clock = () => new Date().toLocaleTimeString();
+
 async function watch() {
   for (;;) {
     if (document.hidden) await new Promise((done) => document.addEventListener("visibilitychange", done, { once: true }));
@@ -24,7 +27,7 @@ async function watch() {
       await follow();
       page.lost = "";
     } catch (error) {
-      page.lost ||= error.name === "AbortError" ? "" : `The server does not answer since ${new Date().toLocaleTimeString()}: what is shown is older.`;
+      if (error.name !== "AbortError") page.lost ||= error.refusal ? `There are no updates since ${clock()}: ${error.refusal}` : `The server has not answered since ${clock()}: what is shown is older.`;
       schedule();
     }
     await new Promise((done) => setTimeout(done, RETRY_MILLISECONDS));
@@ -34,7 +37,7 @@ async function watch() {
 async function follow() {
   page.stream = new AbortController();
   const answer = await ask("/v1/inspect/stream", { signal: page.stream.signal });
-  if (!answer.ok) throw new Error(`the server answers ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(), { refusal: (await answer.json()).error?.message ?? `the server answers ${answer.status}` });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (;;) {
@@ -85,6 +88,7 @@ drawWith(() => {
   if (!now) return;
   write(find("model"), now.model);
   drawStatus(now);
+  if (now.requests) learn(now.requests.table);
   memory.update(now.memory);
   if (now.recording) {
     time ??= new Time(find("time"), now.recording, (step) => go(`${page.view}${page.name && `/${page.name}`}?step=${step}`));
@@ -104,19 +108,29 @@ function drawBanner(now) {
   const banner = find("banner");
   write(banner, text);
   banner.hidden = !text;
+  say(page.lost ? "lost" : `${status?.state} ${Boolean(audit)}`, text || `The engine is ${status?.state}.`);
+}
+
+// Only when the state changes: seconds and counts in the text change with every frame.
+let said = "ready false";
+function say(state, text) {
+  if (state === said) return;
+  said = state;
+  announce(text);
 }
 
 const STATE_CLASS = { ready: "good", recorded: "good", starting: "warn", draining: "warn", silent: "warn", frozen: "bad", dead: "bad" };
 
 function drawStatus(now) {
   const { status } = now, line = find("status");
-  const reasons = Object.entries(status.waiting_by).map(([code, number]) => `${code} ${count(number)}`).join(", ");
+  const reasons = Object.entries(status.waiting_by).map(([code, number]) => `${count(number)} ${waits(code)}`).join(", ");
+  const whose = reasons && !now.reader.is_admin ? "of this key: " : "";
   const parts = [
     [status.state, STATE_CLASS[status.state]],
     [`${count(status.running)} running`],
-    [`${count(status.waiting)} waiting${reasons && ` (${reasons})`}`],
-    [`step ${count(now.source === "server" ? status.steps : now.step)}${status.step_milliseconds == null ? "" : `, ${status.step_milliseconds} ms`}`],
-    ...(now.source === "server" ? [[`audit ${status.audit}`, status.audit === "failed" ? "bad" : null]] : []),
+    [`${count(status.waiting)} waiting${reasons && ` (${whose}${reasons})`}`],
+    [`step ${count(now.source === "server" ? status.steps : now.step)}${status.step_milliseconds == null ? "" : `, ${milliseconds(status.step_milliseconds)} each`}`],
+    ...(now.source === "server" ? [[`memory audit ${status.audit === "due" ? "pending" : status.audit}`, status.audit === "failed" ? "bad" : null]] : []),
     ...(status.restarts ? [[plural(status.restarts, "restart"), "warn"]] : []),
   ];
   const key = parts.join("·");
@@ -169,7 +183,7 @@ function enter() {
 addEventListener("hashchange", enter);
 
 async function begin() {
-  const first = await json("/v1/inspect").catch((error) => ((page.lost = `The server does not answer: ${error.message}`), null));
+  const first = await json("/v1/inspect").catch((error) => ((page.lost = `The server did not answer: ${error.message}`), null));
   page.document = first;
   enter();
   chat.offer(first?.source === "server");

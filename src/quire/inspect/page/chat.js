@@ -13,7 +13,7 @@ export class Chat {
     this.sender = element("button", { type: "button", onclick: () => (this.sending ? this.sending.abort() : this.send()) }, "Send");
     node.append(element("div", { class: "head" }, element("h2", {}, "Ask the model"), element("button", { type: "button", onclick: () => this.toggle(false) }, "Close")),
       this.log, element("label", { for: "chat-text" }, "Message (Ctrl+Enter sends)"), this.input,
-      element("div", { class: "tools" }, element("label", {}, "Most tokens", this.tokens), this.sender));
+      element("div", { class: "tools" }, element("label", {}, "Maximum tokens", this.tokens), this.sender));
     button.addEventListener("click", () => this.toggle(node.hidden));
     node.addEventListener("keydown", (event) => event.key === "Escape" && this.toggle(false));
     this.messages = [];

@@ -23,6 +23,7 @@ export function rows(table, ...names) {
 
 const WHOLE = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 export const count = (value) => (value == null ? "–" : WHOLE.format(value));
+export const milliseconds = (value) => `${value < 10 ? value.toPrecision(2) : count(value)} ms`;
 
 export function bytes(value) {
   if (value == null) return "–";
@@ -39,4 +40,26 @@ export function seconds(value) {
   if (value == null) return "–";
   if (value < 120) return `${Math.max(0, value).toFixed(0)} s`;
   return value < 7200 ? `${(value / 60).toFixed(0)} min` : `${(value / 3600).toFixed(1)} h`;
+}
+
+// Reasons why requests wait, by code, as short as the top line needs them.
+const WAITS = {
+  memory: "for KV memory", queued: "queued", rows: "for a row (batch slot)", step_tokens: "for room in a step", prefix: "for a prefix that is being computed", cached_first: "after requests with cached prompts", first_page: "for a page",
+  must_stay: "until they can stay", leased: "for room next to leases", preempted: "preempted", load_failed: "a load failed", in_line: "in line", another_engine: "computed by another engine",
+};
+export const waits = (code) => WAITS[code] ?? code;
+
+// Results of prefix lookups and causes of tokens that were not found, by code.
+const RESULTS = {
+  hit: "prefix found in the pool", no_overlap: "no cached prompt starts with the same tokens", below_unit: "the shared beginning is shorter than a reuse unit", tail_evicted: "the end of its sliding window was evicted",
+  checkpoint_absent: "no state of recurrent layers is cached in it", scope: "cached for another scope (key) only", disabled: "prefix reuse is off", prompt_logprobs: "prompt log-probabilities were requested",
+  evicted: "evicted before the request arrived", evicted_waiting: "evicted while the request waited", never_kept: "no sliding window or state was kept there", no_room: "no page was free for copies",
+};
+export const result = (code) => RESULTS[code] ?? code;
+
+// Of a prompt's tokens: those that were not found, by cause.
+export function notFound(tokens, found, missed) {
+  const causes = Object.entries(missed).filter(([, number]) => number);
+  const fresh = tokens - found - causes.reduce((sum, [, number]) => sum + number, 0);
+  return [...causes.map(([cause, number]) => `${count(number)}: ${result(cause)}`), ...(fresh > 0 ? [`${count(fresh)} not computed before`] : [])].join("; ");
 }

@@ -15,6 +15,9 @@ export function write(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// For screen readers, whatever changes on the page twice a second: said once, when it is new.
+export const announce = (text) => write(document.getElementById("announce"), text);
+
 // Cells of rows: text, or one of these.
 export const link = (href, text) => ({ href, text });
 export const bar = (background, text) => ({ background, text });
@@ -92,8 +95,8 @@ export function strips(parts, rest = "transparent") {
 }
 
 export function counts(node, pairs) {
-  const key = pairs.map(([value, what]) => `${value} ${what}`).join("\n");
+  const key = pairs.map(([value, what, where]) => `${value} ${what} ${where?.text ?? ""}`).join("\n");
   if (node.key === key) return;
   node.key = key;
-  node.replaceChildren(...pairs.map(([value, what]) => element("span", {}, element("b", {}, value), ` ${what}`)));
+  node.replaceChildren(...pairs.map(([value, what, where]) => element("span", {}, element("b", {}, value), ` ${what}`, ...(where ? [element("a", { href: where.href }, where.text)] : []))));
 }

@@ -1,7 +1,7 @@
 // The pool as a drawing: one square per sheet. Its colour is the kind; the filled part is used by requests, the pale part
 // is cached. Only squares that changed are drawn.
-import { bytes, count } from "./document.js";
-import { element, write } from "./dom.js";
+import { bytes, count, plural } from "./document.js";
+import { announce, element, write } from "./dom.js";
 
 export const COLOURS = ["#3b6fb6", "#c9702b", "#3f8f5b", "#8f5bb0", "#b8485c", "#7d7a2c", "#2f8f99", "#7c6552"];
 const MOST_HEIGHT = 460, LARGEST = 26;
@@ -48,7 +48,7 @@ export class PoolMap {
 
   build(pool) {
     this.stages = pool.stages.map((_, number) => {
-      const canvas = element("canvas", { tabindex: 0, role: "img" });
+      const canvas = element("canvas", { tabindex: 0, role: "application", "aria-roledescription": "map", "aria-describedby": "map-keys" });
       const stage = { canvas, number, cursor: null };
       canvas.addEventListener("mousemove", (event) => this.move(stage, this.under(stage, event)));
       canvas.addEventListener("mouseleave", () => this.move(stage, null));
@@ -71,8 +71,8 @@ export class PoolMap {
     };
     const first = COLOURS[0];
     this.legend.replaceChildren(
-      ...names.map((name) => swatch(this.colour(name), name)),
-      swatch(`linear-gradient(90deg, ${first} 50%, color-mix(in srgb, ${first} 35%, var(--free)) 50%)`, "used, cached"),
+      "kind of layer:", ...names.map((name) => swatch(this.colour(name), name)),
+      "pages:", swatch(first, "used by requests"), swatch(`color-mix(in srgb, ${first} 38%, var(--free))`, "cached prefixes"),
       swatch("var(--free)", "free"),
       swatch(`radial-gradient(var(--ink) 25%, ${first} 30%)`, "leased"),
       swatch(`repeating-linear-gradient(45deg, ${first} 0 2px, var(--paper) 2px 4px)`, "in transfer"),
@@ -109,8 +109,7 @@ export class PoolMap {
       this.square(context, stage, data, sheet, held);
     }
     stage.drawn.squares = squares;
-    const used = data.sheets - data.free_sheets;
-    const label = `Pool of stage ${data.stage}: ${count(used)} of ${count(data.sheets)} sheets in use. Arrow keys move, Enter shows a sheet; tables below have the same numbers.`;
+    const label = `Map of ${count(data.sheets)} sheets, stage ${data.stage}; the pool's tables have the same numbers`;
     if (stage.label !== label) stage.canvas.setAttribute("aria-label", (stage.label = label));
   }
 
@@ -174,10 +173,11 @@ export class PoolMap {
   }
 
   key(stage, event) {
-    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: stage.columns, ArrowUp: -stage.columns };
+    const steps = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: stage.columns, ArrowUp: -stage.columns, Home: -Infinity, End: Infinity };
     if (event.key in steps) {
-      const next = stage.cursor == null ? 0 : stage.cursor + steps[event.key];
+      const next = stage.cursor == null && event.key !== "End" ? 0 : (stage.cursor ?? 0) + steps[event.key];
       this.move(stage, Math.max(0, Math.min(stage.data.sheets - 1, next)));
+      announce(this.words(stage, stage.cursor));
     } else if (event.key === "Enter" || event.key === " ") {
       this.take(stage, stage.cursor);
     } else return;
@@ -194,6 +194,6 @@ export class PoolMap {
     if (!kind) return `Sheet ${count(sheet)}: free`;
     const states = STATES.map((state) => [at(squares[state], sheet), state === "transfer" ? "in transfer" : state]).filter(([pages]) => pages);
     const held = this.held.get(stage.number)?.get(sheet);
-    return `Sheet ${count(sheet)}, ${kind.kind}, ${kind.pages_per_sheet} × ${bytes(kind.page_bytes)}: ` + states.map(([pages, state]) => `${pages} ${state}`).join(", ") + (held ? `; the chosen request holds ${held}` : "");
+    return `Sheet ${count(sheet)}, ${kind.kind}, ${plural(kind.pages_per_sheet, "page")} of ${bytes(kind.page_bytes)}: ` + (states.map(([pages, state]) => `${plural(pages, "page")} ${state}`).join(", ") || "no page in use") + (held ? `; the chosen request holds ${held}` : "");
   }
 }

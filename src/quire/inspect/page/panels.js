@@ -1,9 +1,10 @@
 // The smaller views. Each has a node, and `update` draws a document into it; `enter` is called when it comes into view.
 import { json } from "./ask.js";
-import { bytes, count, plural, rows, seconds, share } from "./document.js";
+import { bytes, count, notFound, plural, result, rows, seconds, share } from "./document.js";
 import { Table, action, bar, counts, element, link, strips, write } from "./dom.js";
 import { schedule } from "./frame.js";
 import { COLOURS } from "./map.js";
+import { isName, label, placeOf } from "./names.js";
 
 const section = (title, ...inside) => {
   const id = `${title.toLowerCase().replaceAll(" ", "-")}-title`;
@@ -14,14 +15,17 @@ const section = (title, ...inside) => {
 
 const MEASURED = [["used", "var(--computed)"], ["cached", "var(--found)"], ["pinned", "var(--warn)"], ["backend", "var(--soft)"], ["free", "var(--free)"]];
 
+const POOL_WORDS = { used: "used by requests", cached: "cached prefixes" };
+
 export class Memory {
   constructor(node) {
     this.planned = element("div", { class: "bar", role: "img", "aria-label": "Planned memory" });
     this.measured = element("div", { class: "bar", role: "img", "aria-label": "The pool now" });
     this.table = new Table("Bytes of the bars above, and what the engine's process takes", ["Memory", "#Bytes", "#Exactly", "Basis"]);
-    this.names = element("p", { class: "legend" });
+    this.uses = element("p", { class: "legend" });
+    this.states = element("p", { class: "legend" });
     node.append(
-      element("div", { class: "bars" }, element("span", {}, "planned"), this.planned, element("span", {}, "pool now"), this.measured), this.names,
+      element("div", { class: "bars" }, element("span", {}, "planned memory"), this.planned, this.uses, element("span", {}, "pool now"), this.measured, this.states),
       element("details", {}, element("summary", {}, "Memory as a table"), this.table.node));
   }
 
@@ -30,26 +34,25 @@ export class Memory {
     const total = sizes.reduce((sum, size) => sum + size, 0);
     const words = use.map((name, place) => `${name} ${bytes(sizes[place])}`).join(", ");
     paint(this.planned, strips(use.map((_, place) => [sizes[place] / total, COLOURS[place % COLOURS.length]])), `Planned ${bytes(total)}: ${words}`);
-    this.name(use, sizes, memory.pool);
+    legend(this.uses, use.map((name, place) => [COLOURS[place % COLOURS.length], name, sizes[place]]));
     const lines = use.map((name, place) => [`planned: ${name}`, bytes(sizes[place]), count(sizes[place]), basis[place]]);
     if (memory.pool) {
       const parts = MEASURED.map(([name, colour]) => [memory.pool[name], colour, name]);
       paint(this.measured, strips(parts.map(([size, colour]) => [size / memory.pool_bytes, colour])),
         `Pool of ${bytes(memory.pool_bytes)}: ${parts.filter(([size]) => size).map(([size, , name]) => `${name} ${bytes(size)}`).join(", ")}`);
+      legend(this.states, parts.map(([size, colour, name]) => [colour, POOL_WORDS[name] ?? name, size]));
       for (const [name, size] of Object.entries(memory.pool)) lines.push([`pool: ${name}`, bytes(size), count(size), "measured"]);
     }
     if (memory.resident_bytes) lines.push(["engine's process, resident", bytes(memory.resident_bytes), count(memory.resident_bytes), "measured"]);
     this.table.update(lines);
   }
+}
 
-  name(use, sizes, pool) {
-    const parts = use.map((name, place) => [COLOURS[place % COLOURS.length], `${name} ${bytes(sizes[place])}`]).filter((_, place) => sizes[place]);
-    if (pool) parts.push(["none", "│"], ...MEASURED.filter(([name]) => pool[name]).map(([name, colour]) => [colour, `${name} ${bytes(pool[name])}`]));
-    const key = parts.join();
-    if (this.names.key === key) return;
-    this.names.key = key;
-    this.names.replaceChildren(...parts.map(([colour, text]) => swatch(colour, text)));
-  }
+function legend(node, parts) {
+  const shown = parts.filter(([, , size]) => size).map(([colour, name, size]) => [colour, `${name} ${bytes(size)}`]), key = shown.join();
+  if (node.key === key) return;
+  node.key = key;
+  node.replaceChildren(...shown.map(([colour, text]) => swatch(colour, text)));
 }
 
 function swatch(colour, text) {
@@ -77,12 +80,12 @@ export class Pool {
     this.title = element("h2");
     this.holders = new Table("Who holds its pages", ["Holder", "#Pages"]);
     this.one = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#pool" }, "Close")), this.holders.node);
-    this.kinds = new Table("Pages by kind", ["Kind", "#Stage", "#Sheets", "#Page", "#Used", "#Cached", "#Leased", "#In transfer", "#Pinned", "#Free", "#Bytes used", "#Bytes cached"]);
+    this.kinds = new Table("Pages by kind", ["Kind of layer", "#Stage", "#Sheets", "#Page", "#Used", "#Cached", "#Leased", "#In transfer", "#Pinned", "#Free", "#Bytes used", "#Bytes cached"]);
     this.sheets = new Table("Sheets in order; neighbours that are alike share a row", ["Sheets", "#Stage", "Kind", "#Used", "#Cached", "#Leased", "#In transfer", "#Pinned", "#Backend"]);
     this.back = element("button", { type: "button", onclick: () => this.turn(-RUNS) }, "‹ Back");
     this.on = element("button", { type: "button", onclick: () => this.turn(RUNS) }, "More ›");
     this.details = element("details", { ontoggle: schedule }, element("summary", {}, "Every sheet as a table"), element("div", { class: "tools" }, this.back, this.on), this.sheets.node);
-    this.node = section("Pool by kind", this.counts, this.one, this.kinds.node, this.details);
+    this.node = section("Pool by kind", this.counts, element("p", { class: "quiet" }, "A page (elsewhere: a block) holds a few tokens for all layers of one kind. A sheet is a stretch of the pool: it has pages of one kind, or is free."), this.one, this.kinds.node, this.details);
     this.first = 0;
   }
 
@@ -102,7 +105,7 @@ export class Pool {
     const { stages } = now.pool, sheets = stages.reduce((sum, one) => sum + one.sheets, 0), free = stages.reduce((sum, one) => sum + one.free_sheets, 0);
     counts(this.counts, [[count(sheets), `sheets of ${bytes(stages[0].sheet_bytes)}`], [count(free), "free"], [share(sheets - free, sheets), "in use"]]);
     this.kinds.update(stages.flatMap((stage) => stage.kinds.map((kind) => [
-      kind.kind, count(stage.stage), count(kind.sheets), bytes(kind.page_bytes),
+      kind.kind, count(stage.stage), count(kind.sheets), `${bytes(kind.page_bytes)}, ${plural(kind.page_tokens, "token")}`,
       ...["used", "cached", "leased", "transfer", "pinned", "free"].map((state) => count(kind[`${state}_pages`])),
       count(kind.used_pages * kind.page_bytes), count(kind.cached_pages * kind.page_bytes)])));
     if (this.details.open) this.list(stages);
@@ -123,7 +126,7 @@ export class Pool {
     write(this.title, `Sheet ${count(Number(sheet))} of stage ${stage}`);
     json(`/v1/inspect/sheets/${stage}/${sheet}${now.recording ? `?step=${now.step}` : ""}`).then((found) => {
       write(this.title, `Sheet ${count(found.sheet)} of stage ${found.stage}: ${found.kind ? `${found.kind}, ${plural(found.pages, "page")}` : "free"}`);
-      this.holders.update(found.holders.map((one) => [one.is_request && one.name !== "another" ? link(`#requests/${encodeURIComponent(one.name)}`, one.name) : one.name, count(one.pages)]));
+      this.holders.update(found.holders.map((one) => [one.is_request && isName(one.name) ? link(placeOf(one.name), label(one.name)) : one.name, count(one.pages)]));
     }).catch((error) => write(this.title, error.message));
   }
 }
@@ -143,22 +146,15 @@ function runsOf(stage) {
 
 // ── reuse ───────────────────────────────────────────────────────────────────
 
-const RESULTS = {
-  hit: "found in the pool", no_overlap: "no cached prompt begins alike", below_unit: "shares less than one unit", tail_evicted: "the window tail was evicted",
-  checkpoint_absent: "no state is cached there", scope: "only another scope has it", disabled: "reuse is off", prompt_logprobs: "prompt log-probabilities were asked for",
-  evicted: "evicted before it came", evicted_waiting: "evicted while it waited", never_kept: "no window tail or state was kept there", no_room: "no page was free for the copies",
-};
-const words = (code) => RESULTS[code] ?? code;
-
 export class Reuse {
   constructor() {
     this.counts = element("div", { class: "counts" });
-    this.results = new Table("Admissions by result, since the engine started", ["Result", "#Requests", "=Share"]);
-    this.missed = new Table("Tokens that were computed before and had to be computed again, by cause", ["Cause", "#Tokens", "#Memory that would have kept them"]);
+    this.results = new Table("Admissions by result", ["Result of the prefix lookup", "#Requests", "=Share"]);
+    this.missed = new Table("Prompt tokens computed again, by cause: they had been computed before, and were not found", ["Cause", "#Tokens", "#Pool memory that would have kept them"]);
     this.chosen = element("span", { class: "quiet" });
     this.all = element("button", { type: "button", onclick: () => this.choose(null) }, "Show all");
-    this.latest = new Table("The latest lookups, the newest first", ["Request", "#Step", "#Tokens", "#Found", "Result", "Computed again"]);
-    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, element("h3", {}, "Lookups"), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
+    this.latest = new Table("The latest lookups, the newest first", ["Request", "#Step", "#Prompt tokens", "#Found", "Result", "Not found"]);
+    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, element("h3", {}, "Prefix lookups"), element("p", { class: "quiet" }, "What was computed before is known as far back as the engine remembers. Prefixes are found in whole reuse units, and the last token of a prompt is always computed."), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
     this.cause = null;
   }
 
@@ -170,10 +166,11 @@ export class Reuse {
   update(now) {
     const reuse = now.reuse;
     if (!reuse) return;
+    const since = now.reader.is_admin ? "since the engine started" : "of this key's latest lookups";
     const total = Object.values(reuse.results).reduce((sum, number) => sum + number, 0);
-    counts(this.counts, [[share(reuse.found_tokens, reuse.prompt_tokens), "of prompt tokens found in the pool"], [count(total), "lookups"], [count(reuse.unit_tokens), "tokens in a unit"], ...(reuse.disabled ? [["off", reuse.disabled]] : [])]);
-    this.results.update(Object.entries(reuse.results).map(([code, number]) => [this.pick(`result ${code}`, words(code)), count(number), bar(strips([[number / total, "var(--computed)"]]), share(number, total))]));
-    this.missed.update(Object.entries(reuse.missed).map(([cause, tokens]) => [this.pick(`missed_${cause}`, words(cause)), count(tokens), tokens ? bytes(tokens * reuse.bytes_per_token) : "–"]));
+    counts(this.counts, [[share(reuse.found_tokens, reuse.prompt_tokens), `of prompt tokens found in the pool, ${since}`], [count(total), "lookups"], [count(reuse.unit_tokens), "tokens in a reuse unit"], ...(reuse.disabled ? [["off", reuse.disabled]] : [])]);
+    this.results.update(Object.entries(reuse.results).map(([code, number]) => [this.pick(`result ${code}`, result(code)), count(number), bar(strips([[number / total, "var(--computed)"]]), share(number, total))]));
+    this.missed.update(Object.entries(reuse.missed).map(([cause, tokens]) => [this.pick(`missed_${cause}`, result(cause)), count(tokens), tokens ? bytes(tokens * reuse.bytes_per_token) : "–"]));
     this.list(reuse.latest);
   }
 
@@ -185,11 +182,11 @@ export class Reuse {
   list(latest) {
     const causes = Object.keys(latest).filter((name) => name.startsWith("missed_"));
     const places = [...latest.name.keys()].filter((place) => !this.cause || (this.cause.startsWith("result ") ? latest.result[place] === this.cause.slice(7) : latest[this.cause]?.[place]));
-    write(this.chosen, this.cause ? `Only: ${words(this.cause.replace(/^result |^missed_/, ""))}` : "Choose a result or a cause above to see its requests.");
+    write(this.chosen, this.cause ? `Only: ${result(this.cause.replace(/^result |^missed_/, ""))}` : "Click a result or a cause above to see its requests alone.");
     this.all.hidden = !this.cause;
     this.latest.update(places.map((place) => [
-      link(`#requests/${encodeURIComponent(latest.name[place])}`, latest.name[place]), count(latest.step[place]), count(latest.tokens[place]), count(latest.found[place]), words(latest.result[place]),
-      causes.filter((cause) => latest[cause][place]).map((cause) => `${count(latest[cause][place])}: ${words(cause.slice(7))}`).join("; ")]));
+      link(placeOf(latest.name[place]), label(latest.name[place])), count(latest.step[place]), count(latest.tokens[place]), count(latest.found[place]), result(latest.result[place]),
+      notFound(latest.tokens[place], latest.found[place], Object.fromEntries(causes.map((cause) => [cause.slice(7), latest[cause][place]])))]));
   }
 }
 
@@ -198,8 +195,8 @@ export class Reuse {
 export class Sessions {
   constructor() {
     this.counts = element("div", { class: "counts" });
-    this.leases = new Table("Leases", ["Lease", "Tenant", "#Tokens", "#Memory", "Where", "#Ends in"]);
-    this.tenants = new Table("Tenants that are active now", ["Tenant", "#Weight", "#Running", "#Share of rows", "#Waiting", "#Memory", "#Tokens served ÷ weight"]);
+    this.leases = new Table("Leases: prefixes that stay until a time", ["Lease", "Tenant", "#Tokens", "#Memory", "Where", "#Ends in"]);
+    this.tenants = new Table("Tenants that are active now", ["Tenant", "#Weight", "#Running", "#Its share of rows (batch slots)", "#Waiting", "#Memory, shared pages counted each time", "#Tokens served ÷ weight"]);
     this.node = section("Sessions", this.counts, this.leases.node, element("h3", {}, "Tenants"), this.tenants.node);
   }
 
@@ -207,7 +204,7 @@ export class Sessions {
     if (!now.sessions) return;
     const { leases, tenants } = now.sessions, size = leases.bytes.reduce((sum, one) => sum + one, 0);
     const room = now.pool.stages.reduce((sum, one) => sum + one.lease_sheets * one.sheet_bytes, 0);
-    counts(this.counts, [[count(leases.name.length), "leases"], [bytes(size), `of ${bytes(room)} lease memory`], [count(tenants.name.length), "active tenants"]]);
+    counts(this.counts, [[count(leases.name.length), leases.name.length === 1 ? "lease" : "leases"], [bytes(size), `of ${bytes(room)} lease memory`], [count(tenants.name.length), tenants.name.length === 1 ? "active tenant" : "active tenants"]]);
     const clock = now.source === "server" ? Date.now() / 1000 : now.at;
     this.leases.update(rows(leases, "name", "tenant", "tokens", "bytes", "where", "until").map(([name, tenant, tokens, own, where, until]) => [name, tenant, count(tokens), bytes(own), where, until == null ? "–" : seconds(until - clock)]));
     this.tenants.update(rows(tenants, "name", "weight", "running", "share_rows", "waiting", "bytes", "served_tokens").map(([name, weight, running, part, waiting, own, served]) => [name, String(weight), count(running), String(part), count(waiting), bytes(own), count(served)]));
@@ -217,7 +214,7 @@ export class Sessions {
 export class Tiers {
   constructor() {
     this.none = element("p", {}, "This engine has no tiers: prefixes are kept in the pool alone. ", element("code", {}, "--host-memory"), " adds host memory.");
-    this.table = new Table("Tiers below the pool", ["Tier", "State", "#Hits", "#Misses", "#Read", "#Read now", "#Reads in flight", "#Written", "#Written now", "#Writes in flight", "#Failures"]);
+    this.table = new Table("Tiers below the pool", ["Tier", "State", "#Hits", "#Misses", "#Read", "#Reading", "#Reads in flight", "#Written", "#Writing", "#Writes in flight", "#Failures"]);
     this.node = section("Tiers", this.none, this.table.node);
     this.before = null;
   }
@@ -241,7 +238,7 @@ export class Tiers {
 
 export class Ranks {
   constructor() {
-    this.table = new Table("Devices of this engine", ["Rank", "#Stage", "#Tensor rank", "Layers", "#Sheets", "#Pool", "#Idle"]);
+    this.table = new Table("Devices of this engine", ["Rank", "#Stage", "#Tensor rank", "Layers", "#Sheets", "#Pool", "#Unused"]);
     this.ledger = new Table("Planned memory of each device", ["Use", "#Rank", "#Bytes", "Basis"]);
     this.node = section("Ranks", element("p", { class: "quiet" }, "One engine with its devices. Each replica of a fleet has a server and a page of its own."), this.table.node, element("h3", {}, "Ledger"), this.ledger.node);
   }
@@ -260,11 +257,11 @@ export class WhatIf {
   constructor() {
     this.length = element("input", { id: "length", type: "number", min: 1, value: 8192 });
     this.pool = element("input", { id: "pool-size", type: "number", min: 0, step: "any", placeholder: "none" });
-    this.table = new Table("The planner's answers", ["Setting", "#Requests at once", "#Compared with now", "#Longest request", "#Pool"]);
+    this.table = new Table("The planner's answers", ["Change", "#Concurrent requests", "#Compared with now", "#Longest request, tokens", "#Pool"]);
     this.text = element("p", { role: "status" });
     const form = element("form", { class: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } },
-      element("label", {}, "Tokens of each request", this.length), element("label", {}, "Another pool, GiB", this.pool), element("button", {}, "Compare"));
-    this.node = section("What if", element("p", {}, "How many requests of one length fit at once, and what other sizes would change. Nothing is changed by asking."), form, this.text, this.table.node);
+      element("label", {}, "Tokens of each request", this.length), element("label", {}, "Another pool size, GiB", this.pool), element("button", {}, "Compare"));
+    this.node = section("What if", element("p", {}, "How many requests of one length generate at once, as planned and with one change each. Asking changes nothing."), form, this.text, this.table.node);
   }
 
   enter() {
@@ -275,7 +272,8 @@ export class WhatIf {
     const pool = Number(this.pool.value);
     const query = new URLSearchParams({ length: this.length.value || 8192, ...(pool > 0 ? { pool_bytes: Math.round(pool * 2 ** 30) } : {}) });
     json(`/v1/inspect/what-if?${query}`).then((found) => {
-      write(this.text, `Requests of ${count(found.length)} tokens, prompt and output, in steady decode.`);
+      const cut = Number(this.length.value) > found.length ? `A request has at most ${count(found.length)} tokens here, so the` : "The";
+      write(this.text, `${cut} answers are for requests of ${count(found.length)} tokens each, prompt and output together, that share nothing.`);
       const [now] = found.table.requests;
       this.table.update(rows(found.table, "option", "requests", "max_length", "pool_bytes").map(([option, requests, longest, size], place) => [option, count(requests), place && now && requests != null ? `${(requests / now).toFixed(2)} ×` : "", count(longest), bytes(size)]));
     }).catch((error) => write(this.text, error.message));

@@ -1,14 +1,15 @@
 // Requests: counts, then a list with a bar each, then one request with its explanation, its events and its sheets.
 import { json } from "./ask.js";
-import { bytes, count, plural } from "./document.js";
+import { bytes, count, notFound, plural, result, seconds, share } from "./document.js";
 import { Table, bar, counts, element, link, strips, write } from "./dom.js";
 import { schedule } from "./frame.js";
+import { isName, label, linked, placeOf } from "./names.js";
 
 const AT_ONCE = 100;
 const AGAIN_MILLISECONDS = 1000;
-const ORDERS = { line: "order of the engine", memory: "memory held", wait: "longest guarantee", length: "length" };
-const COLUMNS = ["name", "client_id", "tenant", "state", "known", "limit", "preemptions", "bytes", "at_most_steps", "reason"];
-const PARTS = [["found", "found in the pool"], ["loaded", "loaded from a tier"], ["computed", "computed"], ["generated", "generated"], ["likely", "likely rest"]];
+const ORDERS = { line: "admission", memory: "most memory", wait: "latest start", length: "highest token limit" };
+const COLUMNS = ["name", "tenant", "state", "known", "limit", "preemptions", "bytes", "at_most_steps", "reason"];
+const PARTS = [["found", "found in the pool"], ["loaded", "loaded from a tier"], ["computed", "computed"], ["generated", "generated"], ["likely", "likely to follow"]];
 
 export class Requests {
   constructor() {
@@ -19,14 +20,14 @@ export class Requests {
     this.range = element("span", { class: "quiet" });
     this.back = element("button", { type: "button", onclick: () => this.turn(this.first - AT_ONCE) }, "‹ Back");
     this.on = element("button", { type: "button", onclick: () => this.turn(this.first + AT_ONCE) }, "More ›");
-    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens", "#Memory", "#Preempted", "=Why it waits, and until when"]);
+    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens, of its limit", "#KV memory", "#Preempted", "=Why it waits", "=Starts at the latest"]);
     const legend = element("p", { class: "legend" }, ...PARTS.map(([name, text]) => {
       const square = element("i");
       square.style.background = `var(--${name})`;
       return element("span", {}, square, text);
     }));
     this.node = element("section", { "aria-labelledby": "requests-title" }, element("h2", { id: "requests-title" }, "Requests"), this.counts, this.one.node,
-      element("div", { class: "tools" }, element("label", {}, "Name contains", this.filter), element("label", {}, "Order by", this.order), this.back, this.on, this.range), legend, this.table.node);
+      element("div", { class: "tools" }, element("label", {}, "Name or id contains", this.filter), element("label", {}, "Order by", this.order), this.back, this.on, this.range), legend, this.table.node);
     this.first = 0;
   }
 
@@ -43,7 +44,7 @@ export class Requests {
     const found = now.requests;
     if (!found) return;
     const { others } = found, rest = others.running + others.waiting;
-    counts(this.counts, [[`${count(found.running)} of ${count(found.rows)}`, "rows run"], [count(found.waiting), "wait"], ...(rest ? [[count(rest), `of other keys, with ${bytes(others.size_bytes)}`]] : [])]);
+    counts(this.counts, [[`${count(found.running)} of ${count(found.rows)}`, "rows (batch slots) in use"], [count(found.waiting), "waiting"], ...this.greatest(now), ...(rest ? [[count(rest), `of other keys, holding ${bytes(others.size_bytes)}`]] : [])]);
     this.hasTenants = new Set(found.table.tenant).size > 1;
     const all = this.sorted(found.table);
     if (this.first >= all.length) this.first = Math.max(0, AT_ONCE * (Math.ceil(all.length / AT_ONCE) - 1));
@@ -51,31 +52,42 @@ export class Requests {
     write(this.range, all.length ? `${count(this.first + 1)}–${count(this.first + shown.length)} of ${count(all.length)}` : "none");
     this.back.disabled = !this.first;
     this.on.disabled = this.first + shown.length >= all.length;
-    this.table.update(shown.map((place) => this.row(found, place)), shown.findIndex((place) => found.table.name[place] === name));
+    this.table.update(shown.map((place) => this.row(now, found, place)), shown.findIndex((place) => found.table.name[place] === name));
     this.one.update(now, name);
   }
 
+  // The request with most memory. Pages that requests share count for each of them.
+  greatest(now) {
+    const { table } = now.requests, size = Math.max(0, ...table.bytes);
+    if (!size) return [];
+    const name = table.name[table.bytes.indexOf(size)], pool = now.pool.stages.reduce((sum, stage) => sum + stage.sheets * stage.sheet_bytes, 0);
+    return [[`${bytes(size)}, ${share(size, pool)}`, "of the pool: most memory, held by ", link(placeOf(name), short(name))]];
+  }
+
   sorted(table) {
-    const sought = this.filter.value.trim().toLowerCase();
+    const sought = this.filter.value.trim().toLowerCase().replace(/^(chatcmpl|cmpl|msg|resp)[-_]/, "");
     const places = [...table.name.keys()].filter((place) => !sought || `${table.name[place]} ${table.client_id[place]} ${table.tenant[place]}`.toLowerCase().includes(sought));
     const key = { memory: table.bytes, wait: table.at_most_steps, length: table.limit }[this.order.value];
     return key ? places.sort((one, other) => key[other] - key[one]) : places;
   }
 
-  row(found, place) {
-    const [name, client, tenant, state, known, limit, preemptions, size, steps, reason] = COLUMNS.map((column) => found.table[column][place]);
+  row(now, found, place) {
+    const [name, tenant, state, known, limit, preemptions, size, steps, reason] = COLUMNS.map((column) => found.table[column][place]);
     const why = found.reasons.text[reason];
-    const wait = why === undefined ? "" : `${why}; starts within ${plural(steps, "step")}`;
-    const who = short(name, client) + (this.hasTenants ? ` · ${tenant}` : "");
-    return [link(`#requests/${encodeURIComponent(name)}`, who), found.states[state], progress(found.table, place), `${count(known)} of ${count(limit)}`, bytes(size), preemptions ? `${count(preemptions)} ×` : "", wait];
+    const wait = why === undefined ? ["", ""] : [why, `after ${plural(steps, "step")}${lasting(steps, now)}`];
+    const who = short(name) + (this.hasTenants ? ` · ${tenant}` : "");
+    return [link(placeOf(name), who), found.states[state], progress(found.table, place), `${count(known)} of ${count(limit)}`, bytes(size), preemptions ? `${count(preemptions)} ×` : "", ...wait];
   }
 }
 
 // What the client called it, if it did; a server's own names are long.
-function short(name, client) {
-  if (client && !client.startsWith("req_")) return client;
-  return name.length > 16 ? `${name.slice(0, 8)}…${name.slice(name.lastIndexOf("-"))}` : name;
+function short(name) {
+  const given = label(name);
+  return given === name && name.length > 16 ? `${name.slice(0, 8)}…${name.slice(name.lastIndexOf("-"))}` : given;
 }
+
+// At the present time of a step.
+const lasting = (steps, now) => (now.status.step_milliseconds == null ? "" : `, about ${seconds((steps * now.status.step_milliseconds) / 1000)}`);
 
 export function progress(table, place) {
   const [prompt, known, computed, found, loaded, likely, limit] = ["prompt", "known", "computed", "found", "loaded", "likely", "limit"].map((name) => table[name][place]);
@@ -95,8 +107,9 @@ class One {
     this.title = element("h2");
     this.text = element("pre");
     this.held = new Table("Pages that it holds", ["Kind", "#Stage", "#Sheets", "#Pages"]);
+    this.more = element("p", { class: "lines" });
     this.events = new Table("Its latest events, the oldest first", ["Event", "#Step", "Numbers", "Reason", "Because of"]);
-    this.node = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#requests" }, "Close")), this.text, this.held.node, element("h3", {}, "Events"), this.events.node);
+    this.node = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#requests" }, "Close")), this.text, this.more, this.held.node, element("h3", {}, "Events"), this.events.node);
   }
 
   enter(name, map) {
@@ -105,8 +118,9 @@ class One {
     this.asked = 0;
     this.step = null;
     this.node.hidden = !name;
-    write(this.title, name);
-    write(this.text, "");
+    write(this.title, label(name));
+    replace(this.text, "", []);
+    write(this.more, "");
     this.held.update([]);
     this.events.update([]);
   }
@@ -120,18 +134,45 @@ class One {
     this.isAsking = true;
     const at = now.recording ? `?step=${now.step}` : "";
     json(`/v1/inspect/requests/${encodeURIComponent(name)}${at}`)
-      .then((found) => this.name === name && this.show(found))
-      .catch((error) => this.name === name && write(this.text, error.message))
+      .then((found) => this.name === name && this.show(found, now))
+      .catch((error) => this.name === name && replace(this.text, error.message, []))
       .finally(() => { this.isAsking = false; schedule(); }); // the name or the step may be another by now
   }
 
-  show(found) {
+  show(found, now) {
     this.status = found.status;
     this.shown = found.name;
-    write(this.text, found.text || "It has ended.");
+    const names = [found.name, ...found.after, ...found.kinds.flatMap((kind) => kind.holders.map(([name]) => name)), ...found.events.flatMap((event) => event.requests)];
+    write(this.title, label(found.name));
+    replace(this.text, found.text || "It has ended.", names, found.name);
+    write(this.more, [this.until(found, now), this.reuse(found), label(found.name) === found.name ? "" : `Name in the engine: ${found.name}; the id of its answer ends with ${found.name.slice(0, found.name.lastIndexOf("-"))}.`].filter(Boolean).join("\n"));
+    this.held.node.hidden = !found.held.length;
     this.held.update(found.held.map((one) => [one.kind, count(one.stage), count(one.sheets.length), count(one.pages.reduce((sum, pages) => sum + pages, 0))]));
-    this.events.update(found.events.map((event) => [event.what, count(event.step), Object.entries(event.numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", "), event.reason,
-      event.requests.length && event.requests[0] !== "another" ? link(`#requests/${encodeURIComponent(event.requests[0])}`, event.requests[0]) : event.requests.join(", ")]));
+    this.events.update(found.events.map((event) => [event.what, count(event.step), Object.entries(event.numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", "), event.what === "admitted" ? result(event.code || "hit") : renamed(event.reason, event.requests),
+      event.requests.length && isName(event.requests[0]) ? link(placeOf(event.requests[0]), label(event.requests[0])) : event.requests.join(", ")]));
     this.map.hold(found.held);
   }
+
+  until(found, now) {
+    return found.at_most_steps == null ? "" : `Until when: it starts after ${plural(found.at_most_steps, "step")} at the latest${lasting(found.at_most_steps, now)}${now.status.step_milliseconds == null ? "" : " at the present time of a step"}. Usually it starts much sooner.`;
+  }
+
+  // What its first lookup found, if that is remembered.
+  reuse(found) {
+    const event = found.events.find((one) => one.what === "admitted" && !one.numbers.preemptions);
+    if (!event) return found.status === "waiting" ? "Reuse: its prefix is looked up when it starts." : "";
+    const { tokens, hit_tokens: hit, ...others } = event.numbers;
+    const missed = Object.fromEntries(Object.entries(others).filter(([name]) => name.startsWith("missed_")).map(([name, value]) => [name.slice(7), value]));
+    const why = hit || !event.code ? "" : `, because ${result(event.code)}`;
+    return `Reuse: ${count(hit)} of ${count(tokens)} prompt tokens were found in the pool${why}. Not found: ${notFound(tokens, hit, missed) || "none"}.`;
+  }
 }
+
+function replace(node, text, names, own) {
+  const parts = linked(text, names, own), key = parts.map((part) => part.textContent ?? part).join("");
+  if (node.key === key) return;
+  node.key = key;
+  node.replaceChildren(...parts);
+}
+
+const renamed = (text, names) => linked(text, names).map((part) => part.textContent ?? part).join("");

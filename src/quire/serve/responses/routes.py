@@ -56,8 +56,21 @@ async def input_tokens(body: ResponseBody, request: Request) -> Response:
 async def _items(body: ResponseBody, request: Request) -> list[ItemValue]:
     """The whole conversation."""
     service, tenant = _service(request), request.state.tenant
-    reading = Conversation(await service.responses.fetch(tenant, Conversation.responses(body)), tenant)
-    return await service.read(lambda: reading.items(body), tenant, len(await request.body()), _needs_time(body))
+    store, size = await service.responses.fetch(tenant, Conversation.responses(body)), len(await request.body())
+    if body.previous_response_id is not None:
+        _require_size(store.find(tenant, body.previous_response_id), size, service.settings.body_bytes)
+    reading = Conversation(store, tenant)
+    return await service.read(lambda: reading.items(body), tenant, size, _needs_time(body))
+
+
+def _require_size(earlier: Stored | None, own_bytes: int, most_bytes: int) -> None:
+    """A conversation that is continued may be as long as one that is sent whole."""
+    size = own_bytes + (0 if earlier is None else earlier.size)
+    if size > most_bytes:
+        message = (
+            f"the conversation has {size:,} bytes with what is stored of it, {most_bytes:,} may be: begin a new one"
+        )
+        raise ApiError(413, message, "body_too_large", "previous_response_id")
 
 
 def _forget(response: Json) -> None:
@@ -123,7 +136,8 @@ async def input_items(
     after: Annotated[str | None, Query(max_length=128, description="The id of the last item that you have.")] = None,
 ) -> Response:
     """The items that a response answers, the conversation before them included; the newest first."""
-    items = (await _stored(request, response)).input_items()
+    found = await _stored(request, response)
+    items = await _service(request).read(found.input_items, request.state.tenant, len(found.input))
     if order == "desc":
         items.reverse()
     if after is not None:

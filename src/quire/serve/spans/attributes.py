@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.explain.explanation import without_others
 from quire.explain.sentences import sentence
+from quire.serve.logs import shown_path
 from quire.text.question import Question
 from quire.traces.phases import Phase
 
@@ -22,6 +23,12 @@ USAGE = {
     "first_token_seconds": "gen_ai.response.time_to_first_chunk",
 }
 """By the log's names."""
+
+
+def of_call(method: str, path: str, scheme: str, tenant: str) -> Attributes:
+    """A path that a client made up is cut, as in the log."""
+    head = {"http.request.method": method, "url.path": shown_path(path), "url.scheme": scheme}
+    return head | {"quire.tenant": tenant}
 
 
 def of_question(question: Question, path: str, model: str, call: str) -> Attributes:

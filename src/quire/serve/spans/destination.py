@@ -29,12 +29,21 @@ def destination(given: str | None, environment: Mapping[str, str]) -> str | None
         return None
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"{source} {address!r} is no address: give one such as http://localhost:4318")
+        raise InputError(
+            f"{source} {without_password(address)!r} is no address: give one such as http://localhost:4318"
+        )
     with naming_extras(source):
         import opentelemetry.exporter.otlp.proto.http.trace_exporter
         import opentelemetry.sdk.trace  # noqa: F401  (as above: whether it is installed)
     is_whole = source == TRACES or parts.path.rstrip("/").endswith(PATH)
     return address if is_whole else address.rstrip("/") + PATH
+
+
+def without_password(address: str) -> str:
+    """As a log or an error may have it."""
+    scheme, separator, rest = address.rpartition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _from(environment: Mapping[str, str]) -> tuple[str, str]:

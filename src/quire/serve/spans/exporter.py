@@ -20,6 +20,7 @@ from prometheus_client import Counter
 
 from quire import __version__
 from quire.core.errors import InputError
+from quire.serve.spans.destination import without_password
 
 MOST_WAITING = "OTEL_BSP_MAX_QUEUE_SIZE"
 DEFAULT_WAITING = 2048
@@ -49,7 +50,7 @@ class _Watched(SpanExporter):
     def __init__(self, endpoint: str, counter: Counter) -> None:
         self.done = 0
         """Spans that are no longer on their way."""
-        self._endpoint, self._inner = endpoint, OTLPSpanExporter(endpoint)
+        self._shown, self._inner = without_password(endpoint), OTLPSpanExporter(endpoint)
         self._sent, self._failed = counter.labels("sent"), counter.labels("failed")
         self._is_failing = False
         self._words = _FirstWords()
@@ -71,9 +72,9 @@ class _Watched(SpanExporter):
 
     def _report(self) -> None:
         if self._is_failing:
-            _LOG.warning("spans are lost: %s does not take them (%s)", self._endpoint, self._words.text)
+            _LOG.warning("spans are lost: %s does not take them (%s)", self._shown, self._words.text)
         else:
-            _LOG.info("spans are sent again: %s takes them", self._endpoint)
+            _LOG.info("spans are sent again: %s takes them", self._shown)
 
     def shutdown(self) -> None:
         self._inner.shutdown()  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from prometheus_client import Counter
 
 from quire import __version__
-from quire.serve.spans.attributes import of_end, of_phase, of_question
+from quire.serve.spans.attributes import of_call, of_end, of_phase, of_question
 from quire.serve.spans.exporter import Export
 from quire.text.question import Question
 from quire.traces.phases import Phase
@@ -71,7 +71,7 @@ class Spans:
             method,
             _W3C.extract(given, Context()),
             SpanKind.SERVER,
-            {"http.request.method": method, "url.path": path, "url.scheme": scope["scheme"], "quire.tenant": tenant},
+            of_call(method, path, scope["scheme"], tenant),
             start_time=begin_ns,
         )
         return CallSpan(span, method, path) if span.is_recording() else None

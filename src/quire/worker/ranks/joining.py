@@ -16,19 +16,19 @@ from torch import distributed
 from quire.core.errors import InputError
 from quire.worker.model.collective import Collective, Line
 from quire.worker.ranks.distributed import join_group
+from quire.worker.ranks.interfaces import INTERFACE
 from quire.worker.ranks.share import Share
 
 NEVER_SECONDS = 7 * 24 * 3600.0
 """No collective reports that a rank is gone: rank 0 watches all ranks (`quire.ranks.group`) and ends them."""
-INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
-def join(share: Share, device: str, store: Any, is_local: bool, seconds: float) -> tuple[Collective, Line]:
-    """`store`: where the processes find each other. `is_local`: all of them are on this machine. `seconds`: for all to
-    connect."""
+def join(share: Share, device: str, store: Any, interface: str, seconds: float) -> tuple[Collective, Line]:
+    """`store`: where the processes find each other. `interface`: on which gloo listens, unless the environment names
+    one; empty: that of the host's name. `seconds`: for all to connect."""
     if distributed.is_initialized():
         raise InputError("torch.distributed is in use in this process: run the model in a process of its own")
-    with _on_loopback() if is_local else _as_it_is():
+    with _on(interface):
         try:
             distributed.init_process_group(
                 "gloo",
@@ -50,12 +50,17 @@ def file_store(path: Path, processes: int) -> Any:
 
 
 def network_store(host: str, port: int, serves: bool, seconds: float) -> Any:
-    """Where processes of several machines do. `serves`: this process keeps it."""
+    """Where processes of several machines do. `serves`: this process keeps it, at that address alone: by itself torch
+    would listen at all addresses of the machine."""
+    more: dict[str, Any] = {}
     try:
+        if serves:
+            family = socket.AF_INET6 if ":" in host else socket.AF_INET
+            more = {"master_listen_fd": socket.create_server((host, port), family=family).detach()}
         return distributed.TCPStore(  # type: ignore[attr-defined]
-            host, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False
+            host, port, is_master=serves, timeout=timedelta(seconds=seconds), wait_for_workers=False, **more
         )
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         what = "is taken, or no port of this machine" if serves else f"did not answer within {seconds:g} s"
         text = str(error).splitlines()[0]
         raise InputError(f"MASTER_ADDR:MASTER_PORT {host}:{port} {what}: {text}") from error
@@ -82,19 +87,12 @@ def use_gpu(number: int) -> None:
 
 
 @contextmanager
-def _on_loopback() -> Iterator[None]:
-    """gloo listens where other machines cannot connect, unless the environment names an interface."""
-    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-    if INTERFACE in os.environ or not names:
+def _on(interface: str) -> Iterator[None]:
+    if INTERFACE in os.environ or not interface:
         yield
         return
-    os.environ[INTERFACE] = names[0]
+    os.environ[INTERFACE] = interface
     try:
         yield
     finally:
         del os.environ[INTERFACE]
-
-
-@contextmanager
-def _as_it_is() -> Iterator[None]:
-    yield

@@ -7,7 +7,6 @@ data             the tensors, one after another
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,14 +14,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from quire.core.errors import ModelError
+from quire.models.checkpoint import INDEX, read_index
 from quire.worker.weights.write import Advance
 
 
 def checkpoint_files(folder: Path) -> tuple[Path, ...]:
     """The files that the index names, or the only file."""
-    index = folder / "model.safetensors.index.json"
+    index = folder / INDEX
     if index.exists():
-        names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        names = read_index(index)
         missing = [name for name in names if not (folder / name).exists()]
         if missing:
             raise ModelError(f"{folder} lacks {len(missing)} of {len(names)} files of weights, {missing[0]} first")

@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from quire.core.errors import ModelError
 from quire.worker.weights.safetensors import checkpoint_files
@@ -94,13 +95,14 @@ class StoredTensors:
         file = os.open(path, os.O_RDONLY)
         self._open.callback(os.close, file)
         try:
-            size = int.from_bytes(os.pread(file, 8, 0), "little")
-            header = json.loads(os.pread(file, size, 8))
+            with safe_open(path, framework="pt"):  # refuses sizes and offsets that are not those of its data
+                size = int.from_bytes(os.pread(file, 8, 0), "little")
+                header = json.loads(os.pread(file, size, 8))
             for name, entry in header.items():
                 if name != "__metadata__":
                     begin = 8 + size + entry["data_offsets"][0]
                     self._tensors[name] = StoredTensor(file, begin, tuple(entry["shape"]), DTYPES[entry["dtype"]])
-        except (ValueError, KeyError, TypeError, OverflowError, MemoryError) as error:
+        except (SafetensorError, OSError, KeyError) as error:
             raise ModelError(f"{path} cannot be read as safetensors: {error}") from None
 
     def __enter__(self) -> Self:
