@@ -101,9 +101,11 @@ def follower_process(descriptors: Sequence[int], setup: RankSetup) -> subprocess
 
 
 def of_a_rank(options: RunOptions) -> RunOptions:
-    """What the other ranks need: the engine, and whatever listens to it, is on rank 0."""
+    """What the other ranks need: the engine, and whatever listens to it, is on rank 0. They may have another working
+    folder."""
     own = options.tiers
-    tiers = Tiers(host_bytes=own.host_bytes, disk=own.disk, disk_bytes=own.disk_bytes, secret=own.secret)
+    disk, secret = (None if path is None else path.absolute() for path in (own.disk, own.secret))
+    tiers = Tiers(host_bytes=own.host_bytes, disk=disk, disk_bytes=own.disk_bytes, secret=secret)
     return replace(options, tiers=tiers, record=None, kv_events=None, kv_events_topic="")
 
 

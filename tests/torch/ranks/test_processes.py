@@ -40,6 +40,7 @@ def test_processes_generate_what_one_does(name: str, ranks: int, stages: int, tm
     assert found[0] == found[1]
 
 
+@pytest.mark.soak
 def test_two_ranks_find_on_disk_what_two_ranks_have_written(tmp_path: Path) -> None:
     """In an earlier life. Where a part of one rank is damaged, the prefix is computed again; tokens are always those of
     one rank. Red if a rank read the part of another, or a load took what is not whole."""
