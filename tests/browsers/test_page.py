@@ -132,6 +132,26 @@ def test_names_in_a_text_become_links_and_nothing_else_does(chromium: Browser, s
     )
 
 
+def test_no_token_is_said_to_be_new_where_a_part_of_a_unit_may_have_been_computed(
+    chromium: Browser, server: RunningServer
+) -> None:
+    """124 of 290 tokens were computed before: a unit of them is found, which is not all that could be, and 60 are not."""
+    open_page(chromium, server)
+    code = """import("/inspect/document.js").then((words) => [
+      words.lookup("hit", 290, 64, 64), words.lookup("hit", 290, 256, 64), words.lookup("no_overlap", 290, 0, 64),
+      words.notFound(290, 64, {}, 64, "hit"), words.notFound(290, 64, { evicted: 192 }, 64, "hit"),
+      words.notFound(290, 0, {}, 64, "disabled")])"""
+    units = "not found: reuse is in whole units of 64 tokens, so up to"
+    assert chromium.evaluate(code) == [
+        "found in part",
+        "found in the pool",
+        "no cached prompt starts with the same tokens",
+        f"226 {units} 63 of these may have been computed before",
+        f"192: evicted before the request arrived; 34 {units} 34 of these may have been computed before",
+        "290 not looked up",
+    ]
+
+
 def waiting_for_memory(browser: Browser) -> list[list[str]]:
     return [row for row in browser.table("List of requests") if row[6].startswith("not enough free KV memory")]
 

@@ -1,6 +1,6 @@
 // The smaller views. Each has a node, and `update` draws a document into it; `enter` is called when it comes into view.
 import { json } from "./ask.js";
-import { bytes, count, notFound, plural, result, rows, seconds, share } from "./document.js";
+import { bytes, count, inUnits, lookup, notFound, plural, result, rows, seconds, share } from "./document.js";
 import { Table, action, bar, counts, element, link, strips, write } from "./dom.js";
 import { schedule } from "./frame.js";
 import { COLOURS } from "./map.js";
@@ -151,10 +151,11 @@ export class Reuse {
     this.counts = element("div", { class: "counts" });
     this.results = new Table("Admissions by result", ["Result of the prefix lookup", "#Requests", "=Share"]);
     this.missed = new Table("Prompt tokens computed again, by cause: they had been computed before, and were not found", ["Cause", "#Tokens", "#Pool memory that would have kept them"]);
+    this.about = element("p", { class: "quiet" });
     this.chosen = element("span", { class: "quiet" });
     this.all = element("button", { type: "button", onclick: () => this.choose(null) }, "Show all");
     this.latest = new Table("The latest lookups, the newest first", ["Request", "#Step", "#Prompt tokens", "#Found", "Result", "Not found"]);
-    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, element("h3", {}, "Prefix lookups"), element("p", { class: "quiet" }, "What was computed before is known as far back as the engine remembers. Prefixes are found in whole reuse units, and the last token of a prompt is always computed."), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
+    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, this.about, element("h3", {}, "Prefix lookups"), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
     this.cause = null;
   }
 
@@ -171,7 +172,8 @@ export class Reuse {
     counts(this.counts, [[share(reuse.found_tokens, reuse.prompt_tokens), `of prompt tokens found in the pool, ${since}`], [count(total), "lookups"], [count(reuse.unit_tokens), "tokens in a reuse unit"], ...(reuse.disabled ? [["off", reuse.disabled]] : [])]);
     this.results.update(Object.entries(reuse.results).map(([code, number]) => [this.pick(`result ${code}`, result(code)), count(number), bar(strips([[number / total, "var(--computed)"]]), share(number, total))]));
     this.missed.update(Object.entries(reuse.missed).map(([cause, tokens]) => [this.pick(`missed_${cause}`, result(cause)), count(tokens), tokens ? bytes(tokens * reuse.bytes_per_token) : "–"]));
-    this.list(reuse.latest);
+    write(this.about, `What was computed before is known as far back as the engine remembers. Other tokens are in no cause: ${inUnits(reuse.unit_tokens)}, so up to ${count(reuse.unit_tokens - 1)} of them in each prompt may have been computed before. The last token of a prompt is always computed.`);
+    this.list(reuse.latest, reuse.unit_tokens);
   }
 
   pick(cause, text) {
@@ -179,14 +181,14 @@ export class Reuse {
     return (this.picks[cause] ??= action(text, () => this.choose(cause)));
   }
 
-  list(latest) {
+  list(latest, unit) {
     const causes = Object.keys(latest).filter((name) => name.startsWith("missed_"));
     const places = [...latest.name.keys()].filter((place) => !this.cause || (this.cause.startsWith("result ") ? latest.result[place] === this.cause.slice(7) : latest[this.cause]?.[place]));
     write(this.chosen, this.cause ? `Only: ${result(this.cause.replace(/^result |^missed_/, ""))}` : "Click a result or a cause above to see its requests alone.");
     this.all.hidden = !this.cause;
     this.latest.update(places.map((place) => [
-      link(placeOf(latest.name[place]), label(latest.name[place])), count(latest.step[place]), count(latest.tokens[place]), count(latest.found[place]), result(latest.result[place]),
-      notFound(latest.tokens[place], latest.found[place], Object.fromEntries(causes.map((cause) => [cause.slice(7), latest[cause][place]])))]));
+      link(placeOf(latest.name[place]), label(latest.name[place])), count(latest.step[place]), count(latest.tokens[place]), count(latest.found[place]), lookup(latest.result[place], latest.tokens[place], latest.found[place], unit),
+      notFound(latest.tokens[place], latest.found[place], Object.fromEntries(causes.map((cause) => [cause.slice(7), latest[cause][place]])), unit, latest.result[place])]));
   }
 }
 

@@ -1,6 +1,6 @@
 // Requests: counts, then a list with a bar each, then one request with its explanation, its events and its sheets.
 import { json } from "./ask.js";
-import { bytes, count, notFound, plural, result, seconds, share } from "./document.js";
+import { bytes, count, lookup, notFound, plural, result, seconds, share } from "./document.js";
 import { Table, bar, counts, element, link, strips, write } from "./dom.js";
 import { schedule } from "./frame.js";
 import { isName, label, linked, placeOf } from "./names.js";
@@ -145,10 +145,10 @@ class One {
     const names = [found.name, ...found.after, ...found.kinds.flatMap((kind) => kind.holders.map(([name]) => name)), ...found.events.flatMap((event) => event.requests)];
     write(this.title, label(found.name));
     replace(this.text, found.text || "It has ended.", names, found.name);
-    write(this.more, [this.until(found, now), this.reuse(found), label(found.name) === found.name ? "" : `Name in the engine: ${found.name}; the id of its answer ends with ${found.name.slice(0, found.name.lastIndexOf("-"))}.`].filter(Boolean).join("\n"));
+    write(this.more, [this.until(found, now), this.reuse(found, now), label(found.name) === found.name ? "" : `Name in the engine: ${found.name}; the id of its answer ends with ${found.name.slice(0, found.name.lastIndexOf("-"))}.`].filter(Boolean).join("\n"));
     this.held.node.hidden = !found.held.length;
     this.held.update(found.held.map((one) => [one.kind, count(one.stage), count(one.sheets.length), count(one.pages.reduce((sum, pages) => sum + pages, 0))]));
-    this.events.update(found.events.map((event) => [event.what, count(event.step), Object.entries(event.numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", "), event.what === "admitted" ? result(event.code || "hit") : renamed(event.reason, event.requests),
+    this.events.update(found.events.map((event) => [event.what, count(event.step), Object.entries(event.numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", "), event.what === "admitted" ? lookup(event.code || "hit", event.numbers.tokens, event.numbers.hit_tokens, now.reuse.unit_tokens) : renamed(event.reason, event.requests),
       event.requests.length && isName(event.requests[0]) ? link(placeOf(event.requests[0]), label(event.requests[0])) : event.requests.join(", ")]));
     this.map.hold(found.held);
   }
@@ -158,13 +158,13 @@ class One {
   }
 
   // What its first lookup found, if that is remembered.
-  reuse(found) {
+  reuse(found, now) {
     const event = found.events.find((one) => one.what === "admitted" && !one.numbers.preemptions);
     if (!event) return found.status === "waiting" ? "Reuse: its prefix is looked up when it starts." : "";
     const { tokens, hit_tokens: hit, ...others } = event.numbers;
     const missed = Object.fromEntries(Object.entries(others).filter(([name]) => name.startsWith("missed_")).map(([name, value]) => [name.slice(7), value]));
     const why = hit || !event.code ? "" : `, because ${result(event.code)}`;
-    return `Reuse: ${count(hit)} of ${count(tokens)} prompt tokens were found in the pool${why}. Not found: ${notFound(tokens, hit, missed) || "none"}.`;
+    return `Reuse: ${count(hit)} of ${count(tokens)} prompt tokens were found in the pool${why}. ${notFound(tokens, hit, missed, now.reuse.unit_tokens, event.code)}.`;
   }
 }
 
