@@ -49,6 +49,9 @@ const WAITS = {
 };
 export const waits = (code) => WAITS[code] ?? code;
 
+// Whether the engine that the drawings are of has ended.
+export const isGone = ({ status }) => status.state === "dead" || status.state === "starting";
+
 // Results of prefix lookups and causes of tokens that were not found, by code.
 const RESULTS = {
   hit: "found in the pool", no_overlap: "no cached prompt starts with the same tokens", below_unit: "the shared beginning is shorter than a reuse unit", tail_evicted: "the end of its sliding window was evicted",

@@ -78,7 +78,7 @@ export class Pool {
   constructor() {
     this.counts = element("div", { class: "counts" });
     this.title = element("h2");
-    this.holders = new Table("Who holds its pages", ["Holder", "#Pages"]);
+    this.holders = new Table("Who holds its pages; a shared page counts for each", ["Holder", "#Pages"]);
     this.one = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#pool" }, "Close")), this.holders.node);
     this.kinds = new Table("Pages by kind", ["Kind of layer", "#Stage", "#Sheets", "#Page", "#Used", "#Cached", "#Leased", "#In transfer", "#Pinned", "#Free", "#Bytes used", "#Bytes cached"]);
     this.sheets = new Table("Sheets in order; neighbours that are alike share a row", ["Sheets", "#Stage", "Kind", "#Used", "#Cached", "#Leased", "#In transfer", "#Pinned", "#Backend"]);
