@@ -105,6 +105,10 @@ def test_a_running_request_is_shown_with_its_sheets_its_events_and_why(tiny_serv
         name = table["name"][place]
         assert table["tenant"][place] == "alice"
         assert table["bytes"][place] > 0
+        explained = client.get(f"/v1/requests/{name}/explain").json()["choices"]
+        assert [choice["status"] for choice in explained] == ["running"]
+        with tiny_server.client(keys.bob) as bob:
+            assert bob.get(f"/v1/requests/{name}/explain").status_code == 404
         one = client.get(f"{INSPECT}/requests/{name}").json()
         assert (one["status"], one["events"][0]["what"]) == ("running", "accepted")
         assert one["held"][0]["sheets"]
