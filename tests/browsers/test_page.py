@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from browser import Browser
 from chaos import Crowd
 from running_server import RunningServer
@@ -68,6 +70,9 @@ def test_squares_are_the_plans_sheets_and_bytes_are_those_of_the_metrics(
     (row,) = browser.table("Pages by kind")
     kind = plan["kinds"][0]
     assert row[0] == kind["name"]
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", browser.text("#view .counts"))]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+    assert shares[1] > 0
     for place, state in ((4, "used"), (5, "cached"), (9, "free")):
         assert number(row[place]) == server.metric("quire_pages", kind=kind["name"], state=state)
     assert number(row[11]) == server.metric("quire_pages", state="cached") * kind["page_bytes"] > 0
@@ -136,7 +141,7 @@ def test_names_in_a_text_become_links_and_nothing_else_does(chromium: Browser, s
 def test_no_token_is_said_to_be_new_where_a_part_of_a_unit_may_have_been_computed(
     chromium: Browser, server: RunningServer
 ) -> None:
-    """124 of 290 tokens were computed before: a unit of them is found, which is not all that could be, and 60 are not."""
+    """124 of 290 tokens were computed before: a unit of them is found, and 60 are not."""
     open_page(chromium, server)
     code = """import("/inspect/document.js").then((words) => [
       words.lookup("hit", 290, 64, 64), words.lookup("hit", 290, 256, 64), words.lookup("no_overlap", 290, 0, 64),
@@ -151,6 +156,22 @@ def test_no_token_is_said_to_be_new_where_a_part_of_a_unit_may_have_been_compute
         f"192: evicted before the request arrived; 34 {units} 34 of these may have been computed before",
         "290 not looked up",
     ]
+
+
+def test_a_server_without_keys_has_no_table_of_tenants(chromium: Browser, server: RunningServer) -> None:
+    open_page(chromium, server, "#sessions")
+    with streaming(server):
+        chromium.until_text("#status", "1 running")
+        assert "Leases" in chromium.text("#view")
+        assert "Tenants" not in chromium.text("#view")
+
+
+def test_sizes_are_read_as_people_write_them(chromium: Browser, server: RunningServer) -> None:
+    open_page(chromium, server)
+    code = """import("/inspect/document.js").then(({ bytesOf }) =>
+      ["", "64MiB", "1.5 GiB", "2", "100 B", "1 TB", "MiB", "-1"].map((text) => String(bytesOf(text))))"""
+    found = chromium.evaluate(code)
+    assert found == [*map(str, (0, 64 << 20, 3 << 29, 2 << 30, 100, 10**12)), "NaN", "NaN"]
 
 
 def waiting_for_memory(browser: Browser) -> list[list[str]]:
@@ -256,4 +277,13 @@ def test_what_if_shows_the_planners_answers(browser: Browser, server: RunningSer
         found: dict[str, Any] = client.get("/v1/inspect/what-if").json()["table"]
     shown = [(row[0], number(row[1])) for row in browser.table("The planner's answers")]
     assert shown == list(zip(found["option"], found["requests"], strict=True))
+    assert browser.evaluate("document.querySelector('#length').value") == "512"
+    browser.evaluate("document.querySelector('#pool-size').value = '64MiB'")
+    browser.click("#view button", "Compare")
+    browser.until(
+        "it is asked", lambda: any("--pool 64.00 MiB" in row[0] for row in browser.table("The planner's answers"))
+    )
+    browser.evaluate("document.querySelector('#pool-size').value = 'much'")
+    browser.click("#view button", "Compare")
+    browser.until_text("#view", "much is no size")
     browser.require_quiet(server.address)

@@ -82,7 +82,8 @@ def _kind(one: KindShort) -> str:
     short = f", {_are(one.short_pages)} missing" if one.short_pages else ""
     held = ", ".join(holders) or "none is held"
     free = f"{_are(one.free_pages)} free" + (f", {one.evictable_pages:,} evictable" if one.evictable_pages else "")
-    return f"  {one.kind}: needs {one.needs_pages:,} page{'' if one.needs_pages == 1 else 's'}; {free}{awaited}{short}; {held}"
+    needs = f"needs {one.needs_pages:,} page{'' if one.needs_pages == 1 else 's'}"
+    return f"  {one.kind}: {needs}; {free}{awaited}{short}; {held}"
 
 
 def _are(pages: int) -> str:

@@ -33,6 +33,13 @@ export function bytes(value) {
   return `${place ? value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0) : value} ${units[place]}`;
 }
 
+// Of a size as options take it (80GiB, 64MB); without a unit it is in GiB. 0: none is given, NaN: it is no size.
+export function bytesOf(text) {
+  const [, number, prefix, isBinary] = (/\d$/.test(text.trim()) ? `${text.trim()}GiB` : text.trim()).match(/^(\d+(?:\.\d+)?)\s*(?:([KMGT])(i)?)?B$/i) ?? [];
+  if (number === undefined) return text.trim() ? NaN : 0;
+  return Math.round(number * (isBinary ? 1024 : 1000) ** " KMGT".indexOf(prefix?.toUpperCase() ?? " "));
+}
+
 export const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "–");
 export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 

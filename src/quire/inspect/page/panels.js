@@ -1,6 +1,6 @@
 // The smaller views. Each has a node, and `update` draws a document into it; `enter` is called when it comes into view.
 import { json } from "./ask.js";
-import { bytes, count, inUnits, lookup, notFound, plural, result, rows, seconds, share } from "./document.js";
+import { bytes, bytesOf, count, inUnits, lookup, notFound, plural, result, rows, seconds, share } from "./document.js";
 import { Table, action, bar, counts, element, link, strips, write } from "./dom.js";
 import { schedule } from "./frame.js";
 import { COLOURS } from "./map.js";
@@ -103,7 +103,7 @@ export class Pool {
   update(now, name) {
     if (!now.pool) return;
     const { stages } = now.pool, sheets = stages.reduce((sum, one) => sum + one.sheets, 0), free = stages.reduce((sum, one) => sum + one.free_sheets, 0);
-    counts(this.counts, [[count(sheets), `sheets of ${bytes(stages[0].sheet_bytes)}`], [count(free), "free"], [share(sheets - free, sheets), "in use"]]);
+    counts(this.counts, [[count(sheets), `sheets of ${bytes(stages[0].sheet_bytes)}`], [count(free), "of them free"], ...uses(stages)]);
     this.kinds.update(stages.flatMap((stage) => stage.kinds.map((kind) => [
       kind.kind, count(stage.stage), count(kind.sheets), `${bytes(kind.page_bytes)}, ${plural(kind.page_tokens, "token")}`,
       ...["used", "cached", "leased", "transfer", "pinned", "free"].map((state) => count(kind[`${state}_pages`])),
@@ -129,6 +129,15 @@ export class Pool {
       this.holders.update(found.holders.map((one) => [one.is_request && isName(one.name) ? link(placeOf(one.name), label(one.name)) : one.name, count(one.pages)]));
     }).catch((error) => write(this.title, error.message));
   }
+}
+
+// Shares of the pool's bytes; free are also the pages that are left in sheets.
+function uses(stages) {
+  const all = stages.reduce((sum, one) => sum + one.sheets * one.sheet_bytes, 0), kinds = stages.flatMap((one) => one.kinds);
+  const held = (state) => kinds.reduce((sum, kind) => sum + kind[`${state}_pages`] * kind.page_bytes, 0);
+  const [used, cached, fixed, leased] = [held("used"), held("cached"), held("pinned") + held("backend"), held("leased")];
+  return [[share(used, all), "used by requests"], [share(cached, all), leased ? "cached (evictable unless leased)" : "cached (evictable)"],
+    ...(fixed ? [[share(fixed, all), "pinned or the backend's"]] : []), [share(all - used - cached - fixed, all), "free"]];
 }
 
 function runsOf(stage) {
@@ -194,19 +203,24 @@ export class Reuse {
 
 // ── sessions, tiers, ranks ──────────────────────────────────────────────────
 
+const EVERYBODY = "everybody"; // the tenant of a server without keys
+
 export class Sessions {
   constructor() {
     this.counts = element("div", { class: "counts" });
     this.leases = new Table("Leases: prefixes that stay until a time", ["Lease", "Tenant", "#Tokens", "#Memory", "Where", "#Ends in"]);
     this.tenants = new Table("Tenants that are active now", ["Tenant", "#Weight", "#Running", "#Its share of rows (batch slots)", "#Waiting", "#Memory, shared pages counted each time", "#Tokens served ÷ weight"]);
-    this.node = section("Sessions", this.counts, this.leases.node, element("h3", {}, "Tenants"), this.tenants.node);
+    this.everyone = element("div", {}, element("h3", {}, "Tenants"), this.tenants.node);
+    this.node = section("Sessions", this.counts, this.leases.node, this.everyone);
   }
 
   update(now) {
     if (!now.sessions) return;
     const { leases, tenants } = now.sessions, size = leases.bytes.reduce((sum, one) => sum + one, 0);
+    const hasKeys = tenants.name.some((name) => name !== EVERYBODY);
     const room = now.pool.stages.reduce((sum, one) => sum + one.lease_sheets * one.sheet_bytes, 0);
-    counts(this.counts, [[count(leases.name.length), leases.name.length === 1 ? "lease" : "leases"], [bytes(size), `of ${bytes(room)} lease memory`], [count(tenants.name.length), tenants.name.length === 1 ? "active tenant" : "active tenants"]]);
+    counts(this.counts, [[count(leases.name.length), leases.name.length === 1 ? "lease" : "leases"], [bytes(size), `of ${bytes(room)} lease memory`], ...(hasKeys ? [[count(tenants.name.length), tenants.name.length === 1 ? "active tenant" : "active tenants"]] : [])]);
+    this.everyone.hidden = !hasKeys;
     const clock = now.source === "server" ? Date.now() / 1000 : now.at;
     this.leases.update(rows(leases, "name", "tenant", "tokens", "bytes", "where", "until").map(([name, tenant, tokens, own, where, until]) => [name, tenant, count(tokens), bytes(own), where, until == null ? "–" : seconds(until - clock)]));
     this.tenants.update(rows(tenants, "name", "weight", "running", "share_rows", "waiting", "bytes", "served_tokens").map(([name, weight, running, part, waiting, own, served]) => [name, String(weight), count(running), String(part), count(waiting), bytes(own), count(served)]));
@@ -257,12 +271,12 @@ export class Ranks {
 
 export class WhatIf {
   constructor() {
-    this.length = element("input", { id: "length", type: "number", min: 1, value: 8192 });
-    this.pool = element("input", { id: "pool-size", type: "number", min: 0, step: "any", placeholder: "none" });
-    this.table = new Table("The planner's answers", ["Change", "#Concurrent requests", "#Compared with now", "#Longest request, tokens", "#Pool"]);
+    this.length = element("input", { id: "length", type: "number", min: 1 });
+    this.pool = element("input", { id: "pool-size", placeholder: "none, or 64MiB, 80GiB" });
+    this.table = new Table("The planner's answers", ["Change", "#Concurrent requests", "#Compared with the plan", "#Longest request, tokens", "#Pool"]);
     this.text = element("p", { role: "status" });
     const form = element("form", { class: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } },
-      element("label", {}, "Tokens of each request", this.length), element("label", {}, "Another pool size, GiB", this.pool), element("button", {}, "Compare"));
+      element("label", {}, "Tokens of each request", this.length), element("label", {}, "Another pool size (a number alone is GiB)", this.pool), element("button", {}, "Compare"));
     this.node = section("What if", element("p", {}, "How many requests of one length generate at once, as planned and with one change each. Asking changes nothing."), form, this.text, this.table.node);
   }
 
@@ -271,10 +285,12 @@ export class WhatIf {
   }
 
   ask() {
-    const pool = Number(this.pool.value);
-    const query = new URLSearchParams({ length: this.length.value || 8192, ...(pool > 0 ? { pool_bytes: Math.round(pool * 2 ** 30) } : {}) });
+    const pool = bytesOf(this.pool.value);
+    if (Number.isNaN(pool)) return write(this.text, `${this.pool.value} is no size: give one such as 64MiB or 80GiB`);
+    const query = new URLSearchParams({ ...(this.length.value ? { length: this.length.value } : {}), ...(pool ? { pool_bytes: pool } : {}) });
     json(`/v1/inspect/what-if?${query}`).then((found) => {
       const cut = Number(this.length.value) > found.length ? `A request has at most ${count(found.length)} tokens here, so the` : "The";
+      this.length.value ||= found.length;
       write(this.text, `${cut} answers are for requests of ${count(found.length)} tokens each, prompt and output together, that share nothing.`);
       const [now] = found.table.requests;
       this.table.update(rows(found.table, "option", "requests", "max_length", "pool_bytes").map(([option, requests, longest, size], place) => [option, count(requests), place && now && requests != null ? `${(requests / now).toFixed(2)} ×` : "", count(longest), bytes(size)]));
