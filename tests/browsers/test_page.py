@@ -221,6 +221,25 @@ def test_a_killed_engine_shows_a_banner_and_comes_back(browser: Browser, server:
     browser.require_quiet(server.address)
 
 
+def test_a_request_that_was_shown_ended_when_the_engine_died(chromium: Browser, server: RunningServer) -> None:
+    """The top line says so too. Axe finds nothing in the drawings of an engine that has ended."""
+    open_page(chromium, server)
+    chromium.until_text("#status", "ready")
+    asked = body(**LONG)
+    with server.client() as client, client.stream("POST", CHAT, json=asked) as stream:
+        with server.slowed():
+            name = wait_for_tokens(lines := stream.iter_lines(), 2)["id"].partition("-")[2] + "-0"
+            chromium.until_text("#status", "1 running")
+            chromium.until("it is listed", lambda: len(chromium.table("List of requests")) == 1)
+        os.kill(server.engine, signal.SIGKILL)
+        chromium.until_text("#status", "its 1 request ended")
+        assert chromium.do("axe") == []
+        assert "engine" in "".join(lines)
+    chromium.until("it is ready again", lambda: chromium.text("#status").startswith("ready"))
+    chromium.evaluate(f"location.hash = 'requests/{name}'")
+    chromium.until_text(".one pre", "It ended when the engine died.")
+
+
 def test_a_stopped_engine_is_shown_as_frozen(browser: Browser, server: RunningServer) -> None:
     open_page(browser, server)
     browser.until_text("#status", "ready")
@@ -230,6 +249,9 @@ def test_a_stopped_engine_is_shown_as_frozen(browser: Browser, server: RunningSe
         try:
             browser.until_text("#banner", "frozen: the engine has finished no step for")
             assert browser.text("#status").startswith("frozen")
+            browser.evaluate("location.hash = 'requests/nothing-0'")
+            browser.until_text(".one pre", "The engine does not answer; details come when it does.")
+            assert "Events" not in browser.text(".one")
         finally:
             os.kill(server.engine, signal.SIGCONT)
         browser.until("the banner goes", lambda: not browser.text("#banner"))

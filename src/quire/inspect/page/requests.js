@@ -120,8 +120,7 @@ class One {
     this.held = new Table("Pages that it holds, shared ones included", ["Kind", "#Stage", "#Sheets", "#Pages"]);
     this.more = element("p", { class: "lines" });
     this.events = new Table("Its latest events, the oldest first", ["Event", "#Step", "Numbers", "Reason", "Because of"]);
-    this.happened = element("div", {}, element("h3", {}, "Events"), this.events.node);
-    this.node = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#requests" }, "Close")), this.text, this.needs.node, this.more, this.held.node, this.happened);
+    this.node = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#requests" }, "Close")), this.text, this.needs.node, this.more, this.held.node, this.events.node);
   }
 
   enter(name, map) {
@@ -133,10 +132,15 @@ class One {
     this.node.hidden = !name;
     write(this.title, label(name));
     replace(this.text, "", []);
+    this.clear();
+    this.events.fill([]);
+  }
+
+  clear() {
     write(this.more, "");
-    fill(this.needs, this.needs.node, []);
-    fill(this.held, this.held.node, []);
-    fill(this.events, this.happened, []);
+    this.needs.fill([]);
+    this.held.fill([]);
+    this.map.hold([]);
   }
 
   update(now, name) {
@@ -166,10 +170,7 @@ class One {
     replace(this.text, isLost ? "It ended when the engine died." : error.message, []);
     if (!isLost) return;
     [this.status, this.shown] = ["ended", this.name];
-    write(this.more, "");
-    fill(this.needs, this.needs.node, []);
-    fill(this.held, this.held.node, []);
-    this.map.hold([]);
+    this.clear();
   }
 
   show(found, now) {
@@ -178,10 +179,10 @@ class One {
     const names = [found.name, ...found.after, ...found.kinds.flatMap((kind) => kind.holders.map(([name]) => name)), ...found.events.flatMap((event) => event.requests)];
     write(this.title, label(found.name));
     replace(this.text, summary(found), names, found.name);
-    fill(this.needs, this.needs.node, found.kinds.map((one) => [one.kind, ...["stage", "needs_pages", "free_pages", "evictable_pages", "awaited_pages", "missing_pages"].map((name) => count(one[name]))]));
+    this.needs.fill(found.kinds.map((one) => [one.kind, ...["stage", "needs_pages", "free_pages", "evictable_pages", "awaited_pages", "missing_pages"].map((name) => count(one[name]))]));
     write(this.more, [this.until(found, now), this.reuse(found, now), label(found.name) === found.name ? "" : `Name in the engine: ${found.name}; the id of its answer ends with ${found.name.slice(0, found.name.lastIndexOf("-"))}.`].filter(Boolean).join("\n"));
-    fill(this.held, this.held.node, found.held.map((one) => [one.kind, count(one.stage), count(one.sheets.length), count(one.pages.reduce((sum, pages) => sum + pages, 0))]));
-    fill(this.events, this.happened, found.events.map((event) => [event.what, count(event.step), Object.entries(event.numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", "), event.what === "admitted" ? lookup(event.code || "hit", event.numbers.tokens, event.numbers.hit_tokens, now.reuse.unit_tokens) : renamed(event.reason, event.requests),
+    this.held.fill(found.held.map((one) => [one.kind, count(one.stage), count(one.sheets.length), count(one.pages.reduce((sum, pages) => sum + pages, 0))]));
+    this.events.fill(found.events.map((event) => [event.what, count(event.step), Object.entries(event.numbers).map(([name, value]) => `${name.replaceAll("_", " ")} ${count(value)}`).join(", "), event.what === "admitted" ? lookup(event.code || "hit", event.numbers.tokens, event.numbers.hit_tokens, now.reuse.unit_tokens) : renamed(event.reason, event.requests),
       event.requests.length && isName(event.requests[0]) ? link(placeOf(event.requests[0]), label(event.requests[0])) : event.requests.join(", ")]));
     this.map.hold(found.held);
   }
@@ -208,12 +209,6 @@ function summary(found) {
 }
 
 const holders = ({ kind, holders: all }) => all.length ? `Pages of ${kind} are held by ${all.map(([name, pages]) => `${name} (${count(pages)})`).join(", ")}` : "";
-
-// A table without rows is not shown, nor what is around it.
-function fill(table, node, values) {
-  node.hidden = !values.length;
-  table.update(values);
-}
 
 function replace(node, text, names, own) {
   const parts = linked(text, names, own), key = parts.map((part) => part.textContent ?? part).join("");
