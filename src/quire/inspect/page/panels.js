@@ -179,7 +179,7 @@ export class Reuse {
     const since = now.reader.is_admin ? "since the engine started" : "of this key's latest lookups";
     const total = Object.values(reuse.results).reduce((sum, number) => sum + number, 0);
     counts(this.counts, [[share(reuse.found_tokens, reuse.prompt_tokens), `of prompt tokens found in the pool, ${since}`], [count(total), "lookups"], [count(reuse.unit_tokens), "tokens in a reuse unit"], ...(reuse.disabled ? [["off", reuse.disabled]] : [])]);
-    this.results.update(Object.entries(reuse.results).map(([code, number]) => [this.pick(`result ${code}`, result(code)), count(number), bar(strips([[number / total, "var(--computed)"]]), share(number, total))]));
+    this.results.update(Object.entries(reuse.results).map(([code, number]) => [this.pick(`result ${code}`, code === "hit" ? "found in the pool, at least in part" : result(code)), count(number), bar(strips([[number / total, "var(--computed)"]]), share(number, total))]));
     this.missed.update(Object.entries(reuse.missed).map(([cause, tokens]) => [this.pick(`missed_${cause}`, result(cause)), count(tokens), tokens ? bytes(tokens * reuse.bytes_per_token) : "–"]));
     write(this.about, `What was computed before is known as far back as the engine remembers. Other tokens are in no cause: ${inUnits(reuse.unit_tokens)}, so up to ${count(reuse.unit_tokens - 1)} of them in each prompt may have been computed before. The last token of a prompt is always computed.`);
     this.list(reuse.latest, reuse.unit_tokens);

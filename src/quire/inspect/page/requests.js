@@ -20,7 +20,7 @@ export class Requests {
     this.range = element("span", { class: "quiet" });
     this.back = element("button", { type: "button", onclick: () => this.turn(this.first - AT_ONCE) }, "‹ Back");
     this.on = element("button", { type: "button", onclick: () => this.turn(this.first + AT_ONCE) }, "More ›");
-    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens, of its limit", "#KV memory (shared pages count for each)", "#Preempted", "=Why it waits", "=Starts at the latest (a guarantee, usually much sooner)"]);
+    this.table = new Table("List of requests", ["Request", "State", "=Tokens up to its limit", "#Tokens, of its limit", "#KV memory, shared pages included", "#Preempted", "=Why it waits", "=Starts at the latest (a guarantee, usually much sooner)"]);
     this.together = element("p", { class: "quiet small" });
     const legend = element("p", { class: "legend" }, ...PARTS.map(([name, text]) => {
       const square = element("i");
@@ -116,7 +116,7 @@ class One {
   constructor() {
     this.title = element("h2");
     this.text = element("pre");
-    this.needs = new Table("Pages that it needs, and what there is of them; a page that several requests hold counts for each", ["Kind", "#Stage", "#Expected need", "#Free", "#Cached prefixes (evictable)", "#Kept for the growth of running requests", "#Missing"]);
+    this.needs = new Table("Pages that it needs, and what there is of them", ["Kind", "#Stage", "#Expected need", "#Free", "#Cached prefixes (evictable)", "#Kept for the growth of running requests", "#Missing"]);
     this.held = new Table("Pages that it holds, shared ones included", ["Kind", "#Stage", "#Sheets", "#Pages"]);
     this.more = element("p", { class: "lines" });
     this.events = new Table("Its latest events, the oldest first", ["Event", "#Step", "Numbers", "Reason", "Because of"]);
@@ -205,7 +205,7 @@ class One {
 
 const VERBS = { waiting: "Waits", loading: "Waits", running: "Runs" };
 function summary(found) {
-  return found.status === "ended" ? "It has ended." : [`${VERBS[found.status]}: ${found.reason}`, ...found.kinds.map(holders), found.kept, found.room].filter(Boolean).join("\n");
+  return found.status === "ended" ? "It has ended." : [`${VERBS[found.status]}: ${found.reason}`, ...found.kinds.map(holders), found.kinds.length ? "A shared page counts for each holder" : "", found.kept, found.room].filter(Boolean).join("\n");
 }
 
 const holders = ({ kind, holders: all }) => all.length ? `Pages of ${kind} are held by ${all.map(([name, pages]) => `${name} (${count(pages)})`).join(", ")}` : "";
