@@ -79,7 +79,7 @@ def main(folder: Path) -> None:
             at = f"?step={step}"
             draw(browser, f"{server.url}#requests{at}", folder / "inspector.png", "light", "wait")
             one = f"{server.url}#requests/{request}{at}"
-            draw(browser, one, folder / "inspector-request.png", "dark", "whatever arrives")
+            draw(browser, one, folder / "inspector-request.png", "dark", "Until when")
             draw(browser, f"{server.url}#reuse{at}", folder / "inspector-reuse.png", "light", "Prefix lookups")
             draw(browser, page.as_uri(), folder / "plan.png", "light", "Requests at once")
             server.shutdown()

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from browser import Browser
 from chaos import Crowd
 from running_server import RunningServer
@@ -62,12 +64,16 @@ def test_squares_are_the_plans_sheets_and_bytes_are_those_of_the_metrics(
         plan = client.get("/v1/plan").json()
     open_page(browser, server, "#pool")
     browser.until_text("#status", "audit ok")
-    drawn = browser.evaluate(SQUARES % CELL)
-    assert len(drawn) == plan["sheets"] == server.metric("quire_sheets")
-    assert sum(drawn) == server.metric("quire_sheets_of_kind") > 0
+    taken = server.metric("quire_sheets_of_kind")
+    assert taken > 0
+    assert len(browser.evaluate(SQUARES % CELL)) == plan["sheets"] == server.metric("quire_sheets")
+    browser.until("the drawing is of the last step", lambda: sum(browser.evaluate(SQUARES % CELL)) == taken)
     (row,) = browser.table("Pages by kind")
     kind = plan["kinds"][0]
     assert row[0] == kind["name"]
+    shares = [float(share) for share in re.findall(r"([\d.]+) %", browser.text("#view .counts"))]
+    assert sum(shares) == pytest.approx(100, abs=0.2)
+    assert shares[1] > 0
     for place, state in ((4, "used"), (5, "cached"), (9, "free")):
         assert number(row[place]) == server.metric("quire_pages", kind=kind["name"], state=state)
     assert number(row[11]) == server.metric("quire_pages", state="cached") * kind["page_bytes"] > 0
@@ -84,7 +90,7 @@ def test_a_running_request_is_listed_explained_and_lit(browser: Browser, server:
     with streaming(server, **{"x-request-id": "lit-one"}) as name:
         browser.until("it is listed", lambda: any(row[0] == "lit-one" for row in browser.table("List of requests")))
         browser.click("th a", "lit-one")
-        browser.until_text(".one pre", "lit-one runs:")
+        browser.until_text(".one pre", "Runs:")
         assert name in browser.text(".one .lines")
         assert name in browser.evaluate("decodeURIComponent(location.hash)")
         assert browser.table("Its latest events")[0][0] == "accepted"
@@ -106,9 +112,10 @@ def test_the_page_answers_what_a_newcomer_asks(chromium: Browser, server: Runnin
         )
         assert greatest in everyone
         row = waiting_for_memory(chromium)[-1]
-        assert re.fullmatch(r"after [\d,]+ steps?(, about .*)?", row[7])
+        assert re.fullmatch(r"after [\d,]+ steps?|within about [\d.]+ (s|min|h)", row[7])
+        assert re.search(r"Together they hold .* of the pool; with shared pages", chromium.text("#view"))
         chromium.click("th a", row[0])
-        chromium.until_text(".one pre", f"{row[0]} waits: ")
+        chromium.until_text(".one pre", "Waits: not enough free KV memory")
         assert set(chromium.evaluate("[...document.querySelectorAll('.one pre a')].map((one) => one.text)")) <= everyone
         assert "Until when: it starts after" in chromium.text(".one .lines")
         chromium.evaluate("location.hash = 'reuse'")
@@ -130,6 +137,42 @@ def test_names_in_a_text_become_links_and_nothing_else_does(chromium: Browser, s
     assert "".join(parts) == (
         "r1 waits: #requests/r10 holds 10, xr1 and r1-0 and #requests/a.b and aXb hold 1, cache holds 2"
     )
+
+
+def test_no_token_is_said_to_be_new_where_a_part_of_a_unit_may_have_been_computed(
+    chromium: Browser, server: RunningServer
+) -> None:
+    """124 of 290 tokens were computed before: a unit of them is found, and 60 are not."""
+    open_page(chromium, server)
+    code = """import("/inspect/document.js").then((words) => [
+      words.lookup("hit", 290, 64, 64), words.lookup("hit", 290, 256, 64), words.lookup("no_overlap", 290, 0, 64),
+      words.notFound(290, 64, {}, 64, "hit"), words.notFound(290, 64, { evicted: 192 }, 64, "hit"),
+      words.notFound(290, 0, {}, 64, "disabled")])"""
+    units = "not found: reuse is in whole units of 64 tokens, so up to"
+    assert chromium.evaluate(code) == [
+        "found in part",
+        "found in the pool",
+        "no cached prompt starts with the same tokens",
+        f"226 {units} 63 of these may have been computed before",
+        f"192: evicted before the request arrived; 34 {units} 34 of these may have been computed before",
+        "290 not looked up",
+    ]
+
+
+def test_a_server_without_keys_has_no_table_of_tenants(chromium: Browser, server: RunningServer) -> None:
+    open_page(chromium, server, "#sessions")
+    with streaming(server):
+        chromium.until_text("#status", "1 running")
+        assert "Leases" in chromium.text("#view")
+        assert "Tenants" not in chromium.text("#view")
+
+
+def test_sizes_are_read_as_people_write_them(chromium: Browser, server: RunningServer) -> None:
+    open_page(chromium, server)
+    code = """import("/inspect/document.js").then(({ bytesOf }) =>
+      ["", "64MiB", "1.5 GiB", "2", "100 B", "1 TB", "MiB", "-1"].map((text) => String(bytesOf(text))))"""
+    found = chromium.evaluate(code)
+    assert found == [*map(str, (0, 64 << 20, 3 << 29, 2 << 30, 100, 10**12)), "NaN", "NaN"]
 
 
 def waiting_for_memory(browser: Browser) -> list[list[str]]:
@@ -170,10 +213,32 @@ def test_a_killed_engine_shows_a_banner_and_comes_back(browser: Browser, server:
     seconds = browser.until("the banner", lambda: "SIGKILL" in browser.text("#banner"))
     print(f"{browser.kind}: the banner came after {seconds:.2f} s")
     assert browser.table("Pages by kind") == before
+    assert "before the engine ended" in browser.text("#old")
+    assert "running" not in browser.text("#status")
     browser.until("it is ready again", lambda: browser.text("#status").startswith("ready"))
     browser.until("the banner goes", lambda: not browser.text("#banner"))
     assert "restart" in browser.text("#status")
+    browser.until("the drawings are its own", lambda: not browser.evaluate("document.body.hasAttribute('data-old')"))
     browser.require_quiet(server.address)
+
+
+def test_a_request_that_was_shown_ended_when_the_engine_died(chromium: Browser, server: RunningServer) -> None:
+    """The top line says so too. Axe finds nothing in the drawings of an engine that has ended."""
+    open_page(chromium, server)
+    chromium.until_text("#status", "ready")
+    asked = body(**LONG)
+    with server.client() as client, client.stream("POST", CHAT, json=asked) as stream:
+        with server.slowed():
+            name = wait_for_tokens(lines := stream.iter_lines(), 2)["id"].partition("-")[2] + "-0"
+            chromium.until_text("#status", "1 running")
+            chromium.until("it is listed", lambda: len(chromium.table("List of requests")) == 1)
+        os.kill(server.engine, signal.SIGKILL)
+        chromium.until_text("#status", "its 1 request ended")
+        assert chromium.do("axe") == []
+        assert "engine" in "".join(lines)
+    chromium.until("it is ready again", lambda: chromium.text("#status").startswith("ready"))
+    chromium.evaluate(f"location.hash = 'requests/{name}'")
+    chromium.until_text(".one pre", "It ended when the engine died.")
 
 
 def test_a_stopped_engine_is_shown_as_frozen(browser: Browser, server: RunningServer) -> None:
@@ -185,6 +250,9 @@ def test_a_stopped_engine_is_shown_as_frozen(browser: Browser, server: RunningSe
         try:
             browser.until_text("#banner", "frozen: the engine has finished no step for")
             assert browser.text("#status").startswith("frozen")
+            browser.evaluate("location.hash = 'requests/nothing-0'")
+            browser.until_text(".one pre", "The engine does not answer; details come when it does.")
+            assert "Events" not in browser.text(".one")
         finally:
             os.kill(server.engine, signal.SIGCONT)
         browser.until("the banner goes", lambda: not browser.text("#banner"))
@@ -232,4 +300,13 @@ def test_what_if_shows_the_planners_answers(browser: Browser, server: RunningSer
         found: dict[str, Any] = client.get("/v1/inspect/what-if").json()["table"]
     shown = [(row[0], number(row[1])) for row in browser.table("The planner's answers")]
     assert shown == list(zip(found["option"], found["requests"], strict=True))
+    assert browser.evaluate("document.querySelector('#length').value") == "512"
+    browser.evaluate("document.querySelector('#pool-size').value = '64MiB'")
+    browser.click("#view button", "Compare")
+    browser.until(
+        "it is asked", lambda: any("--pool 64.00 MiB" in row[0] for row in browser.table("The planner's answers"))
+    )
+    browser.evaluate("document.querySelector('#pool-size').value = 'much'")
+    browser.click("#view button", "Compare")
+    browser.until_text("#view", "much is no size")
     browser.require_quiet(server.address)

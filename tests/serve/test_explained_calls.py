@@ -36,3 +36,24 @@ def test_a_tenant_sees_its_own_other_calls_by_name_and_no_others() -> None:
 def test_an_admin_sees_all_of_them() -> None:
     found = report(ADMIN)
     assert (found["requests"], found["because"]["requests"]) == (("bobs-0",), ("alices-first-0",))
+
+
+def test_a_call_is_found_by_its_answers_id_its_own_and_the_engines_name_of_a_choice() -> None:
+    """The last is what the inspector shows. Names of other tenants find nothing."""
+    registry = CallRegistry()
+    names = ("5f0c-0", "5f0c-1")
+    registry.note("5f0c", ALICE, "mine", names)
+    found = {
+        asked: asyncio.run(registry.names_of(asked, ALICE))
+        for asked in ("chatcmpl-5f0c", "resp_5f0c", "mine", "5f0c-1", "5f0c-2", "5f0c")
+    }
+    assert found == {
+        "chatcmpl-5f0c": names,
+        "resp_5f0c": names,
+        "mine": names,
+        "5f0c-1": ("5f0c-1",),
+        "5f0c-2": (),
+        "5f0c": names,
+    }
+    assert asyncio.run(registry.names_of("5f0c-1", Tenant("bob", "bob"))) == ()
+    assert asyncio.run(registry.names_of("5f0c-1", ADMIN)) == ("5f0c-1",)

@@ -29,13 +29,28 @@ def sentence(reason: Reason | None) -> str:
 def describe(found: Explanation) -> str:
     """An explanation, in several lines."""
     lines = [f"{found.request} {_VERBS[found.status]}: {why(found)}", *map(_kind, found.kinds)]
-    if found.status != "waiting":
-        return "\n".join(lines)
-    if found.kept_share and found.reason.code is Why.MEMORY:
-        lines.append(
-            f"{found.kept_share:.0%} of the pool is kept for cached prefixes that other queued requests will use"
-        )
-    return "\n".join([*lines, _when(found)])
+    if found.status == "waiting":
+        lines += [
+            *filter(None, (kept(found),)),
+            "; ".join(filter(None, (room(found), f"{_soon(found)}, whatever arrives"))),
+        ]
+    return "\n".join(lines)
+
+
+def kept(found: Explanation) -> str:
+    """What of the pool it may not have; empty for none."""
+    if not found.kept_share or found.reason.code is not Why.MEMORY:
+        return ""
+    return f"{found.kept_share:.0%} of the pool is kept for cached prefixes that other queued requests will use"
+
+
+def room(found: Explanation) -> str:
+    """Which requests must end before there is room for it; empty if none must."""
+    names = [name for name in found.after if name != ANOTHER][:NAMED_ENDS]
+    more = len(found.after) - len(names)
+    names += [f"{more:,} others" if more > 1 else ANOTHER] if more else []
+    ended = f"{' and '.join(names)} {'has' if len(found.after) == 1 else 'have'} ended"
+    return f"there is room for it when {ended}" if names else ""
 
 
 def why(found: Explanation) -> str:
@@ -64,20 +79,20 @@ def _kind(one: KindShort) -> str:
     holders = [f"{name} holds {pages:,}" for name, pages in one.requests]
     holders += [f"{name} {'hold' if name.endswith('s') else 'holds'} {pages:,}" for name, pages in one.others]
     awaited = f", running requests are likely to take {one.awaited_pages:,}" if one.awaited_pages else ""
-    short = f", {one.short_pages:,} are missing" if one.short_pages else ""
+    short = f", {_are(one.short_pages)} missing" if one.short_pages else ""
     held = ", ".join(holders) or "none is held"
-    free = f"{one.free_pages:,} are free" + (f", {one.evictable_pages:,} evictable" if one.evictable_pages else "")
-    return f"  {one.kind}: needs {one.needs_pages:,} pages; {free}{awaited}{short}; {held}"
+    free = f"{_are(one.free_pages)} free" + (f", {one.evictable_pages:,} evictable" if one.evictable_pages else "")
+    needs = f"needs {one.needs_pages:,} page{'' if one.needs_pages == 1 else 's'}"
+    return f"  {one.kind}: {needs}; {free}{awaited}{short}; {held}"
 
 
-def _when(found: Explanation) -> str:
+def _are(pages: int) -> str:
+    return f"{pages:,} {'is' if pages == 1 else 'are'}"
+
+
+def _soon(found: Explanation) -> str:
     loads = f" and {found.load_seconds:g} s of loads" if found.load_seconds else ""
-    soon = f"it runs within {found.steps:,} steps{loads}" if found.steps else "it runs in the next step"
-    names = [name for name in found.after if name != ANOTHER][:NAMED_ENDS]
-    more = len(found.after) - len(names)
-    names += [f"{more:,} others" if more > 1 else ANOTHER] if more else []
-    ended = f"{' and '.join(names)} {'has' if len(found.after) == 1 else 'have'} ended"
-    return f"there is room for it when {ended}; {soon}, whatever arrives" if names else f"{soon}, whatever arrives"
+    return f"it runs within {found.steps:,} steps{loads}" if found.steps else "it runs in the next step"
 
 
 def _first(reason: Reason) -> str:

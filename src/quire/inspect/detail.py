@@ -15,7 +15,7 @@ from quire.engine.engine import Engine
 from quire.explain.events import reason_of
 from quire.explain.explanation import KindShort, without_others
 from quire.explain.request import explain
-from quire.explain.sentences import describe, sentence, why
+from quire.explain.sentences import describe, kept, room, sentence, why
 from quire.inspect.reader import Reader, request_for_reader, sheet_for_reader
 from quire.inspect.views import Held, RequestView, SheetView
 
@@ -84,6 +84,8 @@ def request_document(view: RequestView, reader: Reader | None = None) -> Json:
         "status": "ended" if found is None else found.status,
         "reason": "" if found is None else why(found),
         "text": "" if found is None else describe(found),
+        "kept": "" if found is None else kept(found),
+        "room": "" if found is None else room(found),
         "at_most_steps": found.steps if found is not None and waits else None,
         "at_most_load_seconds": found.load_seconds if found is not None and waits else None,
         "after": [] if found is None else list(found.after),
@@ -123,6 +125,7 @@ def _kind(one: KindShort) -> Json:
         "free_pages": one.free_pages,
         "evictable_pages": one.evictable_pages,
         "awaited_pages": one.awaited_pages,
+        "missing_pages": one.short_pages,
         "holders": [list(holder) for holder in holders],
     }
 

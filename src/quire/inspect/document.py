@@ -49,6 +49,8 @@ class ServerView:
     audit: str = "due"
     """The last audit of the memory: ok, failed, or due since steps came after it."""
     audit_error: str = ""
+    audit_step: int | None = None
+    """When it was made; None: never."""
     running: int = 0
     waiting: Mapping[str, int] = field(default_factory=dict)
     """By the code of the reason."""
@@ -136,6 +138,7 @@ def _status(server: ServerView, waiting_by: Mapping[str, int]) -> Json:
         "restarts": server.restarts,
         "audit": server.audit,
         "audit_error": server.audit_error,
+        "audit_step": server.audit_step,
         "running": server.running,
         "waiting": sum(server.waiting.values()),
         "waiting_by": {code: count for code, count in waiting_by.items() if count},

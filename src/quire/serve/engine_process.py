@@ -202,6 +202,7 @@ class EngineLoop:
         self._status_at = -STATUS_SECONDS
         self._was_idle = False
         self._books, self._audited_steps = "", -1
+        self._audit_step: int | None = None
         self.router: Router | None = None
         """None: one process speaks HTTP."""
         self.traced: TracedRequests | None = None
@@ -251,6 +252,7 @@ class EngineLoop:
                 handed=self.hooks.counters(),
                 books=self._books,
                 is_audited=self._audited_steps == self.engine.scheduler.steps,
+                audit_step=self._audit_step,
             )
         if self.traced is not None and (traces := self.traced.take()):
             tick = replace(tick, traces=traces)
@@ -266,6 +268,7 @@ class EngineLoop:
         if self._audited_steps == self.engine.scheduler.steps:
             return False
         self._books, self._audited_steps = "", self.engine.scheduler.steps
+        self._audit_step = self._audited_steps
         try:
             for memory in self.engine.scheduler.memories:
                 audit(memory, {})

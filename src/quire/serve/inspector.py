@@ -186,6 +186,7 @@ def server_view(service: Service, seen: Seen, progress: Progress) -> ServerView:
         restarts=client.restarts,
         audit="failed" if tick.books else "ok" if tick.is_audited else "due",
         audit_error=tick.books,
+        audit_step=tick.audit_step,
         running=0 if status is None else status.running,
         waiting={} if status is None else dict(status.waiting),
         resident_bytes=tick.resident_bytes,
@@ -204,10 +205,7 @@ def _state(service: Service, seen: Seen, progress: Progress) -> tuple[str, str]:
     if not progress.is_progressing():
         return "frozen", f"the engine has finished no step for {since:,.0f} s: what is shown is older than that"
     if seen.unanswered_seconds > SILENT_SECONDS:
-        return (
-            "silent",
-            f"the engine has not answered for {seen.unanswered_seconds:,.0f} s: a long step, or it is frozen",
-        )
+        return "silent", f"a step has taken {max(since, seen.unanswered_seconds):,.0f} s so far"
     if service.is_draining:
         return "draining", "the server stops: running requests may finish, new ones are refused"
     return "ready", ""

@@ -234,6 +234,8 @@ class EngineTick:
     """What the last audit found wrong; empty: the books balance."""
     is_audited: bool = False
     """The last audit came after the last step."""
+    audit_step: int | None = None
+    """Steps launched before the last audit; None: there was none."""
     traces: tuple[RequestTrace, ...] = ()
     """Traced requests that have ended."""
 

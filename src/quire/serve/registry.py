@@ -23,8 +23,11 @@ class CallRegistry:
             self._calls.popitem(last=False)
 
     async def names_of(self, call: str, tenant: Tenant) -> tuple[str, ...]:
-        """The engine's names of a call's requests, by the answer's id or by the request's own (then of the latest call
-        that had it); none if it is unknown or another tenant's."""
+        """The engine's names of a call's requests, by the answer's id, by one of these names (that one alone) or by the
+        request's own id (of the latest call that had it); none if it is unknown or another tenant's."""
+        one = self._calls.get(call.rpartition("-")[0])
+        if one is not None and call in one[2]:
+            return (call,) if one[0] == tenant.name or tenant.is_admin else ()
         found = self._calls.get(call.replace("_", "-").rpartition("-")[2])
         calls = reversed(self._calls.values()) if found is None else [found]
         for owner, request_id, names in calls:

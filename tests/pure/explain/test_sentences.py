@@ -71,6 +71,12 @@ def test_an_explanation_names_no_stranger_to_a_tenant() -> None:
     ]
 
 
+def test_one_page_is_free_and_several_are() -> None:
+    one = KindShort(0, "full", 1, 1, 1, (), (), 0)
+    (_, line, _) = describe(Explanation("own", "waiting", Reason(Why.QUEUED), None, (one,), 3)).splitlines()
+    assert line == "  full: needs 1 page; 1 is free, running requests are likely to take 1, 1 is missing; none is held"
+
+
 def test_what_is_kept_for_prefixes_is_said_to_a_request_that_lacks_memory() -> None:
     """Much of the pool may be free then."""
     kept = "25% of the pool is kept for cached prefixes that other queued requests will use"

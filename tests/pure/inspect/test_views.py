@@ -118,6 +118,20 @@ def test_leased_pages_are_marked_and_no_others() -> None:
     assert shown(engine)["sessions"]["leases"]["name"] == ["mine"]
 
 
+def test_what_a_waiting_request_lacks_is_in_numbers_and_not_in_its_reason() -> None:
+    """So that the page can draw it: the reason is one line, and missing is what neither is free nor evictable."""
+    engine = busy_engine(["full", "window"], 30, 12)
+    name = next(one.request.name for one in engine.scheduler.queue)
+    view = request_view(engine, name)
+    assert view is not None
+    found = request_document(view)
+    assert found["status"] == "waiting"
+    assert "needs" not in found["reason"] + found["room"]
+    for one in found["kinds"]:
+        there = one["free_pages"] + one["evictable_pages"]
+        assert one["missing_pages"] == max(0, one["needs_pages"] + one["awaited_pages"] - there)
+
+
 def test_sheets_of_a_request_hold_its_pages_and_each_of_them_names_it() -> None:
     engine = busy_engine(["full", "window"], 40, 12)
     name = next(iter(engine.scheduler.rows.row_of))

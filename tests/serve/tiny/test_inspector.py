@@ -73,7 +73,7 @@ def test_squares_are_the_plans_sheets_and_bytes_are_those_of_the_metrics(tiny_se
         planned = dict(zip(found["memory"]["planned"]["use"], found["memory"]["planned"]["bytes"], strict=True))
         assert planned == {line["name"]: line["bytes"] for line in plan["ledger"]}
         assert planned["pool"] == tiny_server.metric("quire_ledger_bytes", use="pool")
-        assert found["status"]["audit"] == "ok"
+        assert (found["status"]["audit"], found["status"]["audit_step"]) == ("ok", found["step"])
 
 
 def test_each_view_is_a_part_of_the_whole(tiny_server: RunningServer, keys: Any) -> None:
@@ -100,11 +100,18 @@ def test_a_running_request_is_shown_with_its_sheets_its_events_and_why(tiny_serv
     ):
         wait_for_tokens(_lines := stream.iter_lines(), 2)  # kept: the client would leave without it
         tiny_server.until("it is shown", lambda: "shown-one" in client.get(f"{INSPECT}/requests").text)
+        status = client.get(f"{INSPECT}/status").json()["status"]
+        assert status["audit"] == "due"
+        assert status["audit_step"] is None or status["audit_step"] < status["steps"]
         table = client.get(f"{INSPECT}/requests").json()["requests"]["table"]
         place = table["client_id"].index("shown-one")
         name = table["name"][place]
         assert table["tenant"][place] == "alice"
         assert table["bytes"][place] > 0
+        explained = client.get(f"/v1/requests/{name}/explain").json()["choices"]
+        assert [choice["status"] for choice in explained] == ["running"]
+        with tiny_server.client(keys.bob) as bob:
+            assert bob.get(f"/v1/requests/{name}/explain").status_code == 404
         one = client.get(f"{INSPECT}/requests/{name}").json()
         assert (one["status"], one["events"][0]["what"]) == ("running", "accepted")
         assert one["held"][0]["sheets"]

@@ -2,7 +2,7 @@
 // draw; a new one comes at most twice a second.
 import { ask, json } from "./ask.js";
 import { Chat } from "./chat.js";
-import { applied, count, milliseconds, plural, seconds, waits } from "./document.js";
+import { applied, count, isGone, milliseconds, plural, seconds, waits } from "./document.js";
 import { announce, element, write } from "./dom.js";
 import { drawWith, go, schedule } from "./frame.js";
 import { PoolMap } from "./map.js";
@@ -88,6 +88,7 @@ drawWith(() => {
   if (!now) return;
   write(find("model"), now.model);
   drawStatus(now);
+  drawAge(now);
   if (now.requests) learn(now.requests.table);
   memory.update(now.memory);
   if (now.recording) {
@@ -108,7 +109,17 @@ function drawBanner(now) {
   const banner = find("banner");
   write(banner, text);
   banner.hidden = !text;
+  banner.className = !page.lost && STATE_CLASS[status?.state] === "warn" ? "warn" : "bad";
   say(page.lost ? "lost" : `${status?.state} ${Boolean(audit)}`, text || `The engine is ${status?.state}.`);
+}
+
+// Drawings of an engine that has ended are marked until the next engine has sent its own.
+function drawAge(now) {
+  if (isGone(now)) page.old = now.at;
+  const isOld = now.at != null && page.old === now.at;
+  document.body.toggleAttribute("data-old", isOld);
+  find("old").hidden = !isOld;
+  if (isOld) write(find("old"), `As of step ${count(now.step)}, before the engine ended.`);
 }
 
 // Only when the state changes: seconds and counts in the text change with every frame.
@@ -123,20 +134,32 @@ const STATE_CLASS = { ready: "good", recorded: "good", starting: "warn", drainin
 
 function drawStatus(now) {
   const { status } = now, line = find("status");
-  const reasons = Object.entries(status.waiting_by).map(([code, number]) => `${count(number)} ${waits(code)}`).join(", ");
-  const whose = reasons && !now.reader.is_admin ? "of this key: " : "";
   const parts = [
     [status.state, STATE_CLASS[status.state]],
-    [`${count(status.running)} running`],
-    [`${count(status.waiting)} waiting${reasons && ` (${whose}${reasons})`}`],
-    [`step ${count(now.source === "server" ? status.steps : now.step)}${status.step_milliseconds == null ? "" : `, ${milliseconds(status.step_milliseconds)} each`}`],
-    ...(now.source === "server" ? [[`memory audit ${status.audit === "due" ? "pending" : status.audit}`, status.audit === "failed" ? "bad" : null]] : []),
+    ...(isGone(now) ? ended(now) : atWork(now)),
     ...(status.restarts ? [[plural(status.restarts, "restart"), "warn"]] : []),
   ];
   const key = parts.join("·");
   if (line.key === key) return;
   line.key = key;
   line.replaceChildren(...parts.flatMap(([text, kind], place) => [place ? " · " : "", element(place ? "span" : "b", { class: kind }, text)]));
+}
+
+function ended({ status, ranks }) {
+  const lost = status.running + status.waiting, kept = ranks.length > 1 ? " or wait for the next engine" : "";
+  return [...(lost ? [[`its ${plural(lost, "request")} ended${kept}`]] : []), ...(status.state === "dead" ? [["starting again"]] : [])];
+}
+
+function atWork(now) {
+  const { status } = now, isFailed = status.audit === "failed";
+  const reasons = Object.entries(status.waiting_by).map(([code, number]) => `${count(number)} ${waits(code)}`).join(", ");
+  const whose = reasons && !now.reader.is_admin ? "of this key: " : "";
+  return [
+    [`${count(status.running)} running`],
+    [`${count(status.waiting)} waiting${reasons && ` (${whose}${reasons})`}`],
+    [`step ${count(now.source === "server" ? status.steps : now.step)}${status.step_milliseconds == null ? "" : `, ${milliseconds(status.step_milliseconds)} each`}`],
+    ...(status.audit_step == null ? [] : [[`last memory audit ${isFailed ? "failed" : "ok"}${status.audit === "due" ? ` at step ${count(status.audit_step)}` : ""}`, isFailed ? "bad" : null]]),
+  ];
 }
 
 function drawCounts(now) {

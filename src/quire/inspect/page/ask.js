@@ -14,7 +14,7 @@ export async function ask(path, options = {}) {
 
 export async function json(path) {
   const answer = await ask(path), body = await answer.json();
-  if (!answer.ok) throw new Error(body.error?.message ?? `the server answers ${answer.status}`);
+  if (!answer.ok) throw Object.assign(new Error(body.error?.message ?? `the server answers ${answer.status}`), { status: answer.status });
   return body;
 }
 

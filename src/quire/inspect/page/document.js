@@ -33,6 +33,13 @@ export function bytes(value) {
   return `${place ? value.toFixed(value < 10 ? 2 : value < 100 ? 1 : 0) : value} ${units[place]}`;
 }
 
+// Of a size as options take it (80GiB, 64MB); without a unit it is in GiB. 0: none is given, NaN: it is no size.
+export function bytesOf(text) {
+  const [, number, prefix, isBinary] = (/\d$/.test(text.trim()) ? `${text.trim()}GiB` : text.trim()).match(/^(\d+(?:\.\d+)?)\s*(?:([KMGT])(i)?)?B$/i) ?? [];
+  if (number === undefined) return text.trim() ? NaN : 0;
+  return Math.round(number * (isBinary ? 1024 : 1000) ** " KMGT".indexOf(prefix?.toUpperCase() ?? " "));
+}
+
 export const share = (part, whole) => (whole ? `${((100 * part) / whole).toFixed(1)} %` : "–");
 export const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 
@@ -49,17 +56,29 @@ const WAITS = {
 };
 export const waits = (code) => WAITS[code] ?? code;
 
+// Whether the engine that the drawings are of has ended.
+export const isGone = ({ status }) => status.state === "dead" || status.state === "starting";
+
 // Results of prefix lookups and causes of tokens that were not found, by code.
 const RESULTS = {
-  hit: "prefix found in the pool", no_overlap: "no cached prompt starts with the same tokens", below_unit: "the shared beginning is shorter than a reuse unit", tail_evicted: "the end of its sliding window was evicted",
+  hit: "found in the pool", no_overlap: "no cached prompt starts with the same tokens", below_unit: "the shared beginning is shorter than a reuse unit", tail_evicted: "the end of its sliding window was evicted",
   checkpoint_absent: "no state of recurrent layers is cached in it", scope: "cached for another scope (key) only", disabled: "prefix reuse is off", prompt_logprobs: "prompt log-probabilities were requested",
   evicted: "evicted before the request arrived", evicted_waiting: "evicted while the request waited", never_kept: "no sliding window or state was kept there", no_room: "no page was free for copies",
 };
 export const result = (code) => RESULTS[code] ?? code;
 
-// Of a prompt's tokens: those that were not found, by cause.
-export function notFound(tokens, found, missed) {
-  const causes = Object.entries(missed).filter(([, number]) => number);
-  const fresh = tokens - found - causes.reduce((sum, [, number]) => sum + number, 0);
-  return [...causes.map(([cause, number]) => `${count(number)}: ${result(cause)}`), ...(fresh > 0 ? [`${count(fresh)} not computed before`] : [])].join("; ");
+// A lookup's result: a hit may end before the last whole unit of the prompt, whose last token is always computed.
+export function lookup(code, tokens, found, unit) {
+  return code === "hit" && found < tokens - 1 - ((tokens - 1) % unit) ? "found in part" : result(code);
 }
+
+// Of a prompt's tokens: those that were not found, by cause. What was computed before in a part of a unit has no cause.
+export function notFound(tokens, found, missed, unit, code) {
+  const causes = Object.entries(missed).filter(([, number]) => number);
+  const rest = tokens - found - causes.reduce((sum, [, number]) => sum + number, 0), most = Math.min(rest, unit - 1);
+  const why = NOT_SOUGHT.includes(code) ? "not looked up" : `not found: ${inUnits(unit)}${most ? `, so up to ${count(most)} of these may have been computed before` : ""}`;
+  return [...causes.map(([cause, number]) => `${count(number)}: ${result(cause)}`), ...(rest > 0 ? [`${count(rest)} ${why}`] : [])].join("; ");
+}
+
+const NOT_SOUGHT = ["disabled", "prompt_logprobs"];
+export const inUnits = (unit) => `reuse is in whole units of ${plural(unit, "token")}`;

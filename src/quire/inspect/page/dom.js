@@ -54,6 +54,12 @@ export class Table {
     return this;
   }
 
+  // A table without rows is not shown.
+  fill(values) {
+    this.node.hidden = !values.length;
+    this.update(values);
+  }
+
   row() {
     const cells = this.heads.map((head, place) =>
       element(place ? "td" : "th", { scope: place ? null : "row", class: this.kind(head) }));

@@ -1,6 +1,6 @@
 // The smaller views. Each has a node, and `update` draws a document into it; `enter` is called when it comes into view.
 import { json } from "./ask.js";
-import { bytes, count, notFound, plural, result, rows, seconds, share } from "./document.js";
+import { bytes, bytesOf, count, inUnits, lookup, notFound, plural, result, rows, seconds, share } from "./document.js";
 import { Table, action, bar, counts, element, link, strips, write } from "./dom.js";
 import { schedule } from "./frame.js";
 import { COLOURS } from "./map.js";
@@ -78,7 +78,7 @@ export class Pool {
   constructor() {
     this.counts = element("div", { class: "counts" });
     this.title = element("h2");
-    this.holders = new Table("Who holds its pages", ["Holder", "#Pages"]);
+    this.holders = new Table("Who holds its pages; a shared page counts for each", ["Holder", "#Pages"]);
     this.one = element("article", { class: "one", hidden: true }, element("div", { class: "head" }, this.title, element("a", { href: "#pool" }, "Close")), this.holders.node);
     this.kinds = new Table("Pages by kind", ["Kind of layer", "#Stage", "#Sheets", "#Page", "#Used", "#Cached", "#Leased", "#In transfer", "#Pinned", "#Free", "#Bytes used", "#Bytes cached"]);
     this.sheets = new Table("Sheets in order; neighbours that are alike share a row", ["Sheets", "#Stage", "Kind", "#Used", "#Cached", "#Leased", "#In transfer", "#Pinned", "#Backend"]);
@@ -103,7 +103,7 @@ export class Pool {
   update(now, name) {
     if (!now.pool) return;
     const { stages } = now.pool, sheets = stages.reduce((sum, one) => sum + one.sheets, 0), free = stages.reduce((sum, one) => sum + one.free_sheets, 0);
-    counts(this.counts, [[count(sheets), `sheets of ${bytes(stages[0].sheet_bytes)}`], [count(free), "free"], [share(sheets - free, sheets), "in use"]]);
+    counts(this.counts, [[count(sheets), `sheets of ${bytes(stages[0].sheet_bytes)}`], [count(free), "of them free"], ...uses(stages)]);
     this.kinds.update(stages.flatMap((stage) => stage.kinds.map((kind) => [
       kind.kind, count(stage.stage), count(kind.sheets), `${bytes(kind.page_bytes)}, ${plural(kind.page_tokens, "token")}`,
       ...["used", "cached", "leased", "transfer", "pinned", "free"].map((state) => count(kind[`${state}_pages`])),
@@ -131,6 +131,15 @@ export class Pool {
   }
 }
 
+// Shares of the pool's bytes; free are also the pages that are left in sheets.
+function uses(stages) {
+  const all = stages.reduce((sum, one) => sum + one.sheets * one.sheet_bytes, 0), kinds = stages.flatMap((one) => one.kinds);
+  const held = (state) => kinds.reduce((sum, kind) => sum + kind[`${state}_pages`] * kind.page_bytes, 0);
+  const [used, cached, fixed, leased] = [held("used"), held("cached"), held("pinned") + held("backend"), held("leased")];
+  return [[share(used, all), "used by requests"], [share(cached, all), leased ? "cached (evictable unless leased)" : "cached (evictable)"],
+    ...(fixed ? [[share(fixed, all), "pinned or the backend's"]] : []), [share(all - used - cached - fixed, all), "free"]];
+}
+
 function runsOf(stage) {
   const { squares, kinds } = stage, runs = [];
   let last = "", begin = 0, cells = null;
@@ -151,10 +160,11 @@ export class Reuse {
     this.counts = element("div", { class: "counts" });
     this.results = new Table("Admissions by result", ["Result of the prefix lookup", "#Requests", "=Share"]);
     this.missed = new Table("Prompt tokens computed again, by cause: they had been computed before, and were not found", ["Cause", "#Tokens", "#Pool memory that would have kept them"]);
+    this.about = element("p", { class: "quiet" });
     this.chosen = element("span", { class: "quiet" });
     this.all = element("button", { type: "button", onclick: () => this.choose(null) }, "Show all");
     this.latest = new Table("The latest lookups, the newest first", ["Request", "#Step", "#Prompt tokens", "#Found", "Result", "Not found"]);
-    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, element("h3", {}, "Prefix lookups"), element("p", { class: "quiet" }, "What was computed before is known as far back as the engine remembers. Prefixes are found in whole reuse units, and the last token of a prompt is always computed."), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
+    this.node = section("Reuse", this.counts, this.results.node, this.missed.node, this.about, element("h3", {}, "Prefix lookups"), element("div", { class: "tools" }, this.chosen, this.all), this.latest.node);
     this.cause = null;
   }
 
@@ -169,9 +179,10 @@ export class Reuse {
     const since = now.reader.is_admin ? "since the engine started" : "of this key's latest lookups";
     const total = Object.values(reuse.results).reduce((sum, number) => sum + number, 0);
     counts(this.counts, [[share(reuse.found_tokens, reuse.prompt_tokens), `of prompt tokens found in the pool, ${since}`], [count(total), "lookups"], [count(reuse.unit_tokens), "tokens in a reuse unit"], ...(reuse.disabled ? [["off", reuse.disabled]] : [])]);
-    this.results.update(Object.entries(reuse.results).map(([code, number]) => [this.pick(`result ${code}`, result(code)), count(number), bar(strips([[number / total, "var(--computed)"]]), share(number, total))]));
+    this.results.update(Object.entries(reuse.results).map(([code, number]) => [this.pick(`result ${code}`, code === "hit" ? "found in the pool, at least in part" : result(code)), count(number), bar(strips([[number / total, "var(--computed)"]]), share(number, total))]));
     this.missed.update(Object.entries(reuse.missed).map(([cause, tokens]) => [this.pick(`missed_${cause}`, result(cause)), count(tokens), tokens ? bytes(tokens * reuse.bytes_per_token) : "–"]));
-    this.list(reuse.latest);
+    write(this.about, `What was computed before is known as far back as the engine remembers. Other tokens are in no cause: ${inUnits(reuse.unit_tokens)}, so up to ${count(reuse.unit_tokens - 1)} of them in each prompt may have been computed before. The last token of a prompt is always computed.`);
+    this.list(reuse.latest, reuse.unit_tokens);
   }
 
   pick(cause, text) {
@@ -179,32 +190,37 @@ export class Reuse {
     return (this.picks[cause] ??= action(text, () => this.choose(cause)));
   }
 
-  list(latest) {
+  list(latest, unit) {
     const causes = Object.keys(latest).filter((name) => name.startsWith("missed_"));
     const places = [...latest.name.keys()].filter((place) => !this.cause || (this.cause.startsWith("result ") ? latest.result[place] === this.cause.slice(7) : latest[this.cause]?.[place]));
     write(this.chosen, this.cause ? `Only: ${result(this.cause.replace(/^result |^missed_/, ""))}` : "Click a result or a cause above to see its requests alone.");
     this.all.hidden = !this.cause;
     this.latest.update(places.map((place) => [
-      link(placeOf(latest.name[place]), label(latest.name[place])), count(latest.step[place]), count(latest.tokens[place]), count(latest.found[place]), result(latest.result[place]),
-      notFound(latest.tokens[place], latest.found[place], Object.fromEntries(causes.map((cause) => [cause.slice(7), latest[cause][place]])))]));
+      link(placeOf(latest.name[place]), label(latest.name[place])), count(latest.step[place]), count(latest.tokens[place]), count(latest.found[place]), lookup(latest.result[place], latest.tokens[place], latest.found[place], unit),
+      notFound(latest.tokens[place], latest.found[place], Object.fromEntries(causes.map((cause) => [cause.slice(7), latest[cause][place]])), unit, latest.result[place])]));
   }
 }
 
 // ── sessions, tiers, ranks ──────────────────────────────────────────────────
+
+const EVERYBODY = "everybody"; // the tenant of a server without keys
 
 export class Sessions {
   constructor() {
     this.counts = element("div", { class: "counts" });
     this.leases = new Table("Leases: prefixes that stay until a time", ["Lease", "Tenant", "#Tokens", "#Memory", "Where", "#Ends in"]);
     this.tenants = new Table("Tenants that are active now", ["Tenant", "#Weight", "#Running", "#Its share of rows (batch slots)", "#Waiting", "#Memory, shared pages counted each time", "#Tokens served ÷ weight"]);
-    this.node = section("Sessions", this.counts, this.leases.node, element("h3", {}, "Tenants"), this.tenants.node);
+    this.everyone = element("div", {}, element("h3", {}, "Tenants"), this.tenants.node);
+    this.node = section("Sessions", this.counts, this.leases.node, this.everyone);
   }
 
   update(now) {
     if (!now.sessions) return;
     const { leases, tenants } = now.sessions, size = leases.bytes.reduce((sum, one) => sum + one, 0);
+    const hasKeys = tenants.name.some((name) => name !== EVERYBODY);
     const room = now.pool.stages.reduce((sum, one) => sum + one.lease_sheets * one.sheet_bytes, 0);
-    counts(this.counts, [[count(leases.name.length), leases.name.length === 1 ? "lease" : "leases"], [bytes(size), `of ${bytes(room)} lease memory`], [count(tenants.name.length), tenants.name.length === 1 ? "active tenant" : "active tenants"]]);
+    counts(this.counts, [[count(leases.name.length), leases.name.length === 1 ? "lease" : "leases"], [bytes(size), `of ${bytes(room)} lease memory`], ...(hasKeys ? [[count(tenants.name.length), tenants.name.length === 1 ? "active tenant" : "active tenants"]] : [])]);
+    this.everyone.hidden = !hasKeys;
     const clock = now.source === "server" ? Date.now() / 1000 : now.at;
     this.leases.update(rows(leases, "name", "tenant", "tokens", "bytes", "where", "until").map(([name, tenant, tokens, own, where, until]) => [name, tenant, count(tokens), bytes(own), where, until == null ? "–" : seconds(until - clock)]));
     this.tenants.update(rows(tenants, "name", "weight", "running", "share_rows", "waiting", "bytes", "served_tokens").map(([name, weight, running, part, waiting, own, served]) => [name, String(weight), count(running), String(part), count(waiting), bytes(own), count(served)]));
@@ -255,12 +271,12 @@ export class Ranks {
 
 export class WhatIf {
   constructor() {
-    this.length = element("input", { id: "length", type: "number", min: 1, value: 8192 });
-    this.pool = element("input", { id: "pool-size", type: "number", min: 0, step: "any", placeholder: "none" });
-    this.table = new Table("The planner's answers", ["Change", "#Concurrent requests", "#Compared with now", "#Longest request, tokens", "#Pool"]);
+    this.length = element("input", { id: "length", type: "number", min: 1 });
+    this.pool = element("input", { id: "pool-size", placeholder: "none, or 64MiB, 80GiB" });
+    this.table = new Table("The planner's answers", ["Change", "#Concurrent requests", "#Compared with the plan", "#Longest request, tokens", "#Pool"]);
     this.text = element("p", { role: "status" });
     const form = element("form", { class: "row", onsubmit: (event) => { event.preventDefault(); this.ask(); } },
-      element("label", {}, "Tokens of each request", this.length), element("label", {}, "Another pool size, GiB", this.pool), element("button", {}, "Compare"));
+      element("label", {}, "Tokens of each request", this.length), element("label", {}, "Another pool size (a number alone is GiB)", this.pool), element("button", {}, "Compare"));
     this.node = section("What if", element("p", {}, "How many requests of one length generate at once, as planned and with one change each. Asking changes nothing."), form, this.text, this.table.node);
   }
 
@@ -269,10 +285,12 @@ export class WhatIf {
   }
 
   ask() {
-    const pool = Number(this.pool.value);
-    const query = new URLSearchParams({ length: this.length.value || 8192, ...(pool > 0 ? { pool_bytes: Math.round(pool * 2 ** 30) } : {}) });
+    const pool = bytesOf(this.pool.value);
+    if (Number.isNaN(pool)) return write(this.text, `${this.pool.value} is no size: give one such as 64MiB or 80GiB`);
+    const query = new URLSearchParams({ ...(this.length.value ? { length: this.length.value } : {}), ...(pool ? { pool_bytes: pool } : {}) });
     json(`/v1/inspect/what-if?${query}`).then((found) => {
       const cut = Number(this.length.value) > found.length ? `A request has at most ${count(found.length)} tokens here, so the` : "The";
+      this.length.value ||= found.length;
       write(this.text, `${cut} answers are for requests of ${count(found.length)} tokens each, prompt and output together, that share nothing.`);
       const [now] = found.table.requests;
       this.table.update(rows(found.table, "option", "requests", "max_length", "pool_bytes").map(([option, requests, longest, size], place) => [option, count(requests), place && now && requests != null ? `${(requests / now).toFixed(2)} ×` : "", count(longest), bytes(size)]));
