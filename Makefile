@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 CLIENTS := .venv-clients
 RAY := .venv-ray
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# One test more at a time than there are processors: many wait for a server.
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-stages bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
@@ -25,13 +27,13 @@ run: setup  ## Answer a question with the default model (fetched once), its plan
 	$(BIN)/quire generate --prompt "What is the capital of France?" --stats
 
 test: setup  ## All tests
-	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest
 	$(PYTHON) .ci/oldest.py > .venv-oldest/constraints.txt
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check --constraint .venv-oldest/constraints.txt --editable '.[dev]'
-	.venv-oldest/bin/python -m pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+	.venv-oldest/bin/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 $(CLIENTS)/.installed: tests/clients/requirements.txt tests/clients/package.json tests/clients/package-lock.json tests/clients/install tests/kit/debian.sh
 	tests/clients/install $(PYTHON) $(CLIENTS)
@@ -184,7 +186,7 @@ bench-mutants: setup  ## How many small changes to the memory, the scheduler and
 
 soak: setup  ## The long runs: every option of every family, all examples, a writer killed at random moments, random checks, planted bugs
 	$(BIN)/quire models --check --options
-	QUIRE_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q -m 'soak or hypothesis' --numprocesses auto --dist loadfile --no-loadscope-reorder
+	QUIRE_ALL_EXAMPLES=1 $(BIN)/python -m pytest -q -m 'soak or hypothesis' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 	QUIRE_KILLS=100 $(BIN)/python -m pytest -q tests/torch/tiers/test_disk.py -k killed
 	$(BIN)/quire check --steps 200000 --seed 11
 	$(BIN)/quire check --mutate all --seed 11
