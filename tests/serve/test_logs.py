@@ -10,7 +10,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -70,9 +70,8 @@ def test_no_value_can_write_a_line_or_a_colour_of_its_own(monkeypatch: pytest.Mo
 class OneSetup:
     """A connection to an engine that gets its setup, and nothing else."""
 
-    def __init__(self, setup: EngineSetup) -> None:
-        self._setup, self.sent = setup, list[Any]()
-        self._ours, self._theirs = socket.socketpair()
+    def __init__(self, setup: EngineSetup, ours: socket.socket) -> None:
+        self._setup, self._ours, self.sent = setup, ours, list[Any]()
 
     def fileno(self) -> int:
         return self._ours.fileno()
@@ -94,9 +93,10 @@ def test_the_level_reaches_the_engines_process(level: str, tmp_path: Path, monke
     whatever the option said."""
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    connection: Any = OneSetup(EngineSetup(tmp_path / "no model", {}, RunOptions(), None, "json", level))
-    with pytest.raises(SystemExit):
-        engine_process.main(connection)
+    setup = EngineSetup(tmp_path / "no model", {}, RunOptions(), None, "json", level)
+    ours, theirs = socket.socketpair()
+    with ours, theirs, pytest.raises(SystemExit):
+        engine_process.main(connection := cast("Any", OneSetup(setup, ours)))
     assert isinstance(connection.sent[0], Failed)
     for name in ("quire.serve", "quire.tiers", "quire.text", "quire.recording"):
         assert logging.getLogger(name).level == logs.LEVELS[level]
