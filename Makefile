@@ -9,7 +9,7 @@ WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # One test more at a time than there are processors: many wait for a server.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-stages bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
+.PHONY: help setup run test servers test-oldest clients browsers ray screenshots lint board check-exhaustive bench-capacity bench-control bench-sessions bench-turns bench-agents bench-reuse bench-waves bench-routers bench-forks bench-drafts bench-trace bench-cpu bench-perplexity bench-busy bench-packed bench-kernels bench-fp8 bench-decode bench-batching bench-at-once bench-peer bench-splits bench-stages bench-supported bench-tiers bench-bus bench-messages bench-serve bench-load bench-http bench-inspect bench-hostile bench-hour bench-mutants ranks soak soak-ranks soak-serve soak-peer clean
 
 help:  ## What can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 18
@@ -28,6 +28,9 @@ run: setup  ## Answer a question with the default model (fetched once), its plan
 
 test: setup  ## All tests
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+servers: setup  ## Whole servers and other processes: their starts, ends and troubles
+	$(BIN)/python -m pytest -m 'servers and not soak' --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-oldest:  ## All tests with the oldest versions that pyproject.toml allows, in .venv-oldest
 	$(PYTHON) -m venv .venv-oldest
@@ -192,7 +195,7 @@ soak: setup  ## The long runs: every option of every family, all examples, a wri
 	$(BIN)/quire check --mutate all --seed 11
 
 soak-peer: setup  ## Hand-over between two engines: 1,000 requests aborted and each side killed 100 times, at random moments
-	QUIRE_PEER_ABORTS=1000 QUIRE_PEER_KILLS=100 $(BIN)/python -m pytest -q -s tests/torch/tiers/test_hand_over.py -k "aborted or killed"
+	QUIRE_PEER_ABORTS=1000 QUIRE_PEER_KILLS=100 $(BIN)/python -m pytest -q -s -m "not soak" tests/torch/tiers/test_hand_over.py -k "aborted or killed"
 
 clean:  ## Remove .venv and caches
 	rm -rf $(VENV) .venv-oldest $(CLIENTS) $(RAY) tests/clients/node_modules tests/browsers/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

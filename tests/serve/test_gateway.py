@@ -23,6 +23,8 @@ from quire.serve.settings import ServeSettings
 from running_server import PLAIN, WAIT_SECONDS, RunningServer, running_server
 from serve_kit import wait_for_tokens
 
+pytestmark = pytest.mark.servers
+
 SIZE = ("--pool", "4MiB", "--max-length", "1024", "--max-requests", "32", "--batch-tokens", "256")
 LONG = "the quick brown fox sees the lazy dog " * 40
 NAMES = ("a", "b")

@@ -20,6 +20,8 @@ from quire.serve.settings import ServeSettings
 from quire.serve.turns import SMALL_BYTES
 from running_server import PLAIN, WAIT_SECONDS, running_server
 
+pytestmark = pytest.mark.servers
+
 SIZE = ("--pool", "4MiB", "--max-length", "1024", "--max-requests", "4", "--batch-tokens", "64")
 GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses")
 NESTED = b'{"input": ' + b"[" * 100_000

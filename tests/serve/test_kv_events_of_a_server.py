@@ -12,6 +12,8 @@ from kv_follower import KvFollower, replayed
 from running_server import running_server
 from serve_kit import SIZE
 
+pytestmark = pytest.mark.servers
+
 pytest.importorskip("msgpack", reason="MessagePack is not installed: pip install '.[events]'")
 zmq = pytest.importorskip("zmq", reason="ZeroMQ is not installed: pip install '.[events]'")
 WAIT_SECONDS = 60.0

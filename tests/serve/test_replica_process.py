@@ -22,6 +22,8 @@ from quire.deploy.process import ReplicaFailed, ReplicaProcess
 from running_server import PLAIN, WAIT_SECONDS
 from serve_kit import SIZE
 
+pytestmark = pytest.mark.servers
+
 PARENT = """
 import pickle, sys, time
 from pathlib import Path

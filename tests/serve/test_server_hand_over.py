@@ -11,6 +11,8 @@ from quire.cli.main import main
 from running_server import RunningServer, running_server
 from serve_kit import SIZE, chat
 
+pytestmark = pytest.mark.servers
+
 LONG = [{"role": "user", "content": "the lazy dog sees the quick brown fox, and " * 8}]
 OTHER = [{"role": "user", "content": "the quick brown fox sees the lazy dog, but " * 8}]
 

@@ -21,6 +21,8 @@ from quire.recording.replay import replay
 from quire.serve.keys import Tenant, add_key, remove_key
 from running_server import RunningServer, running_server
 
+pytestmark = pytest.mark.servers
+
 SIZE = ("--pool", "4MiB", "--max-length", "256", "--max-requests", "4", "--batch-tokens", "64")
 MORE = ("--host-memory", "8MiB", "--speculative-tokens", "2")
 

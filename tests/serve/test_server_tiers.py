@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from running_server import running_server
 from serve_kit import SIZE, chat
+
+pytestmark = pytest.mark.servers
 
 TIERS = ("host", "disk")
 LONG = [{"role": "user", "content": "the lazy dog sees the quick brown fox, and " * 8}]

@@ -22,6 +22,8 @@ from fronts_kit import FRONTS, client_of_each, standing_still, three_fronts
 from running_server import POLL_SECONDS, WAIT_SECONDS, RunningServer
 from serve_kit import CHAT, SIZE, body, chat, wait_for_tokens
 
+pytestmark = pytest.mark.servers
+
 
 def process_of(server: RunningServer, front: int) -> int:
     return int([line["process"] for line in server.told("front_ready") if line["front"] == front][-1])

@@ -23,6 +23,8 @@ from running_server import running_server
 from serve_kit import SIZE, chat
 from span_kit import SOON
 
+pytestmark = pytest.mark.servers
+
 SCOPE = {"method": "GET", "path": "/v1/models", "scheme": "http", "headers": []}
 
 

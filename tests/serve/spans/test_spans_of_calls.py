@@ -15,6 +15,8 @@ from running_server import RunningServer
 from serve_kit import CHAT, body, chat
 from span_kit import SOON, Keys, by_request, parent_headers, tree
 
+pytestmark = pytest.mark.servers
+
 SECRET = "zebra-crossing"
 
 

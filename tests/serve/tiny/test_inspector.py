@@ -217,6 +217,7 @@ def test_what_if_asks_the_planner(tiny_server: RunningServer, keys: Any) -> None
         assert {"--pool 1.00 MiB", "--kv-dtype fp8"} <= set(now)
 
 
+@pytest.mark.servers
 def test_a_frozen_engine_is_shown_as_frozen_with_the_last_document(
     tiny_server: RunningServer, keys: Any, freeze_file: Path
 ) -> None:

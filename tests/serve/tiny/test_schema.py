@@ -20,6 +20,8 @@ from examples import ALL_EXAMPLES
 from running_server import RunningServer
 from serve_kit import CHAT, MESSAGES
 
+pytestmark = pytest.mark.servers
+
 Statuses = Counter[tuple[str, int]]
 EXAMPLES = 12 if os.environ.get(ALL_EXAMPLES) else 6
 """For each path and method."""

@@ -23,6 +23,8 @@ from running_server import RunningServer, running_server
 from serve_kit import CHAT, SIZE, body, wait_for_tokens
 from terminal import terminal
 
+pytestmark = pytest.mark.servers
+
 
 def top(server: RunningServer, key: str = "", *more: str) -> tuple[int, str, str]:
     """In a pipe: exit code, standard output and standard error."""

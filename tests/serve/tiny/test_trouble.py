@@ -16,6 +16,8 @@ from chaos import Crowd
 from running_server import WAIT_SECONDS, RunningServer, running_server
 from serve_kit import CHAT, SIZE, body, chat, wait_for_tokens
 
+pytestmark = pytest.mark.servers
+
 
 def progress(server: RunningServer) -> bool:
     answer = server.get("/health/progress")

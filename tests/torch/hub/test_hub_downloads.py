@@ -33,6 +33,7 @@ def test_a_model_of_the_hub_answers_as_its_folder_does(hub: SmallHub, tiny: Path
     assert hub.sent == {}
 
 
+@pytest.mark.servers
 def test_the_command_reads_the_environment_that_other_clients_read(hub: SmallHub, tiny: Path, tmp_path: Path) -> None:
     """HF_ENDPOINT, HF_HOME and HF_TOKEN, in a process of its own; the answer is the folder's, and the folder is where
     the client of the hub puts it. The second start is without the hub."""

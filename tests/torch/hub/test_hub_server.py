@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from running_server import running_server
 from small_hub import SmallHub, files_of
 from tiny_folder import make_folder
+
+pytestmark = pytest.mark.servers
 
 
 def test_a_server_has_the_name_that_it_was_started_with(hub: SmallHub, tiny: Path, tmp_path: Path) -> None:

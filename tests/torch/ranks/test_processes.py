@@ -17,6 +17,8 @@ from quire.worker.support.tiny import tiny_config
 from rank_traffic import Seen, build, drive, few_requests, happens, prompt_of
 from tiny_folder import save_folder
 
+pytestmark = pytest.mark.servers
+
 WAYS = [
     ("llama", 2, 1),
     ("qwen3_next", 1, 2),

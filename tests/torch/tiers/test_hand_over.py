@@ -23,6 +23,8 @@ from quire.plan.plan import Plan
 from real_server import Proxy
 from tiny_models import Service, plan_of
 
+pytestmark = pytest.mark.servers
+
 MODELS = {"gemma3_text": "full and window", "lfm2": "full and state", "deepseek_v3": "latent", "llama": "full"}
 OUTPUTS = 5
 LENGTHS = (33, 40, 64, 65, 80)
