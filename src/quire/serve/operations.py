@@ -212,6 +212,7 @@ async def drop_cache(
     if (everything or scope not in (None, tenant.scope)) and not tenant.is_admin:
         raise ApiError(403, "this key may drop the cache of its own scope alone", "not_admin", "scope")
     chosen = None if everything else tenant.scope if scope is None else scope
+    service.turns_ended.forget(chosen)
     try:
         units, keeping = await service.client.drop_cache(chosen, ANSWER_SECONDS)
     except EngineAway as error:

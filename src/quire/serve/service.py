@@ -92,7 +92,7 @@ class Service:
         )
         self.spelling = Spelling(self.tokenizer)
         self.computes_ahead = options.has_next_turn and not plan.no_reuse_because
-        self._turns_ended = TurnReporter(self.reader.ahead, client)
+        self.turns_ended = TurnReporter(self.reader.ahead, client)
         self.allowances, self.responses, self.calls = shared.allowances, shared.responses, shared.calls
         self.metrics, self.spans = metrics, spans
         self.leases, self.views = leases, views
@@ -138,7 +138,7 @@ class Service:
                 seconds=self.settings.request_seconds,
                 request_id=request_id,
                 leases=self.leases,
-                on_answer=self._turns_ended.end,
+                on_answer=self.turns_ended.end,
                 span=None if span is None else span.parent,
             )
         if span is not None:
