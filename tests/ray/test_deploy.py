@@ -57,6 +57,13 @@ def test_rays_own_processes_have_a_token_that_is_in_no_file(deployment: Deployed
         assert any(re.fullmatch(rb"RAY_AUTH_TOKEN=[0-9a-f]{64}", one) for one in environment)
 
 
+def test_a_proxy_has_a_minute_to_start(deployment: Deployed) -> None:
+    """On a busy machine it takes more than Ray's 5 s. Red: a controller with Ray's own value."""
+    (controller,) = deployment.processes("ray::ServeController")
+    environment = Path(f"/proc/{controller}/environ").read_bytes().split(b"\0")
+    assert b"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S=60" in environment
+
+
 def running(deployment: Deployed) -> int:
     lines = httpx.get(f"{deployment.address}/metrics", timeout=WAIT_SECONDS).text.splitlines()
     return sum(int(float(line.rpartition(" ")[2])) for line in lines if line.startswith("quire_requests_running{"))

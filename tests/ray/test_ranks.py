@@ -167,7 +167,6 @@ def test_an_actor_that_ends_while_it_starts_is_reported_at_once(folder: Path, he
     head.until_free()
 
 
-@pytest.mark.xfail(reason="Ray Serve cancelled its proxy before it ran, once: the cause is open", strict=False)
 def test_a_replica_of_several_ranks_reserves_a_place_for_each(folder: Path, head: Head) -> None:
     """Ray Serve places the replica and its ranks together, and none of them outlives the deployment."""
     options = (*SERVED, *RANKS, "--ray-address", head.address)

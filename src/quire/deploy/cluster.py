@@ -33,6 +33,9 @@ OBJECT_STORE_BYTES = 80 << 20
 """Next to nothing passes through it; less than this Ray refuses."""
 TOKEN = "RAY_AUTH_TOKEN"
 """What calls of Ray's processes prove, which listen at all addresses and run code that they are sent."""
+PROXY_START = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60"}
+"""Ray ends a proxy that is not ready after 5 s, and then `serve.start`, which waits 60 s for that proxy, fails: as on a
+machine that is busy."""
 LOOK_SECONDS = 0.5
 FAILURE = re.compile(r"ReplicaFailed: (.+)")
 STOP = (signal.SIGINT, signal.SIGTERM)
@@ -66,7 +69,10 @@ def run(deployment: Deployment, address: str | None, model: str, announce: Annou
         served = deployment.served
         where = {"host": served.host, "port": served.port}
         logging.getLogger("ray.serve").setLevel(logging.WARNING)
-        serve.start(proxy_location="HeadOnly", http_options=where, logging_config=LOGGING)
+        controller = {"runtime_env": {"env_vars": PROXY_START}}
+        serve.start(
+            proxy_location="HeadOnly", http_options=where, logging_config=LOGGING, controller_options=controller
+        )
         is_idle = False
         try:
             _start(deployment, signals)
