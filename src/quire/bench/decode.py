@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from quire.bench.random_engine import RandomEngine, build_random
-from quire.bench.random_models import config_of, weights_read
+from quire.bench.random_models import config_of
 from quire.bench.report import Report, Table, Tell, about
 from quire.bench.unprompted import Unprompted, spoil
 from quire.core.dtypes import DType
@@ -267,7 +267,7 @@ def floor_bytes(built: RandomEngine, lengths: np.ndarray) -> float:
     rows = len(lengths)
     (stage,) = costs(built, "h200").stages  # bytes are the same on every device
     kept = sum(kind.read_bytes * float(kind.kind.units(lengths).sum()) for kind in stage.kinds)
-    return weights_read(built.model, rows) + kept + rows * sum(kind.row_bytes for kind in stage.kinds)
+    return built.weights.read(rows) + kept + rows * sum(kind.row_bytes for kind in stage.kinds)
 
 
 def simulated(built: RandomEngine, lengths: np.ndarray, device: str) -> float | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from quire.bench.random_models import model_of, shape_of
+from quire.bench.random_models import WeightBytes, model_of, shape_of, weight_bytes
 from quire.build.engine import make_engine
 from quire.build.machine import machine_of
 from quire.build.model import meter_of, place_model
@@ -20,6 +20,7 @@ from quire.build.runner import StartReport, make_runner, record_steps, tables_of
 from quire.core.step import Runner
 from quire.engine.engine import Engine
 from quire.models.shape import ModelShape
+from quire.models.weight_layout import WeightFormat
 from quire.options.run import RunOptions
 from quire.plan.make import make_plan
 from quire.plan.plan import Plan
@@ -41,6 +42,7 @@ class RandomEngine:
     shape: ModelShape
     plan: Plan
     model: Any
+    weights: WeightBytes
     runner: TorchRunner
     engine: Engine
     report: StartReport
@@ -64,13 +66,16 @@ def build_random(
     """`pool_bytes` None: most of a GPU; on a CPU, as much as `settings` can use. `counts`: rows of recorded steps.
     `wrap`: puts something between the engine and its runner. `staging`: makes the runner's."""
     dtype, settings = DTYPES[options.weights_dtype.value], run_settings(settings, options)
-    shape = shape_of(config, dtype)
+    held = WeightFormat(options.weights_dtype, options.device == "cpu", options.weights)
+    shape = shape_of(config, dtype, held)
     plan = plan_shape(shape, settings, _budget(shape, settings, options, pool_bytes), options)
-    model = model_of(config, torch.device(options.device), dtype)
+    model = model_of(config, torch.device(options.device), dtype, options.weights)
+    weights = weight_bytes(model)
     placed = place_model(plan, Weights(model), options, meter_of(options))
     runner = make_runner(plan, placed, staging=None if staging is None else staging(plan, placed.arena))
     engine = make_engine(plan, wrap(runner), options)
-    return RandomEngine(shape, plan, model, runner, engine, record_steps(runner, placed, tables_of(engine), counts))
+    report = record_steps(runner, placed, tables_of(engine), counts)
+    return RandomEngine(shape, plan, model, weights, runner, engine, report)
 
 
 def _budget(shape: ModelShape, settings: Settings, options: RunOptions, pool_bytes: int | None) -> Budget:

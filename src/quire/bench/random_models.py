@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import AutoConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from quire.bench.random_packed import MXFP4, pack_at_random
 from quire.core.errors import InputError
 from quire.fetch.find import configuration, find_source, is_of_hub
 from quire.models.catalogue import catalogue_entry
 from quire.models.read import read_config
 from quire.models.shape import ModelShape
+from quire.models.weight_layout import WeightFormat
 from quire.worker.model.model import build
 
 NOT_ITS_SHAPE = ("dtype", "quantization_config", "rope_scaling", "original_max_position_embeddings")
-"""Of a catalogue's entry. Rotary factors are not in it, and any will do for random weights."""
+"""Of a catalogue's entry. Rotary factors are not in it, and any will do for random weights. Of quantised models, those
+in MXFP4 alone stay so: they exist in nothing else."""
 LAYER_BY_LAYER = ("layer_types", "hybrid_override_pattern")
 EXPERT_WEIGHTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse_moe.output_linear.")
 """In names of parameters."""
@@ -26,9 +30,10 @@ EXPERT_WEIGHTS = (".experts.", ".block_sparse_moe.input_linear.", ".block_sparse
 def config_of(name: str, layers: int | None = None) -> Any:
     """As transformers has it; `layers`: the first so many of them alone."""
     fields: dict[str, Any] = configuration(find_source(name))[1] if is_of_hub(name) else catalogue_entry(name).config
-    fields = dict(fields)
-    for field in NOT_ITS_SHAPE:
-        fields.pop(field, None)
+    is_packed = (fields.get("quantization_config") or {}).get("quant_method") == MXFP4
+    fields = {field: value for field, value in fields.items() if field not in NOT_ITS_SHAPE}
+    if is_packed:
+        fields["quantization_config"] = {"quant_method": MXFP4}
     if layers is not None:
         most = fields.get("num_hidden_layers", 0)
         if layers > most:
@@ -61,27 +66,44 @@ def _in_sections(fields: dict[str, Any]) -> dict[str, Any]:
     return {**fields, "attn_config": {"kv_n_heads": fields["num_key_value_heads"]}, "ffn_config": experts}
 
 
-def shape_of(config: Any, dtype: torch.dtype = torch.bfloat16) -> ModelShape:
+def shape_of(config: Any, dtype: torch.dtype = torch.bfloat16, held: WeightFormat | None = None) -> ModelShape:
+    """`held`: as what, and where, weights are held."""
     fields = json.loads(config.to_json_string())
     fields["architectures"] = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[config.model_type]]
-    return read_config({**fields, "dtype": str(dtype).removeprefix("torch.")}, config.model_type)
+    return read_config({**fields, "dtype": str(dtype).removeprefix("torch.")}, config.model_type, (), held)
 
 
-def model_of(config: Any, device: torch.device, dtype: torch.dtype = torch.bfloat16) -> Any:
-    with torch.device(device):
-        return build(config, dtype).eval()
+def model_of(config: Any, device: torch.device, dtype: torch.dtype = torch.bfloat16, packed: str | None = None) -> Any:
+    """`packed`: as what matrices are held (`--weights`)."""
+    packed = packed or (MXFP4 if getattr(config, "quantization_config", None) else None)
+    with torch.device("meta" if packed else device):
+        model = build(config, dtype).eval()
+    return pack_at_random(model, packed, device) if packed else model
 
 
-def weights_read(model: Any, tokens: int) -> float:
-    """Bytes that a step of so many tokens reads: rows of the embedding alone, unless it is the output's table too, and
-    of experts those that some token is likely to choose."""
-    config, total = model.config, 0.0
-    touched = 1 - (1 - shape_of(config).experts.share) ** tokens
-    moved = [(name, part) for name, part in model.named_buffers() if name.endswith(".panels")]
-    has_own_head = not config.tie_word_embeddings or hasattr(model.get_output_embeddings(), "panels")
-    for name, part in (*model.named_parameters(), *moved):
-        if "embed_tokens" in name and has_own_head:
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    """Of a model, before its weights are laid out for a device."""
+
+    others: int
+    experts: int
+    share: float
+    """Of the experts, what a token chooses."""
+
+    def read(self, tokens: int) -> float:
+        """By a step of so many tokens: of experts, those that some token is likely to choose."""
+        return self.others + self.experts * (1 - (1 - self.share) ** tokens)
+
+
+def weight_bytes(model: Any) -> WeightBytes:
+    """Rows of the embedding alone are read, and left out, unless it is the output's table too. Packed weights are
+    buffers."""
+    others = experts = 0
+    for name, part in (*model.named_parameters(), *model.named_buffers()):
+        if "embed_tokens" in name and not model.config.tie_word_embeddings:
             continue
-        is_expert = any(known in name for known in EXPERT_WEIGHTS)
-        total += part.numel() * part.element_size() * (touched if is_expert else 1.0)
-    return total
+        if any(known in name for known in EXPERT_WEIGHTS):
+            experts += part.nbytes
+        else:
+            others += part.nbytes
+    return WeightBytes(others, experts, shape_of(model.config).experts.share)

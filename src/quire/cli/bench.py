@@ -20,7 +20,7 @@ from quire.cli.flags import reading
 from quire.core.dtypes import DType
 from quire.core.errors import InputError
 from quire.core.sampling import Sampling
-from quire.options.run import DEVICES, RunOptions
+from quire.options.run import DEVICES, PACKED_WEIGHTS, RunOptions
 from quire.options.texts import parse_tokens, positive
 
 if TYPE_CHECKING:
@@ -83,6 +83,11 @@ def _add_model_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-compile", action="store_true", help="do not use torch.compile (GPU only)")
     parser.add_argument(
+        "--weights",
+        choices=PACKED_WEIGHTS,
+        help="hold matrices in few bits, as quire serve --weights does (default: in floats; gpt-oss: MXFP4)",
+    )
+    parser.add_argument(
         "--kv-dtype", choices=KV_DTYPES, default="bf16", help="data type of the KV cache (default bf16; fp32 on a CPU)"
     )
 
@@ -110,7 +115,8 @@ def _run_options(parsed: argparse.Namespace, deterministic: bool = False) -> Run
     """For the device that is measured; raises if there is none. On a GPU, layers are compiled by default."""
     device = chosen_device(parsed.device)
     machine_of(device)
-    return RunOptions(device=device, compile=device == "cuda" and not parsed.no_compile, deterministic=deterministic)
+    compiled = device == "cuda" and not parsed.no_compile
+    return RunOptions(device=device, compile=compiled, deterministic=deterministic, weights=parsed.weights)
 
 
 def _decode(options: argparse.Namespace) -> Report:

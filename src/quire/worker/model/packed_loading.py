@@ -102,12 +102,12 @@ def plain_config(folder: Path) -> Any:
 def place(model: Any, names: list[str]) -> Placement:
     """Puts modules without a weight in the places of packed parameters. The model is on the meta device."""
     sources = sources_of(model, names)
-    modules = {target: _replaced(model, target) for source in sources for target in source.targets}
+    modules = {target: place_module(model, target) for source in sources for target in source.targets}
     for head, table in list(model.all_tied_weights_keys.items()):
         if modules.get(table) or modules.get(head):
             del model.all_tied_weights_keys[head]  # each has a weight of its own, or they share a packed one
         if modules.get(table) and head not in modules:
-            modules[table] += _replaced(model, head)
+            modules[table] += place_module(model, head)
     expanded = {target: _taken(model, target) for target, holders in modules.items() if not holders}
     return Placement(sources, modules, expanded)
 
@@ -122,7 +122,7 @@ def can_pack(model: Any, name: str) -> bool:
     return own == "weight" and not is_expanded and _module_for(module, torch.float32) is not None
 
 
-def _replaced(model: Any, name: str) -> list[Packed]:
+def place_module(model: Any, name: str) -> list[Packed]:
     """What holds a parameter from now on; empty: it is dequantised."""
     path, _, own = name.rpartition(".")
     module, dtype = model.get_submodule(path), model.get_parameter(name).dtype
