@@ -67,6 +67,8 @@ class Leased(Law):
         self.held: dict[str, Promised] = {}
         self.asked: dict[str, Asked] = {}
         """By lease, of those that were asked for tokens in the cache."""
+        self.over: dict[str, Promised] = {}
+        """By lease, the latest of that name that ended because its time was over."""
         self.booked: dict[str, str] = {}
         """By lease, of those that were granted with a request: its name."""
         self.quotas, self._has_failed = quotas, has_failed
@@ -95,7 +97,7 @@ class Leased(Law):
     def check_answer(self, asked: Asked, answer: LeaseAnswer, before: Promised | None) -> None:
         """`before`: the lease of that name. An answer that refuses changes nothing, and says why truly."""
         after, is_refused = self.held.get(answer.name), answer.refusal is not None
-        if before is not None and before.until <= self.now() and after is not before:
+        if before is self.over.get(answer.name):
             before = None  # its time was over, so that it has ended first
         if is_refused != (after is before) or (after is None and not is_refused):
             raise Violation(f"lease {answer.name} is answered by {answer}, and held as {after}, before as {before}")
@@ -186,6 +188,8 @@ class Leased(Law):
         }
         if not is_right[event.ending]:
             raise Violation(f"lease {event.lease} ends at {self.now()} as {event.ending.value}, and was {lease}")
+        if lease is not None and event.ending is LeaseEnding.EXPIRED:
+            self.over[event.lease] = lease
 
     def _is_over(self, lease: Promised, request: str | None) -> bool:
         """Not while a request of its session is in progress."""

@@ -9,6 +9,7 @@ from quire.check.campaign import Campaign, run_episode
 
 KEPT = {
     22000839: "a lease granted while its records are loaded breaks with them if the load fails",
+    4101012320: "a lease of a cancelled request, asked for again in the step in which its time is over, has ended",
     4102012323: "where every kind grows, a request waits for room to copy a leased page that ends between two units",
     4107012419: "a booking does not end with its session's lease in a tier whose cache is dropped",
     4116012495: "nor with one that cannot be loaded",
