@@ -77,11 +77,11 @@ def _drawing_bytes(places: int, vocabulary: int, is_accelerator: bool) -> int:
 
 
 def recorded_rows(most: int) -> tuple[int, ...]:
-    """For how many rows decode steps are recorded: 2, 4, 8, then half-way steps too: 16, 24, 32, 48, …, up to `most`; a
-    single row is padded to two, because compiled layers treat a single token differently."""
-    powers = [1 << power for power in range(1, most.bit_length())]
+    """For how many rows decode steps are recorded: 1, 2, 4, 8, then half-way steps too: 16, 24, 32, 48, …, up to
+    `most`."""
+    powers = [1 << power for power in range(most.bit_length())]
     halves = [power + power // 2 for power in powers if power >= 16]
-    return tuple(sorted({count for count in (*powers, *halves) if count < most} | {max(2, most)}))
+    return tuple(sorted({count for count in (*powers, *halves) if count < most} | {most}))
 
 
 def runtime_lines(is_accelerator: bool, draft_bytes: int, rows: int, vocabulary: int) -> tuple[LedgerLine, ...]:

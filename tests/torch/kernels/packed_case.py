@@ -12,6 +12,7 @@ FORMS = {
     "int8 by group": (Codes.INT8, 1, 32, torch.float16, False),
     "int4": (Codes.INT4, 1, 32, torch.float16, True),
     "sint4": (Codes.SINT4, 1, 16, torch.bfloat16, False),
+    "fp8": (Codes.FP8, 1, 0, torch.float32, False),
     "fp8 in blocks": (Codes.FP8, 48, 32, torch.float32, False),
     "MXFP4": (Codes.FP4, 1, 32, torch.float8_e8m0fnu, False),
     "NVFP4": (Codes.FP4, 1, 16, torch.float8_e4m3fn, False),

@@ -101,6 +101,25 @@ def test_a_traced_model_yields_the_right_tokens(name: str, is_invariant: bool, m
     assert len(traced) <= TRACED[name]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
+def test_a_single_row_is_recorded_with_compiled_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are traced for one token as well. Red: a recording of one row in which layers run eagerly, some twenty small
+    launches each."""
+    shapes: list[int] = []
+
+    def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor], **_options: object) -> object:
+        shapes.extend(one.shape[1] for one in inputs if isinstance(one, torch.Tensor) and one.dim() == 3)
+        return module.forward
+
+    monkeypatch.setattr(torch, "compile", partial(COMPILE, backend=backend, fullgraph=True))
+    torch._dynamo.reset()
+    service = DeviceService("llama", plan_of("llama", batch_tokens=24), is_compiled=True, counts=(1, 2))
+    assert 1 in shapes
+    service.check(PLACES[:1], 3)
+    assert service.runner.graphs is not None
+    assert service.runner.graphs.played
+
+
 @pytest.mark.story
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, while it imports its compiler
 def test_what_is_traced_is_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:

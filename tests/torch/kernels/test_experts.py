@@ -6,6 +6,7 @@ import pytest
 import torch
 from expert_case import Activation, clamped, gelu, one_by_one, silu
 from paged_case import DEVICE
+from torch._dynamo.testing import CompileCounter
 
 from quire.worker.kernels.experts import CLAMPED, GELU, HALVES, INTERLEAVED, SILU, Gate, Product, Tile, by_experts
 from quire.worker.kernels.routing import ALONE, SOFTMAX, SOFTMAX_OF_CHOSEN, routed, sorted_slots
@@ -94,3 +95,17 @@ def test_both_products_are_those_of_the_experts(
     )
     found = by_experts(given, (chosen, shares), (first, second), own, (tile, tile))
     assert float((found - right).norm() / right.norm()) < 1e-5
+
+
+def test_routing_is_compiled_once_for_any_number_of_tokens() -> None:
+    """Red: an operation whose outputs say a number of tokens. The compiler gives up after eight numbers, and layers run
+    eagerly."""
+    counter = CompileCounter()
+
+    def shares(logits: torch.Tensor) -> torch.Tensor:
+        return routed(logits, None, 2, SOFTMAX.value, True)[1] + 1
+
+    route = torch.compile(shares, backend=counter, dynamic=True, fullgraph=True)
+    for tokens in (3, 5, 9, 17):
+        route(torch.randn(tokens, 8, device=DEVICE))
+    assert counter.frame_count == 1

@@ -12,11 +12,13 @@ from torch.nn import functional
 
 from quantised_folders import logits, packed_modules, write_pair
 from quantised_formats import FORMATS
+from quire.worker.kernels import rounded, split
 from quire.worker.model.fused import fuse
 from quire.worker.model.model import load
 from quire.worker.model.packed_experts import multiply_each
-from quire.worker.model.packed_kernels import MANY_ROWS, packed_grouped, packed_product
+from quire.worker.model.packed_kernels import MANY_ROWS, packed_grouped, packed_product, product_of
 from quire.worker.model.packed_linear import use_products
+from quire.worker.weights.packed import Codes, PackedWeight
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -45,6 +47,32 @@ def test_products_in_bf16_are_near_those_of_the_dequantised_weight(form: str, to
     expected = functional.linear(given.float(), packed.dequantised())
     found = packed_product(given, packed, None)
     assert float((found.float() - expected).norm() / expected.norm()) < 1e-2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_inputs_that_are_divided_among_programs_are_added(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More parts than the inputs fill, and twice: the first product leaves its marks at 0. Red: a part that is left
+    out or added twice."""
+    monkeypatch.setattr(split, "LEAST_INPUTS", 32)
+    packed, given = weight(form, 80, 320), torch.randn(20, 320, device=DEVICE)
+    assert split.form_of(product_of(packed), 20, given.dtype)[0].parts == split.MOST_PARTS
+    expected = functional.linear(given, packed.dequantised())
+    for _ in range(2):
+        torch.testing.assert_close(packed_product(given, packed, None), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("results", [1, 1 << 30])
+def test_tokens_are_rounded_where_a_weight_in_fp8_has_many(results: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scaled by the library, and by a kernel. Each token has its own scale: one is a thousand times another. Red: a
+    scale for all of them, or a weight's scales in another order."""
+    monkeypatch.setattr(rounded, "SCALED_RESULTS", results)
+    scales, codes = torch.rand(80, 1) + 0.1, torch.randn(80, 96).to(torch.float8_e4m3fn)
+    packed = PackedWeight("w", Codes.FP8, codes, scales).mapped(lambda tensor: tensor.to(DEVICE))
+    given = (torch.randn(40, 96) * torch.logspace(-2, 1, 40)[:, None]).bfloat16().to(DEVICE)
+    own = given.float().abs().amax(1, keepdim=True) / 448
+    expected = functional.linear((given.float() / own).to(torch.float8_e4m3fn).float() * own, packed.dequantised())
+    found = packed_product(given, packed, None).float()
+    assert float(((found - expected).norm(dim=1) / expected.norm(dim=1)).max()) < 2e-2
 
 
 def test_inputs_in_another_order_are_multiplied_in_it() -> None:

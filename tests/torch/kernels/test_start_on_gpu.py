@@ -115,7 +115,7 @@ def test_it_yields_what_a_cpu_yields_and_its_ledger_is_measured(tmp_path: Path) 
     assert measured["pool"] == stage.pool_bytes + stage.sheet_bytes
     assert measured["activations"] == STEP_BYTES
     told = llm.parts.report.lines()
-    assert told[0] == "decode steps are recorded for 2 rows"
+    assert told[0] == "decode steps are recorded for 1, 2 rows"
     assert told[1] == "kernels: full on triton"
     assert told[2].startswith("memory: weights 3.00 MiB, planned ")
     assert told[3].startswith("memory: activations 1.00 MiB, planned ")

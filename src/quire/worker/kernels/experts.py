@@ -18,7 +18,15 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from quire.worker.kernels.few import late_of
-from quire.worker.kernels.octets import AT_END, EACH_STEP, as_bits, read_packed, scale_of
+from quire.worker.kernels.octets import (
+    AT_END,
+    EACH_STEP,
+    as_bits,
+    read_packed,
+    read_quickly,
+    reads_quickly,
+    scale_of,
+)
 from quire.worker.kernels.routing import Slots, sorted_slots
 from quire.worker.kernels.tile import dot
 
@@ -79,6 +87,7 @@ class Form(NamedTuple):
     has_factors: bool = False
     inputs: int = 0
     late: int = 0
+    is_quick: bool = False
 
 
 @triton.jit
@@ -140,6 +149,8 @@ def _read(weights, places, first, form: tl.constexpr, wide: tl.constexpr):
     expert, begin, lines, number, by_input, rows, inputs = places
     if form.copies:
         found = _copied(weight, (expert, begin), first, form, wide)
+    elif form.is_quick:
+        found = read_quickly(weights, (lines, rows, inputs), first, form, wide)
     elif form.kind != DENSE:
         found = read_packed(weights, (lines, rows, inputs), first, form, wide)
     else:
@@ -281,7 +292,8 @@ def multiply(
     is_first, by_slot = shares is None, shares is None and gate.sort != NO_GATE.value
     out = tokens.new_empty(len(slots.order) if slots and by_slot else count, outputs)
     copies = tile.copies and can_copy(product, tile)
-    form = form_of(product, tile, gate, (is_first, slots is None, inputs, copies))
+    is_quick = bool(product.facts) and reads_quickly(product.facts, tile.depth, tokens.dtype)
+    form = form_of(product, tile, gate, (is_first, slots is None, inputs, copies, is_quick))
     weight: Any = _descriptor(product, tile, gate) if copies else as_bits(product.weight)
     by_expert, *strides = product.weight.stride()
     by_output, by_input = reversed(strides) if product.is_transposed else strides
@@ -303,10 +315,10 @@ def _tiles_of_one(count: int, tile: Tile) -> tuple[int, int]:
     return triton.cdiv(tiles, 16) * 16, triton.cdiv(tiles, tile.group) * tile.group
 
 
-def form_of(product: Product, tile: Tile, gate: Gate, facts: tuple[bool, bool, int, bool]) -> Form:
-    is_first, is_one, inputs, copies = facts
+def form_of(product: Product, tile: Tile, gate: Gate, facts: tuple[bool, bool, int, bool, bool]) -> Form:
+    is_first, is_one, inputs, copies, is_quick = facts
     sort = STACKED.value if copies and gate.sort == HALVES.value else gate.sort
-    late = (late_of(product.facts, tile.depth),) if product.facts else ()
+    late = (0 if is_quick else late_of(product.facts, tile.depth), is_quick) if product.facts else ()
     return Form(
         tile.rows, tile.columns, tile.depth, tile.group, tile.swaps, copies, is_first, is_one,
         product.bias is not None, inputs % tile.depth == 0, sort, gate.activation, gate.slope, gate.limit,

@@ -16,6 +16,8 @@ from quire.worker.kernels.tile import INTERPRETED
 INT8, INT4, SINT4, FP8, FP4 = (tl.constexpr(number) for number in range(5))
 KINDS = ("int8", "int4", "sint4", "fp8", "fp4")
 """By number, as kernels know them."""
+NIBBLES = (1, 2, 4)
+"""Kinds with two numbers in an octet."""
 PLAIN, E4M3, E8M0 = (tl.constexpr(number) for number in range(3))
 SCALES = {torch.float8_e4m3fn: 1, torch.float8_e8m0fnu: 2}
 EACH_STEP, AT_END = tl.constexpr(1), tl.constexpr(2)
@@ -67,6 +69,10 @@ _WHOLE = """
     }"""
 """128 and a number up to 15, less 128 or 136."""
 _UNSIGNED, _SIGNED = (tl.constexpr("{" + _SPREAD + _WHOLE % less) for less in ("0x43004300", "0x43084308"))
+_BIASED = tl.constexpr("{" + _SPREAD + _WHOLE.partition("    mov.b32")[0] + "}")
+"""128 and a number up to 15."""
+_ADD = tl.constexpr("fma.rn.bf16x2 $0, $1, $2, $3;")
+_THREE = tl.constexpr("=r,r,r,r")
 _EIGHT = tl.constexpr(
     "{"
     """
@@ -151,6 +157,28 @@ def _numbers(octets, kind: tl.constexpr):
 
 
 @triton.jit
+def biased_halves(octets):
+    """Low and high nibbles, each 128 more, in fp32."""
+    if INTERPRETED:
+        low, high = (octets & 15).to(tl.float32) + 128.0, (octets >> 4).to(tl.float32) + 128.0
+    else:
+        two: tl.constexpr = (tl.bfloat16, tl.bfloat16)
+        low, high = tl.inline_asm_elementwise(_BIASED, _FOUR, [octets], dtype=two, is_pure=True, pack=4)
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit
+def by_hardware(codes, lines, first, inputs, form: tl.constexpr):
+    """(line, input) of e4m3 in fp32, as the processor converts it: faster where nothing else waits for it."""
+    place = first + tl.arange(0, form.depth)
+    where = codes + (lines * inputs)[:, None] + place[None, :]
+    found = tl.load(where) if form.is_even else tl.load(where, mask=(place < inputs)[None, :], other=0)
+    if INTERPRETED:
+        return _e4m3(found)
+    return found.to(tl.float8e4nv, bitcast=True).to(tl.float16).to(tl.float32)
+
+
+@triton.jit
 def read_codes(codes, lines, first, inputs, form: tl.constexpr):
     """(line, input): numbers without scales. `lines`: rows of the weight."""
     halves: tl.constexpr = 1 if form.kind == INT8 or form.kind == FP8 else 2
@@ -184,6 +212,37 @@ def _spread(values, form: tl.constexpr, wide: tl.constexpr):
     groups: tl.constexpr = form.depth // form.block_inputs
     cut = tl.broadcast_to(values[:, :, None], [wide, groups, form.block_inputs])
     return tl.reshape(cut, [wide, form.depth])
+
+
+@triton.jit
+def read_quickly(weights, places, first, form: tl.constexpr, wide: tl.constexpr):
+    """Nibbles in groups that a tile holds whole, in bf16, scaled two at a time. Scales and minimums are rounded to
+    bf16, which costs no more than rounding a number does: whole numbers lie around 0 here."""
+    codes, sides = weights
+    lines, rows, inputs = places
+    halves: tl.constexpr = form.depth // 2
+    place = first // 2 + tl.arange(0, halves)
+    where = codes + (lines * (inputs // 2))[:, None] + place[None, :]
+    octets = tl.load(where) if form.is_even else tl.load(where, mask=(place < inputs // 2)[None, :], other=0)
+    numbers = _numbers(octets, FP4 if form.kind == FP4 else SINT4)
+    group = first // form.block_inputs + tl.arange(0, form.depth // form.block_inputs)
+    own, there = rows[:, None] + group[None, :], (group * form.block_inputs < inputs)[None, :]
+    scale = _wide(tl.load(sides[0] + own, mask=there, other=0), form.scale)
+    least = 0.0 * scale
+    if form.has_minimums:
+        least = tl.load(sides[1] + own, mask=there, other=0.0).to(tl.float32)
+    if form.kind == INT4:
+        least += 8.0 * scale
+    if INTERPRETED:  # it cuts numbers off where they should be rounded
+        return numbers * _spread(scale, form, wide) + _spread(least, form, wide)
+    factor, added = _spread(scale.to(tl.bfloat16), form, wide), _spread(least.to(tl.bfloat16), form, wide)
+    return tl.inline_asm_elementwise(_ADD, _THREE, [numbers, factor, added], dtype=tl.bfloat16, is_pure=True, pack=2)
+
+
+def reads_quickly(facts: tuple[int, ...], depth: int, dtype: torch.dtype) -> bool:
+    """Whether `read_quickly` reads such a weight's tiles for tokens of this data type."""
+    kind, _, _, block, *_ = facts
+    return kind in NIBBLES and dtype is torch.bfloat16 and block >= 16 and depth % block == 0
 
 
 @triton.jit

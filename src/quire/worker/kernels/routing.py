@@ -176,4 +176,5 @@ def _(
     logits: torch.Tensor, bias: torch.Tensor | None, each: int, rule: int, is_scaled: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     del bias, rule, is_scaled
-    return logits.new_empty(len(logits), each, dtype=torch.int32), logits.new_empty(len(logits), each)
+    tokens = logits.shape[0]  # len() would have it compiled for one number of tokens
+    return logits.new_empty(tokens, each, dtype=torch.int32), logits.new_empty(tokens, each)

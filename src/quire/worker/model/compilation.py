@@ -16,9 +16,15 @@ OPTIONS: dict[str, Any] = {"combo_kernels": True}
 """Options of the compiler: small independent operations are one launch, such as rotating queries and keys."""
 
 
+SORTS_OF_LAYERS = 64
+"""Of one class, each compiled for itself. Beyond the compiler's limit, which is 8, layers would run eagerly."""
+
+
 def compile_layers(model: torch.nn.Module, is_invariant: bool = False) -> None:
     """Compiles each layer and the norm after the last one, once for any number of tokens but one: a single token runs
-    eagerly (`run_eagerly`). `is_invariant`: sums are added in the same order in every process."""
+    eagerly (`run_eagerly`) unless decode steps of one row are recorded. `is_invariant`: sums are added in the same
+    order in every process."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, SORTS_OF_LAYERS)
     options = OPTIONS | (_fixed_choices() if is_invariant else {})
     layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for module in (*layers, *_last_norms(model)):

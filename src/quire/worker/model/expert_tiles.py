@@ -10,10 +10,10 @@ multiplications at 790 TFLOP/s. Between these points the larger tile begins wher
     512 (8,192)        bf16                                     738     522      441     261
     4 (64)             fp8                                      124      90       74      45
     512 (8,192)        fp8                                    1,091     522
-    4 (64)             int4 with minimums                       197      56
-    8 (64)             fp4, 32 × (2 × 2,880 × 2,880)            217      64      119      32
-    32 (256)           fp4                                      352      64
-    1,024 (8,192)      fp4                                    3,908   1,376    2,304     688
+    8 (64)             fp4, 32 × (2 × 2,880 × 2,880)            190      64       98      32
+    32 (256)           fp4                                      280      64      168      32
+    64 (512)           fp4                                      373      86      204      43
+    128 (1,024)        fp4                                      581     172      343      86
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import triton
 
 from quire.worker.kernels.experts import Product, Tile
 from quire.worker.kernels.gated import shared_bytes_of
-from quire.worker.kernels.octets import FP4
+from quire.worker.kernels.octets import NIBBLES
 
 Tiles = tuple[Tile, Tile]
 FEW, SOME, MANY = 10, 32, 96
@@ -36,7 +36,9 @@ MIDDLE: Tiles = (
 WIDE: Tiles = Tile(64, 128, 64, 8, 4, group=8, copies=True), Tile(64, 256, 64, 8, 4, group=8, copies=True)
 LARGE: Tiles = Tile(128, 128, 64, 8, 4, group=8, copies=True), Tile(128, 256, 64, 8, 4, group=8, copies=True)
 SMALL_PACKED: Tiles = Tile(16, 32, 128, 4, 3), Tile(16, 32, 128, 4, 3)
-SMALL_FP4: Tiles = Tile(16, 32, 128, 4, 3), Tile(16, 64, 64, 4, 4)
+SMALL_NIBBLES: Tiles = Tile(16, 64, 128, 4, 3), Tile(16, 64, 128, 4, 3)
+MIDDLE_NIBBLES: Tiles = (Tile(32, 64, 64, 4, 4, swaps=True, group=2),) * 2
+LARGE_NIBBLES: Tiles = Tile(64, 64, 64, 4, 3, swaps=True, group=8), Tile(64, 128, 64, 8, 3, swaps=True, group=8)
 MIDDLE_PACKED: Tiles = Tile(32, 32, 128, 4, 3, swaps=True, group=2), Tile(32, 64, 128, 4, 3, swaps=True, group=2)
 LARGE_PACKED: Tiles = Tile(64, 64, 64, 4, 3, group=8), Tile(64, 64, 64, 4, 3, group=8)
 EXACT = Tile(16, 32, 32, 4, 2)
@@ -60,9 +62,9 @@ def measured(mean: float, kind: int | None) -> Tiles:
     """`kind`: of packed codes."""
     if kind is None:
         return SMALL if mean <= FEW else MIDDLE if mean <= SOME else WIDE if mean <= MANY else LARGE
-    if mean <= FEW:
-        return SMALL_FP4 if kind == FP4.value else SMALL_PACKED
-    return MIDDLE_PACKED if mean <= SOME else LARGE_PACKED
+    if kind in NIBBLES:
+        return SMALL_NIBBLES if mean <= FEW else MIDDLE_NIBBLES if mean <= SOME else LARGE_NIBBLES
+    return SMALL_PACKED if mean <= FEW else MIDDLE_PACKED if mean <= SOME else LARGE_PACKED
 
 
 def fitted(tile: Tile, outputs: int, halves: int, limit: float) -> Tile:

@@ -97,6 +97,8 @@ class TorchModel:
             is_compiled = False  # layers pass each other selections, which are not tensors; a shared block has no layer
         self.choices = choose(arena.stage, arena.bytes.device.type, backends, has_slopes(model))
         self.context = ForwardContext(arena, tuple(choice.backend for choice in self.choices), is_compiled)
+        self.compiles_one = False
+        """Whether compiled layers compute a single token too, which they are compiled for once more."""
         attach(model, self.context)
         self.lean: LeanModel | None = None
         """Runs the model without transformers' modelling code."""
@@ -175,7 +177,7 @@ class TorchModel:
         if self.lean is not None:
             return self._by_head(self.lean, self._hidden(self.lean, token_ids, batch), last)
         self.context.batch = batch
-        is_alone = self.context.is_compiled and len(token_ids) == 1
+        is_alone = self.context.is_compiled and len(token_ids) == 1 and not self.compiles_one
         try:
             with compilation.run_eagerly() if is_alone else nullcontext():
                 out = self.model(

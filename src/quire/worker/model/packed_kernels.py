@@ -1,18 +1,21 @@
 """Packed weights on a GPU, in place of the reference products: which kernel multiplies how many tokens.
 
     up to 2 tokens    `few`: codes are multiplied where they are dequantised
-    up to 511         `multiply`, as experts are multiplied: tiles of the weight are dequantised for matrix units
-    more              `many`: the weight is written out, part by part, and multiplied by torch
+    up to 32          `multiply_split`: tiles of the weight are dequantised for matrix units, and inputs are divided
+    more              fp8 with a scale for each output: `multiply_rounded`, tokens in fp8 too
+                      others: `multiply`, as experts are multiplied; from 512 tokens on `many`: the weight is written
+                      out, part by part, and multiplied by torch
 
-Of the shapes of Llama-3.1-8B, one H200 (torch 2.11, triton 3.6) takes for the products of a layer, in µs:
+Of the shapes of Llama-3.1-8B, one H200 (torch 2.11, triton 3.6) takes for the four products of a layer, in µs:
 
-    tokens   fp8   int4 with minimums   bf16
-    1         82                   92    128
-    4        222                         125      with `few`, which therefore ends below
-
-Two tokens, the fewest of a recorded step, lie between. The other limits are estimates from experts: 64 tokens over 128
-experts in fp8 reach 3.2 TB/s of codes, and many tokens 378 TFLOP/s (fp4: 278), where torch reaches some 700 with a bf16
-weight. Writing one out costs as much as multiplying some 500 tokens.
+    tokens   bf16   fp8               int4 with minimums
+    1               66                69
+    2               79                107
+    16       120    80
+    32       122    99                230   (by tiles of experts)
+    64       128    97                326
+    128      137    102               425
+    2,048    1,163  792
 """
 
 from __future__ import annotations
@@ -20,16 +23,16 @@ from __future__ import annotations
 import torch
 
 from quire.worker.kernels.experts import Gate, Product, Tile, multiply
-from quire.worker.kernels.few import FEW_ROWS, Cut, few, many
+from quire.worker.kernels.few import FEW_ROWS, Cut, few, late_of, many, sums_groups
 from quire.worker.kernels.gated import shared_bytes_of
 from quire.worker.kernels.octets import FP8, INT8, KINDS, SCALES
+from quire.worker.kernels.rounded import can_round, multiply_rounded
 from quire.worker.kernels.routing import sorted_slots
+from quire.worker.kernels.split import SPLIT_ROWS, multiply_split
 from quire.worker.model.expert_tiles import EXACT, fitted, measured
 from quire.worker.weights.packed import PackedWeight
 
 MANY_ROWS = 512
-NARROW = 264 * 32
-"""Outputs that would leave processors of an H200 with fewer than two programs of 32."""
 NO_GATE = Gate()
 
 
@@ -92,7 +95,11 @@ def product(
         slots = sorted_slots(experts, len(weight), tile.rows)
         return multiply(flat, None, own, slots, (tile, NO_GATE, count, 1))
     if count <= FEW_ROWS:
-        found = few(flat, tuple(weights), told, None, cut_of(count, told[0], weight.shape))
+        found = few(flat, tuple(weights), told, None, cut_of(count, told, weight.shape))
+    elif count <= SPLIT_ROWS:
+        found = multiply_split(flat, own)
+    elif can_round(flat, weight, told):
+        found = multiply_rounded(flat, weight, scales)
     elif count >= MANY_ROWS:
         found = many(flat, tuple(weights), told)
     else:
@@ -109,9 +116,17 @@ def _(
     return tokens.new_empty(*tokens.shape[:-1], weights[0].shape[-2])
 
 
-def cut_of(count: int, kind: int, shape: torch.Size) -> Cut:
-    """The fastest of ten, measured with one token; with two, one of those that were fastest with four."""
-    outputs, stored = shape
+IN_GROUPS, ONE_BY_HARDWARE, TWO_BY_HARDWARE = Cut(16, 1024, 4, 3), Cut(4, 2048, 4), Cut(16, 512, 4, 3)
+
+
+def cut_of(count: int, facts: tuple[int, ...], shape: torch.Size) -> Cut:
+    """The fastest of some ten to twenty; of two tokens with other weights, of those that were fastest with four."""
+    kind, (outputs, stored) = facts[0], shape
+    if sums_groups(facts, IN_GROUPS.depth):
+        return IN_GROUPS
+    by_hardware = ONE_BY_HARDWARE if count == 1 else TWO_BY_HARDWARE
+    if kind == FP8.value and late_of(facts, by_hardware.depth):
+        return by_hardware
     if count > 1:
         return Cut(2, 2048, 4)
     if kind in (INT8.value, FP8.value):
@@ -120,16 +135,11 @@ def cut_of(count: int, kind: int, shape: torch.Size) -> Cut:
 
 
 def tile_of(count: int, product: Product, tokens: torch.Tensor) -> Tile:
-    """The tiles of experts, and narrower ones for few outputs: there is only one weight to read."""
+    """Of more than `SPLIT_ROWS` tokens, and fewer than `MANY_ROWS`."""
     outputs, _ = product.sizes
     if tokens.element_size() > 2:
         return EXACT
-    if count <= 16:
-        tile = Tile(16, 16, 256, 4, 4) if outputs < NARROW else Tile(16, 32, 128, 4, 4)
-    elif count <= 32:
-        tile = Tile(32, 64, 128, 4, 3, swaps=True)
-    else:
-        tile = Tile(64, 64, 64, 4, 3, group=1 if count <= 64 else 8)
+    tile = Tile(64, 64, 128, 4, 3, swaps=True) if count <= 64 else Tile(128, 64, 128, 4, 3, swaps=True, group=8)
     return fitted(tile, outputs, 1, shared_bytes_of(tokens.device))
 
 

@@ -78,7 +78,10 @@ def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions
 def record(runner: DeviceRunner, meter: Meter, tables: Tables, counts: Sequence[int] | None = None) -> None:
     """Records decode steps of up to the plan's maximum of requests."""
     before = meter.taken()
-    runner.record(recorded_rows(runner.plan.max_requests) if counts is None else counts, tables)
+    counts = recorded_rows(runner.plan.max_requests) if counts is None else counts
+    if runner.model.is_invariant:
+        counts = sorted({max(2, count) for count in counts})  # a single token is computed otherwise than several
+    runner.record(counts, tables)
     runner.sampler.warm(runner.model.model.dtype)
     graphs = runner.graphs
     staged = 0 if graphs is None else graphs.fixed.size_bytes

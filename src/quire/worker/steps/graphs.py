@@ -80,6 +80,7 @@ class DecodeGraphs:
         self.played, self.latest = 0, (int(self._counts[-1]), False)
         padding = _padding_step(tables)
         self._run_once(padding)
+        model.compiles_one = int(self._counts[0]) == 1
         counting = CountingUpload(self.device)
         self._fill(padding, int(self._counts[-1]), True, counting)
         self.fixed = FixedUpload(self.device, buffers, counting.size_bytes)
