@@ -6,16 +6,17 @@
                       others: `multiply`, as experts are multiplied; from 512 tokens on `many`: the weight is written
                       out, part by part, and multiplied by torch
 
-Of the shapes of Llama-3.1-8B, one H200 (torch 2.11, triton 3.6) takes for the four products of a layer, in µs:
+Of two shapes of Llama-3.1-8B, gate and up (28,672 × 4,096) and down (4,096 × 14,336), one H200 (torch 2.11, triton 3.6)
+takes, in µs (with two tokens in fp8, a kernel that does the same):
 
-    tokens   bf16   fp8               int4 with minimums
-    1               66                69
-    2               79                107
-    16       120    80
-    32       122    99                230   (by tiles of experts)
-    64       128    97                326
-    128      137    102               425
-    2,048    1,163  792
+    tokens        bf16        fp8         int4 with minimums
+    1                         32   18      34   19
+    2                         37   22      55   27
+    16            58   32     48   22      69   41
+    32            60   33     47   28      95   48
+    64            64   35     50   23     113  163
+    128           69   37     39   26     128  217
+    2,048        633  305    365  194     693  337
 """
 
 from __future__ import annotations
