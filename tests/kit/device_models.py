@@ -18,7 +18,7 @@ from quire.plan.ledger import recorded_rows
 from quire.plan.plan import Plan
 from quire.worker.backends.choice import REFERENCE
 from quire.worker.backends.triton_backend import Triton
-from quire.worker.kernels.gated import gated
+from quire.worker.kernels.gated import gated, joined
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model.drafting import DraftModel, part_of
 from quire.worker.model.experts import use_experts
@@ -75,7 +75,7 @@ class DeviceService:
             if is_invariant:
                 make_invariant(model)
             else:
-                gate(model, gated)
+                gate(model, gated, joined)
                 use_experts(model)
             return TorchModel(model, part, backends, is_compiled, is_invariant)
 

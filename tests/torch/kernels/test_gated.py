@@ -10,8 +10,10 @@ from torch.nn import functional
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from quire.worker.kernels.gated import gated, tile_of
+from quire.worker.kernels.gated import gated, joined, tile_of
 from quire.worker.model.fused import fuse, gate
+from quire.worker.model.packed_linear import PackedLinear
+from quire.worker.model.quantise import to_int8
 
 
 def expected(tokens: torch.Tensor, weight: torch.Tensor, is_gelu: bool = False) -> torch.Tensor:
@@ -87,5 +89,25 @@ def test_an_mlp_is_known_by_what_it_does(activation: str, count: int) -> None:
     model, tokens = nn.Sequential(LlamaMLP(config)).to(DEVICE), torch.randn(1, 40, 64, device=DEVICE)
     before = model(tokens)
     fuse(model)
-    assert gate(model, gated) == count
+    assert gate(model, gated, joined) == count
     assert torch.allclose(model(tokens), before, atol=1e-6)
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_pytorch_tanh"])
+def test_halves_of_packed_weights_are_joined_in_one_launch(activation: str) -> None:
+    """Red: a packed weight that is dequantised for `gated`, or an activation that lies in memory for itself."""
+    config = LlamaConfig(hidden_size=64, intermediate_size=128, hidden_act=activation)
+    model, tokens = nn.Sequential(LlamaMLP(config)), torch.randn(1, 40, 64, device=DEVICE)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        linear = getattr(model[0], name)
+        packed = PackedLinear(linear.out_features, linear.in_features, torch.float32)
+        packed.hold(to_int8(name, linear.weight.detach()))
+        setattr(model[0], name, packed)
+    before = model.to(DEVICE)(tokens)
+    assert fuse(model)
+    assert gate(model, not_called, joined) == 1
+    torch.testing.assert_close(model(tokens), before, atol=1e-5, rtol=1e-4)
+
+
+def not_called(*_given: object) -> torch.Tensor:
+    raise AssertionError("for weights in floats")

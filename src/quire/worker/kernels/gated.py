@@ -93,8 +93,7 @@ def gated(tokens: torch.Tensor, weight: torch.Tensor, is_gelu: bool = False) -> 
     if tile is not None:
         _multiply(flat.contiguous(), weight, out, tile, is_gelu)
     else:
-        halves = functional.linear(flat, weight)
-        join_halves[(len(flat), triton.cdiv(width, NUMBERS))](halves, out, width, NUMBERS, is_gelu)
+        _join(functional.linear(flat, weight), out, is_gelu)
     return out
 
 
@@ -102,6 +101,25 @@ def gated(tokens: torch.Tensor, weight: torch.Tensor, is_gelu: bool = False) -> 
 def _(tokens: torch.Tensor, weight: torch.Tensor, is_gelu: bool = False) -> torch.Tensor:
     del is_gelu
     return tokens.new_empty(*tokens.shape[:-1], len(weight) // 2)
+
+
+@torch.library.custom_op("quire::joined", mutates_args=())
+def joined(halves: torch.Tensor, is_gelu: bool = False) -> torch.Tensor:
+    """(…, 2 × outputs): (…, outputs), for halves that something else has multiplied."""
+    out = halves.new_empty(*halves.shape[:-1], halves.shape[-1] // 2)
+    _join(halves.reshape(-1, halves.shape[-1]).contiguous(), out, is_gelu)
+    return out
+
+
+@joined.register_fake
+def _(halves: torch.Tensor, is_gelu: bool = False) -> torch.Tensor:
+    del is_gelu
+    return halves.new_empty(*halves.shape[:-1], halves.shape[-1] // 2)
+
+
+def _join(halves: torch.Tensor, out: torch.Tensor, is_gelu: bool) -> None:
+    width = out.shape[-1]
+    join_halves[(len(halves), triton.cdiv(width, NUMBERS))](halves, out, width, NUMBERS, is_gelu)
 
 
 def tile_of(tokens: int, weight: torch.Tensor) -> Tile | None:

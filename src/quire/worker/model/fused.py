@@ -26,6 +26,10 @@ SILU, GELU = ("SiLU", "SiLUActivation"), ("GELUTanh",)
 Product = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
+Gating = Callable[[torch.Tensor, torch.Tensor, bool], torch.Tensor]
+Joining = Callable[[torch.Tensor, bool], torch.Tensor]
+
+
 class FusedProduct(nn.Module):
     """The common weight of some linear layers, and the latest product."""
 
@@ -118,17 +122,15 @@ def _replace(
         begin += count
 
 
-def gate(model: nn.Module, product: Callable[[torch.Tensor, torch.Tensor, bool], torch.Tensor]) -> int:
+def gate(model: nn.Module, product: Gating, join: Joining) -> int:
     """Lets gated MLPs compute both halves by `product`, from the tokens, both halves' weight, and whether they are
-    joined by gelu; returns how many."""
-    gates = [
-        module
-        for module in model.modules()
-        if is_gated(module, (*SILU, *GELU)) and type(module.gate_proj.share) is FusedProduct  # type: ignore[union-attr]
-    ]
+    joined by gelu; those with packed weights by their own product, then `join`. Returns how many."""
+    gates = [module for module in model.modules() if is_gated(module, (*SILU, *GELU))]
     for module in gates:
-        module.product, module.is_gelu = product, type(module.act_fn).__name__ in GELU  # type: ignore[assignment]
-        module.__class__ = Gated
+        is_packed = isinstance(module.gate_proj.share, PackedProduct)  # type: ignore[union-attr]
+        module.is_gelu = type(module.act_fn).__name__ in GELU  # type: ignore[assignment]
+        module.product = join if is_packed else product  # type: ignore[assignment]
+        module.__class__ = GatedPacked if is_packed else Gated
     return len(gates)
 
 
@@ -139,6 +141,15 @@ class Gated(nn.Module):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         halves = self.product(tokens, self.gate_proj.share.weight, self.is_gelu)  # type: ignore[operator, union-attr]
         found: torch.Tensor = self.down_proj(halves)  # type: ignore[operator]
+        return found
+
+
+class GatedPacked(nn.Module):
+    """The same with packed weights. Without it the activation of a half would lie in memory beside both halves."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        halves = self.gate_proj.share.multiply(tokens)  # type: ignore[operator, union-attr]
+        found: torch.Tensor = self.down_proj(self.product(halves, self.is_gelu))  # type: ignore[operator]
         return found
 
 

@@ -21,7 +21,7 @@ from quire.plan.ledger import recorded_rows
 from quire.plan.plan import Plan, StagePlan
 from quire.worker.backends.choice import Backend
 from quire.worker.backends.flashinfer_backend import available
-from quire.worker.kernels.gated import gated
+from quire.worker.kernels.gated import gated, joined
 from quire.worker.kernels.moves import KernelMoves
 from quire.worker.model.drafting import DraftModel
 from quire.worker.model.experts import use_experts
@@ -59,7 +59,7 @@ def place_on_gpu(plan: Plan, weights: Weights, meter: Meter, options: RunOptions
             require_invariant(model, part)
             make_invariant(model)
         else:
-            gate(model, gated)
+            gate(model, gated, joined)
             use_experts(model)
     meter.note("weights", meter.allocated())
     meter.note("activations", max(step_bytes(plan, model, part, meter, backends) for model, part in models))
