@@ -6,7 +6,7 @@ the copies, it waits; for the elder, room is made. The same holds for what it lo
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain as chain_of
 from itertools import count
@@ -248,16 +248,19 @@ class Leasing:
         end = prompt[units * self._index.unit : lease.tokens]
         return not rest or (len(end) == rest and self._index.nodes.key[lease.chain[-1]] == end_key(keys[units], end))
 
-    def settle(self, name: str, request: str, keys: Sequence[bytes], root: bytes, tokens: Tokens) -> None:
+    def settle(
+        self, name: str, request: str, keys: Sequence[bytes], root: bytes, tokens: Tokens, *, keep: bool
+    ) -> None:
         """A request has ended: its lease is held from now on, where a request with all its tokens would continue;
-        unless it was released in the meantime."""
+        unless it was released in the meantime. Not `keep`: its step has failed, and what a tier keeps of its session
+        stays there: it does not move to a pool that is about to be dropped."""
         booking = self._leases.pending.get(name)
         if booking is None or booking.request != request:
             return
         named = (len(keys) + 1) * self._index.unit - 1  # what a row left without keeping it has no keys
         hit = self._index.find(keys, root, tokens, min(named, len(tokens) - 1))
         is_beyond = self.tier.is_beyond(name, hit.tokens, [root, *keys], tokens)
-        if name in self.tier and (is_beyond or not hit.tokens):  # it left before the lease was loaded
+        if name in self.tier and (not keep or is_beyond or not hit.tokens):  # it may have left before the load
             del self._leases.pending[name]
         else:
             self._leases.settle(name, hit, self.now)
@@ -268,13 +271,6 @@ class Leasing:
                 self._idle[name] = None
         self._expire()  # if the session's older lease stays, its time may have passed while the request ran
         self._report()
-
-    def stay_away(self, requests: Container[str]) -> None:
-        """A step has failed, and these requests end. What a tier keeps of their sessions stays there: it does not move
-        to a pool that is about to be dropped."""
-        pending = self._leases.pending
-        for name in [name for name, one in pending.items() if one.request in requests and name in self.tier]:
-            del pending[name]
 
     # ── hits ──────────────────────────────────────────────────────────────
 

@@ -151,12 +151,12 @@ class Scheduler:
 
     def _end(self, row: int, ending: Ending, keep: bool = True) -> Ended:
         ticket = self.running.tickets[row]
-        return self._over(ticket, self.running.leave(row, keep), ending)
+        return self._over(ticket, self.running.leave(row, keep), ending, keep)
 
-    def _over(self, ticket: Ticket, outputs: Tokens, ending: Ending) -> Ended:
+    def _over(self, ticket: Ticket, outputs: Tokens, ending: Ending, keep: bool = True) -> Ended:
         if ticket.lease is not None:
             tokens = np.concatenate([ticket.request.prompt, outputs])
-            self.leasing.settle(ticket.lease, ticket.request.name, ticket.keys, ticket.root, tokens)
+            self.leasing.settle(ticket.lease, ticket.request.name, ticket.keys, ticket.root, tokens, keep=keep)
         self.reuse.forget(ticket)
         self.shares.leave(ticket.request.tenant)
         self.events.publish(RequestEnded(self.steps, ticket.request.name, ending, len(outputs)))
@@ -369,7 +369,6 @@ class Scheduler:
 
     def abandon(self) -> list[Ended]:
         """Gives up the steps in flight: requests that have a row end, and the pool's cache goes: it may lack copies."""
-        self.leasing.stay_away(self.rows.row_of)
         ended = [self._end(row, Ending.CANCELLED, keep=False) for row in list(self.running.tickets)]
         self.loads.drop(number for step in self.flying for number, _ in step.loads)
         self.reuse.catch_up()

@@ -11,6 +11,7 @@ KEPT = {
     22000839: "a lease granted while its records are loaded breaks with them if the load fails",
     4101012320: "a lease of a cancelled request, asked for again in the step in which its time is over, has ended",
     4102012323: "where every kind grows, a request waits for room to copy a leased page that ends between two units",
+    4102014491: "a lease in a tier whose time is over when a step fails ends with its turn, not with another's",
     4107012419: "a booking does not end with its session's lease in a tier whose cache is dropped",
     4116012495: "nor with one that cannot be loaded",
     4109012521: "a branch may evict units of its own prompt for the state that it copies",

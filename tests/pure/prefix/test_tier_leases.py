@@ -6,7 +6,7 @@ import pytest
 
 from cached_traffic import Clock, Traffic, joined, with_leases, words
 from quire.check.promises import check_books
-from quire.core.events import LoadFailed, LoadFinished
+from quire.core.events import LoadFailed, LoadFinished, RequestEnded
 from quire.core.reasons import Why
 from quire.core.request import Retain, Tokens
 from quire.core.sampling import Sampling
@@ -198,6 +198,25 @@ def test_a_failed_step_leaves_a_session_the_lease_that_a_tier_keeps() -> None:
         traffic.step()
     assert [one.request.name for one in traffic.scheduler.abandon()] == ["again"]
     assert traffic.engine.leases() == [before]
+
+
+@pytest.mark.story
+@pytest.mark.parametrize("others", [[], ["other"]])
+def test_a_lease_whose_time_has_passed_ends_with_its_turn_if_a_step_fails(others: list[str]) -> None:
+    """Red if bookings of all turns go before the first turn ends, or if a turn that fails does not look at the time."""
+    traffic = Tiered(with_leases("full", "state"))
+    said = traffic.turns(3, 10.0)
+    for name in others:
+        traffic.submit(name, words(name, 30), 30, retain=Retain(5000))
+    traffic.submit("again", said, 30, retain=Retain(1000, session="agent"))
+    for traffic.clock.now in (30.0, 2000.0):
+        traffic.step()
+    assert traffic.where() == [Where.HOST]
+    before = len(traffic.events)
+    traffic.scheduler.abandon()
+    ends = [event for event in traffic.events[before:] if isinstance(event, RequestEnded | LeaseEnded)]
+    told = [event.request if isinstance(event, RequestEnded) else event.ending for event in ends]
+    assert told == [*others, LeaseEnding.EXPIRED, "again", *(LeaseEnding.FAILED for _ in others)]
 
 
 @pytest.mark.story
