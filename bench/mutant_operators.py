@@ -225,7 +225,7 @@ def _least_most(node: ast.AST) -> Iterator[_Change]:
     if isinstance(node, ast.Name) and node.id in LEAST_MOST and isinstance(node.ctx, ast.Load):
         yield _Change(node, "least-most", LEAST_MOST[node.id])
     elif isinstance(node, ast.Attribute) and node.attr in LEAST_MOST:
-        yield _Change(node, "least-most", f"{ast.unparse(node.value)}.{LEAST_MOST[node.attr]}")
+        yield _Change(node, "least-most", f"{_text(node.value)}.{LEAST_MOST[node.attr]}")
 
 
 def _statement(node: ast.AST) -> Iterator[_Change]:

@@ -31,6 +31,7 @@ CHANGED = [
     ("and-or", "return a and b", ["return (a or b)"]),
     ("least-most", "return min(a, b)", ["return max(a, b)"]),
     ("least-most", "return a.minimum(b)", ["return a.maximum(b)"]),
+    ("least-most", "return (a < 0).any()", ["return (a < 0).all()"]),
     ("least-most", "return any(a)", ["return all(a)"]),
     ("statement", "a.clear()", ["pass"]),
     ("statement", "a.b = 1", ["pass"]),
