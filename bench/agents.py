@@ -1,7 +1,7 @@
 """Agents that pause between their turns, as they outgrow the pool: what leases keep, and what others notice of them.
 
     python bench/agents.py [--model NAME ...] [--share PERCENT ...] [--lease-share 25] [--pool-gib 32] [--turns 8]
-                           [--seeds 3] [--release]
+                           [--seeds N] [--release]
 
 Sessions of the simulator's generator: a prompt of about 8,000 tokens, then turns that each add a tool's result after a
 pause of a minute on average. Every turn asks for a lease of its end (`retain`). Between them come requests with
@@ -226,12 +226,17 @@ def session_bytes(plan: Plan, agents: Agents) -> float:
     return sum(sizes) / len(sizes)
 
 
+def runs_of(share: int) -> int:
+    """Where sessions have twice the pool, runs differ by a factor of three."""
+    return 12 if share >= 200 else 3
+
+
 def row(name: str, share: int, options: argparse.Namespace) -> tuple[str, bool]:
     pool = options.pool_gib * GIB
     plan, without = (plan_with(name, pool, leases) for leases in (options.lease_share, 0))
     one = session_bytes(plan, make_agents(8, options.turns, 0))
     sessions = math.ceil(share / 100 * plan.stages[0].pool_bytes / one)
-    seeds = [make_agents(sessions, options.turns, seed) for seed in range(options.seeds)]
+    seeds = [make_agents(sessions, options.turns, seed) for seed in range(options.seeds or runs_of(share))]
     runs = [play(plan, name, agents, options.release) for agents in seeds]
     runs_without = [play(without, name, agents) for agents in seeds]
     leases, none = together(runs), together(runs_without)
@@ -255,7 +260,7 @@ def main() -> int:
     parser.add_argument("--lease-share", type=int, default=25, help="lease memory in percent of the pool (default 25)")
     parser.add_argument("--pool-gib", type=int, default=32, help="pool of each rank (default 32)")
     parser.add_argument("--turns", type=int, default=8, help="of each session (default 8)")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each row, counted together (default 3)")
+    parser.add_argument("--seeds", type=int, help="runs of each row, counted together (default 3; 12 from 200 %% on)")
     parser.add_argument("--release", action="store_true", help="sessions release their leases at their ends")
     options = parser.parse_args()
     is_reached = True

@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 
@@ -51,8 +52,7 @@ def serve(most_requests: int, processes: int) -> None:
     folder = fetch_default()
     settings = Settings(max_length=2048, max_requests=most_requests, batch_tokens=2048)
     plan = plan_checkpoint(folder, settings, Budget(pool_bytes=8 << 30), RunOptions(device="cpu"))
-    engine_client._engine_process = _double
-    with listen("127.0.0.1", 0) as listener:
+    with patch.object(engine_client, "engine_process", _double), listen("127.0.0.1", 0) as listener:
         print(listener.getsockname()[1], flush=True)
         options = ServeSettings(log_level="warning", http_processes=processes)
         run(listener, PlannedModel(folder, plan, "a double"), RunOptions(device="cpu"), options, announce=_in_silence)

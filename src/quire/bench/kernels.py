@@ -19,6 +19,7 @@ import triton.language as tl
 
 from quire.bench.experts import experts_table
 from quire.bench.measure import DEVICE, microseconds, random_numbers
+from quire.bench.packed import packed_table
 from quire.bench.prompt_steps import step_microseconds
 from quire.bench.recurrent import recurrent_table
 from quire.bench.report import Report, Tell, about
@@ -237,7 +238,7 @@ def pages_table(_peer: FlashInfer | None) -> list[dict[str, object]]:
 
 TABLES = {"pages": pages_table, "decode": decode_table, "fp8": fp8_table, "window": window_table,
           "prefill": prefill_table, "latent": latent_table, "recurrent": lambda _peer: recurrent_table(),
-          "experts": lambda _peer: experts_table()}  # fmt: skip
+          "experts": lambda _peer: experts_table(), "packed": lambda _peer: packed_table()}  # fmt: skip
 
 
 def read_bandwidth() -> tuple[float, float]:

@@ -50,7 +50,7 @@ def _give_memory(model: Any, device: torch.device) -> None:
 def _draw_of(name: str, form: str) -> Draw | None:
     """None: it stays as it is."""
     if form == MXFP4:
-        return _fp4 if ".experts." in name and not name.endswith("bias") else None
+        return draw_mxfp4 if ".experts." in name and not name.endswith("bias") else None
     if NO_MATRICES.search(name) or (".layers." not in name and form == "fp8"):
         return None
     return _int8 if ".layers." not in name else DRAWS[form]
@@ -74,7 +74,7 @@ def _fp8(shape: tuple[int, ...], device: torch.device) -> PackedWeight:
     return PackedWeight("random", Codes.FP8, codes.view(torch.float8_e4m3fn), scales)
 
 
-def _fp4(shape: tuple[int, ...], device: torch.device) -> PackedWeight:
+def draw_mxfp4(shape: tuple[int, ...], device: torch.device) -> PackedWeight:
     scales = _scales(shape, device, 2.0**-7).to(torch.float8_e8m0fnu)
     return PackedWeight("random", Codes.FP4, _bytes(shape, device), scales, columns=GROUP)
 

@@ -31,7 +31,7 @@ BENCHES = {
     "decode": "measure decode steps of the whole engine",
     "serve": "measure whole requests, all sent at once, without HTTP",
 }
-KERNELS = ("pages", "decode", "fp8", "window", "prefill", "latent", "recurrent", "experts")
+KERNELS = ("pages", "decode", "fp8", "window", "prefill", "latent", "recurrent", "experts", "packed")
 KV_DTYPES = {"bf16": DType.BF16, "fp8": DType.FP8}
 
 
