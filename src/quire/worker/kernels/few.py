@@ -66,14 +66,14 @@ class FewForm(NamedTuple):
 @triton.jit
 def multiply_few(given, codes, sides, sizes, form: tl.constexpr):
     """Grid (block of outputs,). `given`: tokens, results and bias; `sides`: scales, minimums and factors."""
-    tokens, out, bias = given
+    tokens = given[0]
     count, outputs, inputs, groups = sizes
     rows: tl.constexpr = form.rows
     row, number = tl.arange(0, rows), tl.arange(0, form.depth)
     column = tl.program_id(0) * form.columns + tl.arange(0, form.columns)
     line = tl.minimum(column, outputs - 1).to(tl.int64)
     scaled = line // form.block_rows * groups
-    total = tl.full([form.columns, form.rows], 0.0, tl.float32)
+    total = tl.full([form.columns, rows], 0.0, tl.float32)
     for first in tl.range(0, inputs, form.depth, num_stages=form.stages):
         if form.kind == FP8 and form.late > 0:
             part = by_hardware(codes, line, first, inputs, form)
@@ -88,19 +88,27 @@ def multiply_few(given, codes, sides, sizes, form: tl.constexpr):
             total += tl.where(row == one, 1.0, 0.0)[None, :] * found[:, None]
     if form.late == AT_END:
         total *= scale_of(sides[0], scaled, 0, form.scale, form.block_inputs)[:, None]
+    _store(total, (given, sides, line), (row, column, count, outputs), form)
+
+
+@triton.jit
+def _store(total, sources, places, form: tl.constexpr):
+    given, sides, line = sources
+    row, column, count, outputs = places
+    _, out, bias = given
     if form.has_factors:
         total *= tl.load(sides[2] + line)[:, None]
     if form.has_bias:
         total += tl.load(bias + line).to(tl.float32)[:, None]
-    places = out + row[None, :].to(tl.int64) * outputs + column[:, None]
-    tl.store(places, total.to(out.dtype.element_ty), mask=(row < count)[None, :] & (column < outputs)[:, None])
+    where = out + row[None, :].to(tl.int64) * outputs + column[:, None]
+    tl.store(where, total.to(out.dtype.element_ty), mask=(row < count)[None, :] & (column < outputs)[:, None])
 
 
 @triton.jit
 def multiply_groups(given, codes, sides, sizes, form: tl.constexpr):
     """The same for nibbles with a scale, and perhaps a minimum, for each group of inputs: of a token at a time, the sum
     of numbers and inputs, and the sum of inputs."""
-    tokens, out, bias = given
+    tokens = given[0]
     count, outputs, inputs, groups = sizes
     halves: tl.constexpr = form.depth // 2
     cut: tl.constexpr = form.depth // form.block_inputs
@@ -130,12 +138,7 @@ def multiply_groups(given, codes, sides, sizes, form: tl.constexpr):
             plain = tl.sum(tl.reshape(even + odd, [cut, form.block_inputs // 2]), 1)
             part = tl.sum(tl.sum(found, 2) * scale + least * plain[None, :], 1)
             total += tl.where(row == one, 1.0, 0.0)[None, :] * part[:, None]
-    if form.has_factors:
-        total *= tl.load(sides[2] + line)[:, None]
-    if form.has_bias:
-        total += tl.load(bias + line).to(tl.float32)[:, None]
-    places = out + row[None, :].to(tl.int64) * outputs + column[:, None]
-    tl.store(places, total.to(out.dtype.element_ty), mask=(row < count)[None, :] & (column < outputs)[:, None])
+    _store(total, (given, sides, line), (row, column, count, outputs), form)
 
 
 def sums_groups(facts: tuple[int, ...], depth: int) -> bool:
