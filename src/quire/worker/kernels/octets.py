@@ -217,7 +217,7 @@ def _spread(values, form: tl.constexpr, wide: tl.constexpr):
 @triton.jit
 def read_quickly(weights, places, first, form: tl.constexpr, wide: tl.constexpr):
     """Nibbles in groups that a tile holds whole, in bf16, scaled two at a time. Scales and minimums are rounded to
-    bf16, which costs no more than rounding a number does: whole numbers lie around 0 here."""
+    bf16: MXFP4's and NVFP4's are exact, products of int4 with minimums are off by 0.6 % instead of 0.2 %."""
     codes, sides = weights
     lines, rows, inputs = places
     halves: tl.constexpr = form.depth // 2
